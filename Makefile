@@ -1,0 +1,70 @@
+# Everything a developer runs. Needs only Python 3.11+, pip and make; uv is used when it is on PATH because it is faster.
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-long generate lock clean
+
+PYTHON ?= python3
+WORKERS ?= auto
+PYTEST_ARGS ?=
+
+UV := $(shell command -v uv 2>/dev/null)
+RUN := .venv/bin/python -m
+# Starting a worker costs more than it brings beyond eight.
+PYTEST := $(RUN) pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: .venv/.installed ## create .venv with the locked dependencies and this package
+
+test: .venv/.installed ## lint, types, generated files, and all tests with small counts
+	$(checks)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-long: export LONG := 1
+test-long: .venv/.installed ## the same with full counts
+	$(checks)
+	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
+
+generate: .venv/.installed ## write the generated files (deploy/crd)
+	$(RUN) datum_compute.api.crd deploy/crd
+
+lock: ## pin the dependencies of pyproject.toml in requirements.lock (LOCK_ARGS=--upgrade: newest)
+	$(need_python)
+ifeq ($(UV),)
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+endif
+	@$(or $(UV),build/lock/bin/uv) pip compile --quiet pyproject.toml --extra dev --output-file requirements.lock \
+		--no-config --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(LOCK_ARGS)
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+define checks
+$(RUN) ruff check .
+$(RUN) ruff format --check .
+$(RUN) mypy
+$(RUN) datum_compute.api.crd --check deploy/crd
+endef
+
+define need_python
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not; name one with make PYTHON=python3.11." >&2; exit 1; }
+endef
+
+.venv/.installed: requirements.lock pyproject.toml
+	$(need_python)
+ifeq ($(UV),)
+	@$(PYTHON) -m venv .venv
+	@$(RUN) pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(RUN) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+else
+	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	@$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r requirements.lock
+	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
+endif
+	@touch $@

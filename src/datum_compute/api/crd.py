@@ -1,0 +1,247 @@
+"""The CustomResourceDefinition of a kind, from its Structs. Entry points: `definition`, `by_role`, `main`."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec import Struct, inspect
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeploymentSpec, WorkloadDeploymentStatus
+from datum_compute.api.external import (
+    CLUSTER,
+    LOCATION_BINDING,
+    PROPAGATION_POLICY,
+    ClusterStatus,
+    LocationBindingSpec,
+    LocationBindingStatus,
+    PropagationPolicySpec,
+)
+from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
+from datum_compute.api.labels import PARENT_CONTEXTS
+from datum_compute.api.template import InstanceSpec
+from datum_compute.api.workload import WORKLOAD, WorkloadSpec, WorkloadStatus
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json
+
+AnyKind = Kind[Any]
+
+OURS = (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE)
+
+ROLES: dict[str, tuple[AnyKind, ...]] = {
+    "project": (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE, LOCATION_BINDING),
+    "hub": (WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY, CLUSTER),
+    "cell": (WORKLOAD_DEPLOYMENT, INSTANCE),
+}
+
+
+class Column(Struct, frozen=True):
+    kinds: tuple[AnyKind, ...]
+    name: str
+    path: str
+    priority: int = 0
+
+
+_BOTH = (WORKLOAD, WORKLOAD_DEPLOYMENT)
+
+COLUMNS = (
+    Column(OURS, "Age", ".metadata.creationTimestamp"),
+    Column(_BOTH, "Available", '.status.conditions[?(@.type=="Available")].status'),
+    Column(_BOTH, "Reason", '.status.conditions[?(@.type=="Available")].reason'),
+    Column((WORKLOAD,), "Deployments", ".status.deployments"),
+    Column(_BOTH, "Replicas", ".status.replicas"),
+    Column(_BOTH, "Ready", ".status.readyReplicas"),
+    Column(_BOTH, "Desired", ".status.desiredReplicas"),
+    Column(_BOTH, "Up-to-date", ".status.updatedReplicas"),
+    Column((WORKLOAD_DEPLOYMENT,), "Location Namespace", ".status.location.namespace", 1),
+    Column((WORKLOAD_DEPLOYMENT,), "Location Name", ".status.location.name", 1),
+    Column((INSTANCE,), "Ready", '.status.conditions[?(@.type=="Ready")].status'),
+    Column((INSTANCE,), "Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+    Column((INSTANCE,), "Network IP", ".status.networkInterfaces[0].assignments.networkIP"),
+    Column((INSTANCE,), "External IP", ".status.networkInterfaces[0].assignments.externalIP"),
+    Column((INSTANCE,), "Message", '.status.conditions[?(@.type=="Ready")].message', 1),
+    Column((INSTANCE,), "Quota", '.status.conditions[?(@.type=="QuotaGranted")].reason', 1),
+)
+
+_OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def definition(kind: AnyKind) -> Json:
+    ours = kind in OURS
+    columns = [_column(column) for column in COLUMNS if kind in column.kinds]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": kind.resource} | ({"annotations": {PARENT_CONTEXTS: "Project"}} if ours else {}),
+        "spec": {
+            "group": kind.group,
+            "names": {
+                "kind": kind.name,
+                "listKind": f"{kind.name}List",
+                "plural": kind.plural,
+                "singular": kind.name.lower(),
+            },
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "versions": [
+                {"name": kind.version, "served": True, "storage": True}
+                | ({"additionalPrinterColumns": columns} if columns else {})
+                | {"subresources": {"status": {}}, "schema": {"openAPIV3Schema": _object_schema(kind)}}
+            ],
+        },
+    }
+
+
+def by_role(role: str) -> list[Json]:
+    """What a plane serves: `project`, `hub` or `cell`."""
+    return [definition(kind) for kind in ROLES[role]]
+
+
+def _column(column: Column) -> Json:
+    type_ = "date" if column.name == "Age" else "string"
+    priority = {"priority": column.priority} if column.priority else {}
+    return {"name": column.name, "type": type_, "jsonPath": column.path} | priority
+
+
+def _object_schema(kind: AnyKind) -> Json:
+    parts = {part: _part(kind, type_) for part, type_ in _PARTS[kind].items()}
+    if kind is INSTANCE:
+        parts["status"]["default"] = deepcopy(INITIAL_STATUS)
+    # Upstream requires spec of a Workload only; whoever writes the other two always sends one.
+    required = {"required": ["spec"]} if kind is WORKLOAD else {}
+    head = {
+        "apiVersion": {"description": "Group and version of this object.", "type": "string"},
+        "kind": {"description": "Kind of this object.", "type": "string"},
+        "metadata": {"type": "object"},
+    }
+    return {"description": kind.type.__doc__, "type": "object"} | required | {"properties": head | parts}
+
+
+_PARTS: dict[AnyKind, dict[str, type[Struct] | None]] = {
+    WORKLOAD: {"spec": WorkloadSpec, "status": WorkloadStatus},
+    WORKLOAD_DEPLOYMENT: {"spec": WorkloadDeploymentSpec, "status": WorkloadDeploymentStatus},
+    INSTANCE: {"spec": InstanceSpec, "status": InstanceStatus},
+    PROPAGATION_POLICY: {"spec": PropagationPolicySpec, "status": None},
+    CLUSTER: {"spec": None, "status": ClusterStatus},
+    LOCATION_BINDING: {"spec": LocationBindingSpec, "status": LocationBindingStatus},
+}
+
+
+def _part(kind: AnyKind, type_: type[Struct] | None) -> Json:
+    if type_ is None:
+        return {"type": "object"} | _OPEN
+    return schema_of(type_) if kind in OURS else _opened(schema_of(type_))
+
+
+def schema_of(type_: Any) -> Json:
+    """The structural schema of a type, as JSON of it has to look."""
+    return _walk(inspect.type_info(type_))
+
+
+def _walk(info: inspect.Type) -> Json:
+    match info:
+        case inspect.Metadata(type=inspect.RawType(), extra={"holds": type_}):
+            return _with_keywords(schema_of(type_), info)
+        case inspect.Metadata():
+            return _with_keywords(_walk(info.type), info)
+        case inspect.StructType():
+            return _struct(info)
+        case inspect.UnionType(types=types):
+            return _union([type_ for type_ in types if not isinstance(type_, inspect.NoneType)])
+        case inspect.VarTupleType():
+            return {"type": "array", "items": _walk(info.item_type)}
+        case inspect.DictType():
+            return {"type": "object", "additionalProperties": _walk(info.value_type)}
+        case inspect.StrType():
+            return {"type": "string"}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType():
+            return {"type": "integer", "format": "int32"}
+        case inspect.DateTimeType():
+            return {"type": "string", "format": "date-time"}
+        case inspect.RawType():
+            return {"type": "object"} | _OPEN
+    raise TypeError(f"a schema has no place for {info}; add it to _walk")
+
+
+def _with_keywords(schema: Json, info: inspect.Metadata) -> Json:
+    # Copied, because the same list in two places becomes an anchor in YAML.
+    given = deepcopy(info.extra_json_schema or {})
+    given.pop("required", None)  # about the field, for the object around it
+    return given | schema | given  # first what is short to read, then what is nested
+
+
+def _struct(info: inspect.StructType) -> Json:
+    required = [field.encode_name for field in info.fields if field.required or _filled_by_default(field)]
+    return (
+        ({"description": info.cls.__doc__} if info.cls.__doc__ else {})
+        | {"type": "object"}
+        | ({"required": required} if required else {})
+        | {"properties": {field.encode_name: _walk(field.type) for field in info.fields}}
+    )
+
+
+def _filled_by_default(field: inspect.Field) -> bool:
+    """Whether the schema requires a field that is never absent, because the server fills it in."""
+    keywords = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
+    return bool(keywords and keywords.get("required"))
+
+
+def _union(types: Sequence[inspect.Type]) -> Json:
+    match types:
+        case [only]:
+            return _walk(only)
+        case [inspect.IntType(), inspect.StrType()]:
+            return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+    raise TypeError(f"a structural schema has no union of {types}; only int | str is known")
+
+
+def _opened(schema: Json) -> Json:
+    """The same schema, keeping what it does not know in every object that it names the fields of."""
+    nested = {
+        key: {name: _opened(inner) for name, inner in value.items()} if key == "properties" else _opened(value)
+        for key, value in schema.items()
+        if key in ("properties", "items")
+    }
+    return schema | nested | (_OPEN if "properties" in schema else {})
+
+
+def _files() -> dict[str, str]:
+    return {
+        f"{kind.group}_{kind.plural}.yaml": "# Generated from datum_compute.api by `make generate`; do not edit.\n"
+        + yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
+        for kind in OURS
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(prog="datum_compute.api.crd", description="Writes the definitions of the compute kinds.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is not up to date")
+    options = parser.parse_args(arguments)
+    return _check(options.directory) if options.check else _write(options.directory)
+
+
+def _write(directory: Path) -> int:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in _files().items():
+        (directory / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _check(directory: Path) -> int:
+    old = [str(directory / name) for name, text in _files().items() if not _holds(directory / name, text)]
+    if old:
+        print(f"not what the kinds in datum_compute.api say: {', '.join(old)}; run make generate", file=sys.stderr)
+    return 1 if old else 0
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

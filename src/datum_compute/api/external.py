@@ -1,0 +1,84 @@
+"""Kinds of others that a workload meets on its way, typed only as far as they are used here.
+
+Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `LOCATION_BINDING`.
+"""
+
+from msgspec import Struct
+
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Condition, KubeObject, optional_part, part
+from datum_compute.kube.selectors import Requirement
+
+
+class LabelMatch(Struct, frozen=True, rename="camel"):
+    """A label selector as objects carry it; an empty one matches everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class ResourceSelector(Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    name: str = ""
+    label_selector: LabelMatch = LabelMatch()
+
+
+class ClusterAffinity(Struct, frozen=True, rename="camel"):
+    label_selector: LabelMatch = LabelMatch()
+
+
+class PolicyPlacement(Struct, frozen=True, rename="camel"):
+    cluster_affinity: ClusterAffinity = ClusterAffinity()
+
+
+class PropagationPolicySpec(Struct, frozen=True, rename="camel"):
+    resource_selectors: tuple[ResourceSelector, ...]
+    placement: PolicyPlacement = PolicyPlacement()
+
+
+class PropagationPolicy(KubeObject, frozen=True):
+    """Karmada: which objects of a namespace go to which clusters."""
+
+    spec = part("spec_json", PropagationPolicySpec)
+
+
+class ClusterStatus(Struct, frozen=True, rename="camel"):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Cluster(KubeObject, frozen=True):
+    """Karmada: a member cluster, here a site."""
+
+    status = optional_part("status_json", ClusterStatus)
+
+
+class LocationName(Struct, frozen=True, rename="camel"):
+    name: str = ""
+
+
+class LocationBindingSpec(Struct, frozen=True, rename="camel"):
+    location_ref: LocationName = LocationName()
+    location_class_name: str = ""
+    display_name: str = ""
+    topology: dict[str, str] = {}
+
+
+class LocationBindingStatus(Struct, frozen=True, rename="camel"):
+    conditions: tuple[Condition, ...] = ()
+
+
+class LocationBinding(KubeObject, frozen=True):
+    """A location that is offered to the project."""
+
+    spec = part("spec_json", LocationBindingSpec)
+    status = optional_part("status_json", LocationBindingStatus)
+
+
+PROPAGATION_POLICY = Kind(
+    "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", PropagationPolicy
+)
+CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster, namespaced=False)
+LOCATION_BINDING = Kind(
+    "networking.datumapis.com", "v1alpha", "LocationBinding", "locationbindings", LocationBinding, namespaced=False
+)

@@ -1,0 +1,93 @@
+"""Every label, annotation and finalizer of compute, and who stamps it. Entry points: the constants, and three tables.
+
+Labels help to find objects; they never decide whose object it is.
+"""
+
+from msgspec import Struct
+
+from datum_compute.api import GROUP
+
+WORKLOAD_UID = f"{GROUP}/workload-uid"
+DEPLOYMENT_UID = f"{GROUP}/workload-deployment-uid"
+DEPLOYMENT_NAME = f"{GROUP}/workload-deployment-name"
+WORKLOAD_NAME = f"{GROUP}/workload-name"
+PLACEMENT_NAME = f"{GROUP}/placement-name"
+CITY_CODE = f"{GROUP}/city-code"
+INSTANCE_INDEX = f"{GROUP}/instance-index"
+
+COMPUTE_LABELS = (
+    WORKLOAD_UID,
+    DEPLOYMENT_UID,
+    DEPLOYMENT_NAME,
+    WORKLOAD_NAME,
+    PLACEMENT_NAME,
+    CITY_CODE,
+    INSTANCE_INDEX,
+)
+"""What every Instance carries, on every plane."""
+
+TOPOLOGY_CITY = "topology.datum.net/city-code"
+UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
+UPSTREAM_NAMESPACE = "meta.datumapis.com/upstream-namespace"
+SOURCE_CLUSTER = f"{GROUP}/source-cluster"
+INSTANCE_NAMESPACE = f"{GROUP}/instance-namespace"
+
+FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
+UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
+RESTARTED_AT = f"{GROUP}/restartedAt"
+SSH_KEYS = f"{GROUP}/ssh-keys"
+PARENT_CONTEXTS = "discovery.miloapis.com/parent-contexts"
+
+WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
+FEDERATOR_FINALIZER = f"{GROUP}/federator"
+INSTANCE_FINALIZER = f"{GROUP}/instance-controller"
+CLAIM_FINALIZER = f"quota.{GROUP}/claim-cleanup"
+
+
+class Mark(Struct, frozen=True):
+    key: str
+    on: str
+    by: str  # who stamps it
+    says: str  # its value; for a finalizer, what it waits for
+
+
+_CELL_DEPLOYMENT = "deployment controller (cell)"
+_CELL_INSTANCE = "instance controller (cell)"
+
+LABELS = (
+    Mark(WORKLOAD_UID, "project WorkloadDeployment", "workload controller", "uid of the Workload"),
+    Mark(WORKLOAD_UID, "Instance", _CELL_DEPLOYMENT, "uid of the Workload"),
+    Mark(DEPLOYMENT_UID, "Instance of cell and hub", _CELL_DEPLOYMENT, "uid of the deployment in the cell"),
+    Mark(DEPLOYMENT_UID, "projection", "projector", "uid of the deployment in the project"),
+    Mark(DEPLOYMENT_NAME, "Instance", _CELL_DEPLOYMENT, "name of the deployment, the same on every plane"),
+    Mark(WORKLOAD_NAME, "Instance", _CELL_DEPLOYMENT, "name of the Workload"),
+    Mark(PLACEMENT_NAME, "Instance", _CELL_DEPLOYMENT, "name of the placement"),
+    Mark(CITY_CODE, "Instance", _CELL_DEPLOYMENT, "the city code in the user's case"),
+    Mark(INSTANCE_INDEX, "Instance", _CELL_DEPLOYMENT, "the ordinal"),
+    Mark(TOPOLOGY_CITY, "hub WorkloadDeployment", "federator", "the city code in the user's case"),
+    Mark(TOPOLOGY_CITY, "Cluster; key of a Location's topology", "the platform", "the city code it serves"),
+    Mark(UPSTREAM_CLUSTER, "hub Namespace", "federator", "cluster-<project path>, with _ for /"),
+    Mark(UPSTREAM_CLUSTER, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
+    Mark(UPSTREAM_NAMESPACE, "hub Namespace, hub WorkloadDeployment", "federator", "the project's namespace"),
+    Mark(UPSTREAM_NAMESPACE, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
+    Mark(SOURCE_CLUSTER, "ResourceClaim, hub Instance", _CELL_INSTANCE, "name of the cell"),
+    Mark(INSTANCE_NAMESPACE, "ResourceClaim", _CELL_INSTANCE, "namespace of the Instance in the cell"),
+)
+
+ANNOTATIONS = (
+    Mark(FEDERATION_NAMESPACE, "project WorkloadDeployment", "federator", "the hub namespace it was copied to"),
+    Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the project generation that this spec is of"),
+    Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value rolls"),
+    Mark(SSH_KEYS, "instance template of a virtual machine", "the user", "lines of user:public key"),
+    Mark(PARENT_CONTEXTS, "CustomResourceDefinition", "make generate", "Project"),
+)
+
+FINALIZERS = (
+    Mark(WORKLOAD_FINALIZER, "Workload", "workload controller", "its deployments are gone"),
+    Mark(WORKLOAD_FINALIZER, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "its Instances are gone"),
+    Mark(
+        FEDERATOR_FINALIZER, "project WorkloadDeployment", "workload controller", "hub copy and unused policy are gone"
+    ),
+    Mark(INSTANCE_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the hub copy is gone, or the hub is out of reach"),
+    Mark(CLAIM_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the claim is gone, or can never be located"),
+)

@@ -1,0 +1,147 @@
+"""The types every Kubernetes object shares. Entry points: `KubeObject`, `ObjectMeta`, `Condition`.
+
+Structs here are for reading. `KubeObject` keeps spec and status as the JSON that was received, so that fields this
+program does not know survive when they travel on to another plane; the typed view is decoded on first use.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+T = TypeVar("T")
+
+Json = dict[str, Any]
+
+
+def schema(description: str | None = None, **keywords: Any) -> Meta:
+    """Keywords for the structural schema of a field. Unlike msgspec's own constraints they never fail a read."""
+    renamed = {_KEYWORDS.get(key, key): value for key, value in keywords.items()}
+    return Meta(description=description, extra_json_schema=renamed)
+
+
+_KEYWORDS = {
+    "list_type": "x-kubernetes-list-type",
+    "list_map_keys": "x-kubernetes-list-map-keys",
+    "map_type": "x-kubernetes-map-type",
+    "int_or_string": "x-kubernetes-int-or-string",
+    "preserve_unknown": "x-kubernetes-preserve-unknown-fields",
+}
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode(data: bytes | Raw, type_: type[T]) -> T:
+    decoder: msgspec.json.Decoder[T] | None = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.json.Decoder(type_)
+    return decoder.decode(data)
+
+
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+class OwnerReference(Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def revision(self) -> int:
+        """resourceVersion as the number it is; servers count it upwards, so it tells the newer of two copies."""
+        return int(self.resource_version or 0)
+
+    @property
+    def deleting(self) -> bool:
+        return self.deletion_timestamp is not None
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class Condition(Struct, frozen=True, rename="camel"):
+    type: Annotated[str, schema(maxLength=316)]
+    status: Annotated[str, schema(enum=["True", "False", "Unknown"])]
+    reason: Annotated[str, schema(minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    message: Annotated[str, schema(maxLength=32768)]
+    last_transition_time: datetime
+    observed_generation: Annotated[int, schema(format="int64", minimum=0)] = 0
+
+
+class KubeObject(Struct, frozen=True, dict=True):
+    """Any object. Subclasses add typed views of its parts with `part` and `optional_part`."""
+
+    metadata: ObjectMeta
+    spec_json: Raw = msgspec.field(default_factory=Raw, name="spec")
+    status_json: Raw = msgspec.field(default_factory=Raw, name="status")
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+
+def part(json_field: str, type_: type[T]) -> "cached_property[T]":
+    """A required part of an object (its spec), decoded on first use."""
+    return cached_property(lambda self: decode(getattr(self, json_field), type_))
+
+
+def optional_part(json_field: str, type_: type[T]) -> "cached_property[T | None]":
+    """A part that may be absent (a status nobody has written yet), decoded on first use."""
+
+    def read(self: KubeObject) -> T | None:
+        data: Raw = getattr(self, json_field)
+        return decode(data, type_) if bytes(data) not in (b"", b"null") else None
+
+    return cached_property(read)
+
+
+def plain(data: Raw) -> Json:
+    """A part of an object as plain values, for building a write from it; {} when absent."""
+    return decode(data, dict[str, Any] | None) or {} if bytes(data) else {}  # type: ignore[arg-type]
+
+
+def same_json(one: Raw | bytes, other: Raw | bytes) -> bool:
+    """Whether two JSON texts mean the same, whatever the order of their keys."""
+    left, right = bytes(one), bytes(other)
+    return left == right or (bool(left and right) and decode(left, object) == decode(right, object))
+
+
+def timestamp(moment: datetime) -> str:
+    """A time as Kubernetes writes it: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def owner_reference(api_version: str, kind: str, owner: ObjectMeta, *, controller: bool) -> Json:
+    reference: Json = {"apiVersion": api_version, "kind": kind, "name": owner.name, "uid": owner.uid}
+    return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
+
+
+def missing_or_different(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
+    """The entries of `wanted` that `actual` lacks: what a merge patch of labels or annotations has to carry."""
+    return {key: value for key, value in wanted.items() if actual.get(key) != value}

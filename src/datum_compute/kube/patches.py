@@ -1,0 +1,153 @@
+"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `apply_json_patch`."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from datum_compute.kube.errors import BadRequest, Invalid
+from datum_compute.kube.meta import Json
+
+MERGE = "application/merge-patch+json"
+JSON = "application/json-patch+json"
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386: objects are merged key by key, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def apply_json_patch(target: Any, operations: Sequence[Json]) -> Any:
+    """RFC 6902. An operation that does not fit the object is refused whole, as an API server does."""
+    for operation in operations:
+        if not isinstance(operation, dict):
+            raise BadRequest("a JSON patch is a list of operations, each an object with op and path")
+        target = _apply(target, operation)
+    return target
+
+
+def _apply(target: Any, operation: Json) -> Any:
+    path = _tokens(operation.get("path"))
+    match operation.get("op"):
+        case "add":
+            return _edit(
+                target, path, lambda container, key: _add(container, key, _value(operation)), _value(operation)
+            )
+        case "replace":
+            _read(target, path)
+            return _edit(
+                target, path, lambda container, key: _set(container, key, _value(operation)), _value(operation)
+            )
+        case "remove":
+            _read(target, path)
+            return _edit(target, path, _remove, None)
+        case "test":
+            if not _equal(_read(target, path), _value(operation)):
+                raise Invalid(f"the server rejected our request: testing path {operation['path']} failed")
+            return target
+        case "move" | "copy" as op:
+            source = _tokens(operation.get("from"))
+            value = _read(target, source)
+            if op == "move":
+                if len(path) > len(source) and path[: len(source)] == source:
+                    raise Invalid(f"the server rejected our request: {operation['from']} cannot move into itself")
+                target = _edit(target, source, _remove, None)
+            return _edit(target, path, lambda container, key: _add(container, key, value), value)
+        case other:
+            raise BadRequest(f'"{other}" is not a JSON patch operation; use add, remove, replace, move, copy or test')
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality of JSON: unlike Python's it tells true from 1, at any depth."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _value(operation: Json) -> Any:
+    if "value" not in operation:
+        raise BadRequest(f'JSON patch operation "{operation.get("op")}" needs a value')
+    return operation["value"]
+
+
+def _tokens(pointer: Any) -> list[str]:
+    if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
+        raise BadRequest(f"{pointer!r} is not a JSON pointer; it starts with /")
+    return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+
+
+_INDEX = re.compile("0|[1-9][0-9]{0,9}")
+
+
+def _index(container: list[Any], token: str, *, adding: bool) -> int:
+    if adding and token == "-":
+        return len(container)
+    last = len(container) if adding else len(container) - 1
+    if not _INDEX.fullmatch(token) or int(token) > last:
+        raise Invalid(f'the server rejected our request: "{token}" is not an index of a list of {len(container)}')
+    return int(token)
+
+
+def _read(target: Any, path: list[str]) -> Any:
+    for token in path:
+        if isinstance(target, dict) and token in target:
+            target = target[token]
+        elif isinstance(target, list):
+            target = target[_index(target, token, adding=False)]
+        else:
+            raise Invalid(f"the server rejected our request: there is nothing at path /{'/'.join(path)}")
+    return target
+
+
+def _edit(target: Any, path: list[str], change: Any, whole: Any) -> Any:
+    """Copies the containers along the path and lets `change` work on the last one."""
+    if not path:
+        return whole
+    token, rest = path[0], path[1:]
+    if isinstance(target, dict):
+        copy: Any = dict(target)
+    elif isinstance(target, list):
+        copy = list(target)
+    else:
+        raise Invalid(f'the server rejected our request: "{token}" has no container in the object')
+    if not rest:
+        change(copy, token)
+        return copy
+    key: Any = _index(copy, token, adding=False) if isinstance(copy, list) else token
+    if isinstance(copy, dict) and key not in copy:
+        raise Invalid(f'the server rejected our request: there is nothing at "{token}"')
+    copy[key] = _edit(copy[key], rest, change, whole)
+    return copy
+
+
+def _add(container: Any, token: str, value: Any) -> None:
+    if isinstance(container, list):
+        container.insert(_index(container, token, adding=True), value)
+    else:
+        container[token] = value
+
+
+def _set(container: Any, token: str, value: Any) -> None:
+    container[_index(container, token, adding=False) if isinstance(container, list) else token] = value
+
+
+def _remove(container: Any, token: str) -> None:
+    del container[_index(container, token, adding=False) if isinstance(container, list) else token]
+
+
+def difference(before: Any, after: Any) -> Any:
+    """The merge patch that turns `before` into `after`; {} when there is nothing to change."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    removed: Json = {key: None for key in before if key not in after}
+    changed = {key: difference(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    return removed | changed

@@ -1,0 +1,108 @@
+"""Label and field selectors. Entry points: `LabelSelector.parse`, `LabelSelector.of`, `FieldSelector.parse`."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from datum_compute.kube.errors import BadRequest
+
+
+class Requirement(Struct, frozen=True):
+    key: str
+    operator: str  # In, NotIn, Exists, DoesNotExist
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+        raise BadRequest(f'"{self.operator}" is not a valid label selector operator')
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "In" | "NotIn":
+                return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+            case "Exists":
+                return self.key
+        return f"!{self.key}"
+
+
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.\-/]*[A-Za-z0-9])?"
+_TERM = re.compile(
+    rf"""\s*(?:
+      !\s*(?P<absent>{_NAME})
+    | (?P<set_key>{_NAME})\s+(?P<set_op>in|notin)\s*\((?P<values>[^()]*[^()\s][^()]*)\)
+    | (?P<key>{_NAME})\s*(?P<op>==|=|!=)\s*(?P<value>[A-Za-z0-9_.\-]*)
+    | (?P<present>{_NAME})
+    )\s*(?:,(?=\s*\S)|$)""",
+    re.VERBOSE,
+)
+
+
+class LabelSelector(Struct, frozen=True):
+    requirements: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "LabelSelector":
+        """Reads the query parameter's form: `a=b,c!=d,e in (f,g),h,!i`."""
+        found: list[Requirement] = []
+        position = 0
+        while position < len(text):
+            term = _TERM.match(text, position)
+            if term is None or term.end() == position:
+                raise BadRequest(f'unable to parse label selector "{text}" at "{text[position:]}"')
+            found.append(_requirement(term))
+            position = term.end()
+        return cls(tuple(found))
+
+    @classmethod
+    def of(cls, match_labels: Mapping[str, str], match_expressions: Sequence[Requirement] = ()) -> "LabelSelector":
+        equal = tuple(Requirement(key, "In", (value,)) for key, value in sorted(match_labels.items()))
+        return cls(equal + tuple(match_expressions))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.requirements))
+
+
+def _requirement(term: re.Match[str]) -> Requirement:
+    group = term.groupdict()
+    if group["absent"]:
+        return Requirement(group["absent"], "DoesNotExist")
+    if group["set_key"]:
+        values = tuple(value.strip() for value in group["values"].split(","))
+        return Requirement(group["set_key"], "In" if group["set_op"] == "in" else "NotIn", values)
+    if group["key"]:
+        return Requirement(group["key"], "NotIn" if group["op"] == "!=" else "In", (group["value"],))
+    return Requirement(group["present"], "Exists")
+
+
+class FieldSelector(Struct, frozen=True):
+    """Only the two fields every kind serves."""
+
+    terms: tuple[tuple[str, bool, str], ...] = ()  # field, must be equal, value
+
+    @classmethod
+    def parse(cls, text: str) -> "FieldSelector":
+        terms = []
+        for term in filter(None, text.split(",")):
+            field, operator, value = re.split(r"(==|!=|=)", term, maxsplit=1) if "=" in term else (term, "", "")
+            if not operator or field not in ("metadata.name", "metadata.namespace"):
+                raise BadRequest(f'field label not supported: "{field}"; use metadata.name or metadata.namespace')
+            terms.append((field, operator != "!=", value))
+        return cls(tuple(terms))
+
+    def matches(self, namespace: str, name: str) -> bool:
+        actual = {"metadata.name": name, "metadata.namespace": namespace}
+        return all((actual[field] == value) == equal for field, equal, value in self.terms)

@@ -1,0 +1,206 @@
+"""What can go wrong between a client and its server, on purpose. Entry points: `Faults`, `calls`, `writes`.
+
+For tests and fault drills. It wraps any transport and works on the simulated and on the real loop. Every fault is what
+a network can really do: a call that never arrives, an answer that is lost, a watch that goes quiet, late or blind, a
+plane that is away.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+
+from msgspec import Struct
+
+from datum_compute.kube.errors import ApiError, Timeout, Unavailable
+from datum_compute.kube.meta import decode
+from datum_compute.kube.transport import Answer, Call, Transport
+
+Match = Callable[[Call], bool]
+
+
+def calls(method: str = "", path: str = "") -> Match:
+    """Calls of a method (any, when empty) whose path contains `path`."""
+    return lambda call: method in ("", call.method) and path in call.path
+
+
+def writes(call: Call) -> bool:
+    return call.method != "GET"
+
+
+class Fault:
+    """Happens once, with the nth match counted from now. One that has not `fired` met fewer matches than that."""
+
+    def __init__(self, matches: Match, nth: int) -> None:
+        self.fired = False
+        self._matches = matches
+        self._left = nth
+
+    def strikes(self, call: Call) -> bool:
+        if not self.fired and self._matches(call):
+            self._left -= 1
+            self.fired = self._left == 0
+            return self.fired
+        return False
+
+
+class Faults:
+    """A transport that does what the one it wraps does, except where it was told otherwise."""
+
+    def __init__(self, transport: Transport, generator: random.Random) -> None:
+        self._transport = transport
+        self._generator = generator
+        self._failing: list[Fault] = []
+        self._losing: list[Fault] = []
+        self._dropping: list[Fault] = []
+        self._open: list[_Stream] = []
+        self._delay = (0.0, 0.0)
+        self._silent = False
+        self._away = False
+
+    # Calls
+
+    def fail(self, matches: Match, nth: int = 1) -> Fault:
+        """The nth such call never reaches the server: `Unavailable`."""
+        return _added(self._failing, Fault(matches, nth))
+
+    def lose_answer(self, matches: Match, nth: int = 1) -> Fault:
+        """The nth such call happens, but its caller hears only `Timeout`."""
+        return _added(self._losing, Fault(matches, nth))
+
+    # Watches
+
+    def drop_event(self, matches: Match, nth: int = 1) -> Fault:
+        """The nth event of such watches is lost; the watch goes on as if it had never been. Bookmarks do not count."""
+        return _added(self._dropping, Fault(matches, nth))
+
+    def silence_watches(self) -> None:
+        """Every watch that is open, or will be, stays open and delivers nothing, not even its end."""
+        self._silent = True
+        for stream in self._open:
+            stream.silent = True
+
+    def restore_watches(self) -> None:
+        """Watches opened from now on deliver again; one that was silenced stays so, as a dead connection does."""
+        self._silent = False
+
+    def delay_watches(self, shortest: float, longest: float) -> None:
+        """Every event from now on is under way for a random time; those of one watch stay in order."""
+        self._delay = (shortest, longest)
+
+    # The plane
+
+    def take_away(self) -> None:
+        """Every call fails with `Unavailable`, and so do open watches; answers under way are lost: `Timeout`."""
+        self._away = True
+        for stream in self._open:
+            stream.cut()
+
+    def bring_back(self) -> None:
+        self._away = False
+
+    # As a transport
+
+    async def call(self, call: Call) -> Answer:
+        await self._reach()
+        if _strikes(self._failing, call):
+            raise Unavailable(f"{call.method} {call.path} was made to fail")
+        lost = _strikes(self._losing, call)
+        answer = await self._transport.call(call)
+        if lost or self._away:
+            raise Timeout(f"the answer to {call.method} {call.path} was lost")
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        await self._reach()
+        async with self._transport.stream(call) as lines:
+            stream = _Stream(silent=self._silent, broken=self._away)
+            self._open.append(stream)
+            reader = asyncio.create_task(self._read(call, lines, stream), name=f"faults/{call.path}")
+            try:
+                async with aclosing(stream.lines()) as delivered:
+                    yield delivered
+            finally:
+                self._open.remove(stream)
+                reader.cancel()
+                await asyncio.wait([reader])  # the wrapped stream must not be closed while it is read
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self._away:
+            raise Unavailable("the plane was taken away")
+
+    async def _read(self, call: Call, lines: AsyncIterator[bytes], stream: "_Stream") -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async for line in lines:
+                if decode(line, _Type).type == "BOOKMARK" or not _strikes(self._dropping, call):
+                    stream.put(loop.time() + self._generator.uniform(*self._delay), line)
+        except ApiError as error:
+            stream.end(error)
+        else:
+            stream.end(None)
+
+
+class _Type(Struct, frozen=True):
+    type: str
+
+
+class _Stream:
+    """One open watch: the lines under way with the time each is due, and how it ends."""
+
+    def __init__(self, *, silent: bool, broken: bool) -> None:
+        self.silent = silent
+        self._broken = broken
+        self._under_way: deque[tuple[float, bytes]] = deque()
+        self._ended = False
+        self._error: ApiError | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, due: float, line: bytes) -> None:
+        self._under_way.append((due, line))
+        self._changed.set()
+
+    def end(self, error: ApiError | None) -> None:
+        self._ended, self._error = True, error
+        self._changed.set()
+
+    def cut(self) -> None:
+        self._broken = True
+        self._changed.set()
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            due: float | None = None
+            if self._broken:
+                raise Unavailable("the plane was taken away")
+            if self._under_way and not self.silent:
+                due, line = self._under_way[0]
+                if due <= loop.time():
+                    self._under_way.popleft()
+                    yield line
+                    continue
+            elif self._ended and not self.silent:
+                if self._error is not None:
+                    raise self._error
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._changed.wait()
+
+
+def _added(faults: list[Fault], fault: Fault) -> Fault:
+    faults.append(fault)
+    return fault
+
+
+def _strikes(faults: list[Fault], call: Call) -> bool:
+    """Every fault counts the call, so that the nth means the same whatever else was asked for."""
+    struck = [fault for fault in faults if fault.strikes(call)]
+    for fault in struck:
+        faults.remove(fault)
+    return bool(struck)

@@ -1,0 +1,545 @@
+"""The field tables of api.md 1 to 5, as data, against the generated definitions: nothing missing, nothing more."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from datum_compute.api.crd import by_role, definition, main
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.external import CLUSTER, LOCATION_BINDING, PROPAGATION_POLICY
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube.kinds import Kind
+
+# A row is (type, required, everything else that the schema says about the field).
+Row = tuple[str, bool, dict[str, Any]]
+Table = dict[str, Row]
+
+
+def req(type_: str, **constraints: Any) -> Row:
+    return type_, True, constraints
+
+
+def opt(type_: str, **constraints: Any) -> Row:
+    return type_, False, constraints
+
+
+def under(prefix: str, table: Table) -> Table:
+    return {f"{prefix}.{path}": row for path, row in table.items()}
+
+
+BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+ATOMIC_LIST = {"x-kubernetes-list-type": "atomic"}
+ATOMIC = {"x-kubernetes-map-type": "atomic"}
+
+CONDITION = {
+    "type": req("string", maxLength=316),
+    "status": req("string", enum=["True", "False", "Unknown"]),
+    "reason": req("string", minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+    "message": req("string", maxLength=32768),
+    "lastTransitionTime": req("date-time"),
+    "observedGeneration": opt("int64", minimum=0),
+}
+
+TEMPLATE_META = {
+    "labels": opt("map of string"),
+    "annotations": opt("map of string"),
+    "finalizers": opt("array of string"),
+    "name": opt("string"),
+    "namespace": opt("string"),
+}
+
+LOCATION = {"name": req("string"), "namespace": req("string")}
+
+PORT = {
+    "name": req("string"),
+    "port": req("int32", minimum=1, maximum=65535),
+    "protocol": opt("string"),
+}
+
+ATTACHMENT = {"name": req("string"), "mountPath": opt("string")}
+
+KEY_REFERENCE = {"key": req("string"), "name": opt("string", default=""), "optional": opt("boolean")}
+
+VALUE_FROM = {
+    "configMapKeyRef": opt("object", **ATOMIC),
+    **under("configMapKeyRef", KEY_REFERENCE),
+    "secretKeyRef": opt("object", **ATOMIC),
+    **under("secretKeyRef", KEY_REFERENCE),
+    "fieldRef": opt("object", **ATOMIC),
+    "fieldRef.fieldPath": req("string"),
+    "fieldRef.apiVersion": opt("string"),
+    "resourceFieldRef": opt("object", **ATOMIC),
+    "resourceFieldRef.resource": req("string"),
+    "resourceFieldRef.containerName": opt("string"),
+    "resourceFieldRef.divisor": opt("quantity"),
+}
+
+CONTAINER = {
+    "name": req("string"),
+    "image": req("string"),
+    "env": opt("array of object", **BY_NAME),
+    "env[].name": req("string"),
+    "env[].value": opt("string"),
+    "env[].valueFrom": opt("object"),
+    **under("env[].valueFrom", VALUE_FROM),
+    "ports": opt("array of object", **BY_NAME),
+    **under("ports[]", PORT),
+    "resources": opt("object"),
+    "resources.limits": opt("map of quantity"),
+    "resources.requests": opt("map of quantity"),
+    "volumeAttachments": opt("array of object"),
+    **under("volumeAttachments[]", ATTACHMENT),
+}
+
+RUNTIME = {
+    "resources": req("object"),
+    "resources.instanceType": req("string"),
+    "resources.requests": opt("map of quantity"),
+    "sandbox": opt("object"),
+    "sandbox.containers": req("array of object", minItems=1, **BY_NAME),
+    **under("sandbox.containers[]", CONTAINER),
+    "sandbox.imagePullSecrets": opt("array of object"),
+    "sandbox.imagePullSecrets[].name": req("string"),
+    "virtualMachine": opt("object"),
+    "virtualMachine.volumeAttachments": req("array of object", minItems=1),
+    **under("virtualMachine.volumeAttachments[]", ATTACHMENT),
+    "virtualMachine.ports": opt("array of object", **BY_NAME),
+    **under("virtualMachine.ports[]", PORT),
+}
+
+INTERFACE = {
+    "network": req("object"),
+    "network.name": req("string"),
+    "network.namespace": opt("string"),
+    "networkPolicy": opt("object"),
+    "networkPolicy.ingress": opt("array of object"),
+    "networkPolicy.ingress[].ports": opt("array of object", **ATOMIC_LIST),
+    "networkPolicy.ingress[].ports[].port": opt("int-or-string"),
+    "networkPolicy.ingress[].ports[].endPort": opt("int32"),
+    "networkPolicy.ingress[].ports[].protocol": opt("string"),
+    "networkPolicy.ingress[].from": opt("array of object", **ATOMIC_LIST),
+    "networkPolicy.ingress[].from[].ipBlock": opt("object"),
+    "networkPolicy.ingress[].from[].ipBlock.cidr": req("string"),
+    "networkPolicy.ingress[].from[].ipBlock.except": opt("array of string"),
+}
+
+ITEMS = {
+    "items": opt("array of object", **ATOMIC_LIST),
+    "items[].key": req("string"),
+    "items[].path": req("string"),
+    "items[].mode": opt("int32"),
+    "defaultMode": opt("int32"),
+    "optional": opt("boolean"),
+}
+
+VOLUME = {
+    "name": req("string"),
+    "disk": opt("object"),
+    "disk.deviceName": opt("string"),
+    "disk.template": req("object"),
+    "disk.template.metadata": opt("object"),
+    **under("disk.template.metadata", TEMPLATE_META),
+    "disk.template.spec": req("object"),
+    "disk.template.spec.type": opt("string", default="pd-standard"),
+    "disk.template.spec.resources": opt("object"),
+    "disk.template.spec.resources.requests": opt("map of quantity"),
+    "disk.template.spec.populator": opt("object"),
+    "disk.template.spec.populator.image": opt("object"),
+    "disk.template.spec.populator.image.name": req("string"),
+    "disk.template.spec.populator.filesystem": opt("object"),
+    "disk.template.spec.populator.filesystem.type": req("string", enum=["ext4"]),
+    "configMap": opt("object", **ATOMIC),
+    "configMap.name": opt("string", default=""),
+    **under("configMap", ITEMS),
+    "secret": opt("object"),
+    "secret.secretName": opt("string"),
+    **under("secret", ITEMS),
+}
+
+INSTANCE_SPEC = {
+    "runtime": req("object"),
+    **under("runtime", RUNTIME),
+    "networkInterfaces": req("array of object", minItems=1),
+    **under("networkInterfaces[]", INTERFACE),
+    "volumes": opt("array of object", **BY_NAME),
+    **under("volumes[]", VOLUME),
+    "location": opt("object"),
+    **under("location", LOCATION),
+    "controller": opt("object"),
+    "controller.templateHash": req("string"),
+    "controller.schedulingGates": opt("array of object", **BY_NAME),
+    "controller.schedulingGates[].name": req("string"),
+}
+
+TEMPLATE = {
+    "metadata": opt("object"),
+    **under("metadata", TEMPLATE_META),
+    "spec": req("object"),
+    **under("spec", INSTANCE_SPEC),
+}
+
+SCALE_SETTINGS = {
+    "minReplicas": req("int32"),
+    "maxReplicas": opt("int32"),
+    "instanceManagementPolicy": req("string", default="OrderedReady"),
+    "metrics": opt("array of object"),
+    "metrics[].resource": opt("object"),
+    "metrics[].resource.name": req("string"),
+    "metrics[].resource.target": req("object"),
+    "metrics[].resource.target.value": opt("quantity"),
+    "metrics[].resource.target.averageValue": opt("quantity"),
+    "metrics[].resource.target.averageUtilization": opt("int32"),
+}
+
+COUNTERS = {
+    "replicas": req("int32"),
+    "currentReplicas": req("int32"),
+    "updatedReplicas": req("int32"),
+    "desiredReplicas": req("int32"),
+    "readyReplicas": req("int32"),
+}
+
+CONDITIONS = {"conditions": opt("array of object"), **under("conditions[]", CONDITION)}
+
+HEAD = {"apiVersion": opt("string"), "kind": opt("string"), "metadata": opt("object")}
+
+WORKLOAD_TABLE = {
+    **HEAD,
+    "spec": req("object"),
+    "spec.template": req("object"),
+    **under("spec.template", TEMPLATE),
+    "spec.placements": req("array of object", minItems=1),
+    "spec.placements[].name": req("string"),
+    "spec.placements[].cityCodes": req("array of string"),
+    "spec.placements[].scaleSettings": req("object"),
+    **under("spec.placements[].scaleSettings", SCALE_SETTINGS),
+    "status": opt("object"),
+    **under("status", CONDITIONS),
+    "status.deployments": req("int32"),
+    **under("status", COUNTERS),
+    "status.observedGeneration": opt("int64"),
+    "status.placements": opt("array of object"),
+    "status.placements[].name": req("string"),
+    **under("status.placements[]", CONDITIONS),
+    **under("status.placements[]", COUNTERS),
+    "status.gateway": opt("open object"),
+}
+
+DEPLOYMENT_TABLE = {
+    **HEAD,
+    "spec": opt("object"),
+    "spec.workloadRef": req("object"),
+    "spec.workloadRef.name": req("string"),
+    "spec.workloadRef.uid": req("string"),
+    "spec.placementName": req("string"),
+    "spec.cityCode": req("string"),
+    "spec.template": req("object"),
+    **under("spec.template", TEMPLATE),
+    "spec.scaleSettings": req("object"),
+    **under("spec.scaleSettings", SCALE_SETTINGS),
+    "status": opt("object"),
+    "status.location": opt("object"),
+    **under("status.location", LOCATION),
+    **under("status", CONDITIONS),
+    **under("status", COUNTERS),
+    "status.observedGeneration": opt("int64"),
+}
+
+
+def waiting(type_: str, reason: str, message: str) -> dict[str, str]:
+    return {
+        "type": type_,
+        "status": "Unknown",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }
+
+
+FIRST_STATUS = {
+    "conditions": [
+        waiting("Programmed", "Pending", "Waiting for controller"),
+        waiting("Available", "Pending", "Waiting for controller"),
+        waiting("Ready", "Pending", "Waiting for controller"),
+        waiting("QuotaGranted", "PendingEvaluation", "Waiting for quota evaluation"),
+    ]
+}
+
+INSTANCE_TABLE = {
+    **HEAD,
+    "spec": opt("object"),
+    **under("spec", INSTANCE_SPEC),
+    "status": opt("object", default=FIRST_STATUS),
+    **under("status", CONDITIONS),
+    "status.networkInterfaces": opt("array of object"),
+    "status.networkInterfaces[].assignments": opt("object"),
+    "status.networkInterfaces[].assignments.networkIP": opt("string"),
+    "status.networkInterfaces[].assignments.externalIP": opt("string"),
+    "status.controller": opt("object"),
+    "status.controller.observedTemplateHash": req("string"),
+}
+
+QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+
+
+def fields(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Row]]:
+    """A schema as the rows of such a table."""
+    for name, field in schema.get("properties", {}).items():
+        path = f"{prefix}{name}"
+        rest = {key: value for key, value in field.items() if key not in ("description", "properties", "required")}
+        yield path, (type_of(rest), name in schema.get("required", []), rest)
+        items = field.get("items", {})
+        yield from fields(items or field, f"{path}[]." if items else f"{path}.")
+
+
+def type_of(field: dict[str, Any]) -> str:
+    """Names the type of a field and takes what the name says out of it."""
+    if field.pop("x-kubernetes-int-or-string", False):
+        assert field.pop("anyOf") == [{"type": "integer"}, {"type": "string"}]
+        return "quantity" if field.get("pattern") == QUANTITY and field.pop("pattern") else "int-or-string"
+    match field.pop("type"), field:
+        case "array", {"items": items}:
+            del field["items"]
+            return f"array of {type_of(dict(items))}"
+        case "object", {"additionalProperties": values}:
+            del field["additionalProperties"]
+            return f"map of {type_of(dict(values))}"
+        case "object", {"x-kubernetes-preserve-unknown-fields": True}:
+            del field["x-kubernetes-preserve-unknown-fields"]
+            return "open object"
+        case "integer" | "string", {"format": format_}:
+            del field["format"]
+            return str(format_)
+        case type_, _:
+            return str(type_)
+    raise AssertionError(field)
+
+
+def version(kind: Kind[Any]) -> dict[str, Any]:
+    [only] = definition(kind)["spec"]["versions"]
+    return dict(only)
+
+
+def schema(kind: Kind[Any]) -> dict[str, Any]:
+    return dict(version(kind)["schema"]["openAPIV3Schema"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [(WORKLOAD, WORKLOAD_TABLE), (WORKLOAD_DEPLOYMENT, DEPLOYMENT_TABLE), (INSTANCE, INSTANCE_TABLE)],
+    ids=["Workload", "WorkloadDeployment", "Instance"],
+)
+def test_the_schema_is_the_contracts_table(kind: Kind[Any], table: Table) -> None:
+    generated = dict(fields(schema(kind)))
+    assert sorted(generated) == sorted(table)
+    assert {path: row for path, row in generated.items() if row != table[path]} == {}
+
+
+AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
+AVAILABLE = ("Available", "string", '.status.conditions[?(@.type=="Available")].status', 0)
+REASON = ("Reason", "string", '.status.conditions[?(@.type=="Available")].reason', 0)
+REPLICAS = [
+    ("Replicas", "string", ".status.replicas", 0),
+    ("Ready", "string", ".status.readyReplicas", 0),
+    ("Desired", "string", ".status.desiredReplicas", 0),
+    ("Up-to-date", "string", ".status.updatedReplicas", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        (WORKLOAD, [AGE, AVAILABLE, REASON, ("Deployments", "string", ".status.deployments", 0), *REPLICAS]),
+        (
+            WORKLOAD_DEPLOYMENT,
+            [
+                AGE,
+                AVAILABLE,
+                REASON,
+                *REPLICAS,
+                ("Location Namespace", "string", ".status.location.namespace", 1),
+                ("Location Name", "string", ".status.location.name", 1),
+            ],
+        ),
+        (
+            INSTANCE,
+            [
+                AGE,
+                ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0),
+                ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 0),
+                ("Network IP", "string", ".status.networkInterfaces[0].assignments.networkIP", 0),
+                ("External IP", "string", ".status.networkInterfaces[0].assignments.externalIP", 0),
+                ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', 1),
+                ("Quota", "string", '.status.conditions[?(@.type=="QuotaGranted")].reason', 1),
+            ],
+        ),
+    ],
+    ids=["Workload", "WorkloadDeployment", "Instance"],
+)
+def test_1_1_print_columns(kind: Kind[Any], columns: list[tuple[str, str, str, int]]) -> None:
+    assert columns == [
+        (column["name"], column["type"], column["jsonPath"], column.get("priority", 0))
+        for column in version(kind)["additionalPrinterColumns"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "names", "scope"),
+    [
+        (WORKLOAD, "workloads.compute.datumapis.com", ("Workload", "workloads", "workload"), "Namespaced"),
+        (
+            WORKLOAD_DEPLOYMENT,
+            "workloaddeployments.compute.datumapis.com",
+            ("WorkloadDeployment", "workloaddeployments", "workloaddeployment"),
+            "Namespaced",
+        ),
+        (INSTANCE, "instances.compute.datumapis.com", ("Instance", "instances", "instance"), "Namespaced"),
+        (
+            PROPAGATION_POLICY,
+            "propagationpolicies.policy.karmada.io",
+            ("PropagationPolicy", "propagationpolicies", "propagationpolicy"),
+            "Namespaced",
+        ),
+        (CLUSTER, "clusters.cluster.karmada.io", ("Cluster", "clusters", "cluster"), "Cluster"),
+        (
+            LOCATION_BINDING,
+            "locationbindings.networking.datumapis.com",
+            ("LocationBinding", "locationbindings", "locationbinding"),
+            "Cluster",
+        ),
+    ],
+)
+def test_1_names_and_scope(kind: Kind[Any], name: str, names: tuple[str, str, str], scope: str) -> None:
+    crd = definition(kind)
+    assert crd["metadata"]["name"] == name
+    served = crd["spec"]["names"]
+    assert (served["kind"], served["plural"], served["singular"]) == names
+    assert served["listKind"] == f"{names[0]}List"
+    assert "shortNames" not in served
+    assert crd["spec"]["scope"] == scope
+    assert crd["spec"]["group"] == name.split(".", 1)[1]
+    assert version(kind)["name"] == kind.version
+    assert version(kind)["served"] is version(kind)["storage"] is True
+    assert version(kind)["subresources"] == {"status": {}}
+
+
+@pytest.mark.parametrize("kind", [WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE])
+def test_1_our_kinds_belong_to_projects(kind: Kind[Any]) -> None:
+    assert definition(kind)["metadata"]["annotations"] == {"discovery.miloapis.com/parent-contexts": "Project"}
+    assert kind.api_version == "compute.datumapis.com/v1alpha"
+
+
+@pytest.mark.parametrize("kind", [PROPAGATION_POLICY, CLUSTER, LOCATION_BINDING])
+def test_kinds_of_others_keep_what_is_not_known_here(kind: Kind[Any]) -> None:
+    def closed(schema: dict[str, Any], path: str) -> Iterator[str]:
+        if schema["type"] == "object" and not schema.keys() & {
+            "x-kubernetes-preserve-unknown-fields",
+            "additionalProperties",
+        }:
+            yield path
+        for name, field in schema.get("properties", {}).items():
+            yield from closed(field, f"{path}.{name}")
+        if "items" in schema:
+            yield from closed(schema["items"], f"{path}[]")
+
+    assert "annotations" not in definition(kind)["metadata"]
+    assert [path for part in ("spec", "status") for path in closed(schema(kind)["properties"][part], part)] == []
+
+
+@pytest.mark.parametrize(
+    ("role", "kinds"),
+    [
+        ("project", ["Workload", "WorkloadDeployment", "Instance", "LocationBinding"]),
+        ("hub", ["WorkloadDeployment", "Instance", "PropagationPolicy", "Cluster"]),
+        ("cell", ["WorkloadDeployment", "Instance"]),
+    ],
+)
+def test_a_plane_serves_the_kinds_of_its_role(role: str, kinds: list[str]) -> None:
+    assert [crd["spec"]["names"]["kind"] for crd in by_role(role)] == kinds
+
+
+def test_a_definition_is_the_callers_to_change() -> None:
+    definition(INSTANCE)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clear()
+    by_role("cell")[1]["spec"].clear()
+    assert schema(INSTANCE)["properties"]["status"]["default"] == FIRST_STATUS
+
+
+def test_every_default_fits_its_own_schema() -> None:
+    """The API server refuses a definition where one does not."""
+    status = schema(INSTANCE)["properties"]["status"]
+    jsonschema_rs.validator_for(status, validate_formats=True).validate(status["default"])
+
+
+SMALLEST = {
+    "spec": {
+        "template": {
+            "spec": {
+                "runtime": {"resources": {"instanceType": "datumcloud/d1-standard-2"}},
+                "networkInterfaces": [{"network": {"name": "default"}}],
+            }
+        },
+        "placements": [
+            {
+                "name": "main",
+                "cityCodes": ["DFW"],
+                "scaleSettings": {"minReplicas": 1, "instanceManagementPolicy": "OrderedReady"},
+            }
+        ],
+    }
+}
+
+
+def test_12_an_example_fits_and_a_wrong_one_does_not() -> None:
+    validator = jsonschema_rs.validator_for(schema(WORKLOAD))
+    assert validator.is_valid(SMALLEST)
+    assert not validator.is_valid({})
+    assert not validator.is_valid({"spec": SMALLEST["spec"] | {"placements": []}})
+
+
+@pytest.mark.parametrize(("amount", "fits"), [("30Gi", True), (2, True), ("500m", True), ("lots", False), (1.5, False)])
+def test_0_a_quantity_is_a_number_or_a_string_with_a_unit(amount: object, fits: bool) -> None:
+    template = schema(WORKLOAD)["properties"]["spec"]["properties"]["template"]["properties"]["spec"]
+    requests = template["properties"]["runtime"]["properties"]["resources"]["properties"]["requests"]
+    assert jsonschema_rs.validator_for(requests).is_valid({"cpu": amount}) is fits
+
+
+def test_files_are_written_once_for_each_compute_kind(tmp_path: Path) -> None:
+    assert main([str(tmp_path / "crd")]) == 0
+    files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "crd").iterdir()}
+    assert sorted(files) == [
+        "compute.datumapis.com_instances.yaml",
+        "compute.datumapis.com_workloaddeployments.yaml",
+        "compute.datumapis.com_workloads.yaml",
+    ]
+    for text in files.values():
+        assert "make generate" in text.splitlines()[0]
+        assert "&id" not in text
+    assert yaml.safe_load(files["compute.datumapis.com_workloads.yaml"]) == definition(WORKLOAD)
+
+
+def test_check_is_silent_when_files_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(tmp_path)])
+    assert main(["--check", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_check_names_the_file_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: bool) -> None:
+    main([str(tmp_path)])
+    path = tmp_path / "compute.datumapis.com_instances.yaml"
+    if missing:
+        path.unlink()
+    else:
+        path.write_text("kind: Other\n", encoding="utf-8")
+    assert main(["--check", str(tmp_path)]) == 1
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert str(path) in sentence
+    assert "make generate" in sentence

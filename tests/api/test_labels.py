@@ -1,0 +1,45 @@
+"""api.md 7.1 to 7.3."""
+
+from datum_compute.api import labels
+
+
+def test_the_seven_labels_of_an_instance_in_contract_order() -> None:
+    assert labels.COMPUTE_LABELS == (
+        "compute.datumapis.com/workload-uid",
+        "compute.datumapis.com/workload-deployment-uid",
+        "compute.datumapis.com/workload-deployment-name",
+        "compute.datumapis.com/workload-name",
+        "compute.datumapis.com/placement-name",
+        "compute.datumapis.com/city-code",
+        "compute.datumapis.com/instance-index",
+    )
+
+
+def test_keys_are_the_contracts() -> None:
+    others = {mark.key for mark in labels.LABELS} - set(labels.COMPUTE_LABELS)
+    assert others == {
+        "topology.datum.net/city-code",
+        "meta.datumapis.com/upstream-cluster-name",
+        "meta.datumapis.com/upstream-namespace",
+        "compute.datumapis.com/source-cluster",
+        "compute.datumapis.com/instance-namespace",
+    }
+    assert {mark.key for mark in labels.ANNOTATIONS} == {
+        "compute.datumapis.com/federation-namespace",
+        "compute.datumapis.com/upstream-generation",
+        "compute.datumapis.com/restartedAt",
+        "compute.datumapis.com/ssh-keys",
+        "discovery.miloapis.com/parent-contexts",
+    }
+    assert {mark.key for mark in labels.FINALIZERS} == {
+        "compute.datumapis.com/workload-controller",
+        "compute.datumapis.com/federator",
+        "compute.datumapis.com/instance-controller",
+        "quota.compute.datumapis.com/claim-cleanup",
+    }
+
+
+def test_every_key_has_a_row() -> None:
+    constants = {value for name, value in vars(labels).items() if name.isupper() and isinstance(value, str)}
+    rows = {mark.key for mark in (*labels.LABELS, *labels.ANNOTATIONS, *labels.FINALIZERS)}
+    assert {value for value in constants if "/" in value} == rows

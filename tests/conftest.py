@@ -1,0 +1,57 @@
+"""What all tests share: async tests, the counts of a long run, and a simulation.
+
+An async test runs on the loop of its `simulation` (or `federation`) fixture; a failure there prints its seed.
+"""
+
+import asyncio
+import inspect
+import os
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import structlog
+
+from datum_compute.runtime.simulation import Simulation
+
+LONG = os.environ.get("LONG") == "1"
+
+
+def count(default: int, long: int) -> int:
+    """How often to repeat: a little in `make test`, in full in `make test-long`."""
+    return long if LONG else default
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_logs() -> None:
+    structlog.configure(processors=[_drop])
+
+
+def _drop(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    raise structlog.DropEvent
+
+
+@pytest.fixture
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    """The loop of an async test: simulated, with seed 1 unless the test is parametrised by `seed`."""
+    params = getattr(request.node, "callspec", None)
+    seed = params.params.get("seed", 1) if params else 1
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
+        yield runner
+
+
+@pytest.fixture
+def simulation(runner: asyncio.Runner) -> Simulation:
+    loop = runner.get_loop()
+    assert isinstance(loop, Simulation)
+    return loop
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    runner: asyncio.Runner = pyfuncitem._request.getfixturevalue("runner")
+    names = pyfuncitem._fixtureinfo.argnames
+    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

@@ -1,0 +1,256 @@
+"""An API server in memory for the tests of the runtime: the rules it relies on, and nothing else.
+
+Entry points: `Server` for `InProcess`, the kinds `WIDGET` and `GADGET`, and `background`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, Gone, MethodNotAllowed, NotFound
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json, KubeObject, encode
+from datum_compute.kube.patches import merge
+from datum_compute.kube.transport import Answer, Call
+
+NAMESPACE = "default"
+BOOKMARK_SECONDS = 60.0
+
+
+class Widget(KubeObject, frozen=True):
+    pass
+
+
+class Gadget(KubeObject, frozen=True):
+    pass
+
+
+WIDGET = Kind("example.test", "v1", "Widget", "widgets", Widget)
+GADGET = Kind("example.test", "v1", "Gadget", "gadgets", Gadget)
+
+Key = tuple[str, str, str]  # plural, namespace, name
+
+
+class Server:
+    """One plane. The plain methods are what somebody else does on it; every answer to a call waits for `answering`."""
+
+    def __init__(self) -> None:
+        self.revision = 100
+        self.calls: list[Call] = []
+        self.refuse: list[ApiError] = []  # raised by the next lists and watches, one each
+        self.refuse_watches: ApiError | None = None
+        self.garbage: list[bytes] = []  # what the next calls are answered instead
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self._objects: dict[Key, Json] = {}
+        self._log: list[tuple[int, str, bytes]] = []  # revision, plural, line
+        self._oldest = 0
+        self._made = 0
+        self._watches: list[_Watch] = []
+
+    # What others do
+
+    def make(self, name: str, kind: Kind[Any] = WIDGET, **metadata: Any) -> Json:
+        return self._create(kind.plural, NAMESPACE, kind.body(name, NAMESPACE, **metadata))
+
+    def change(self, name: str, patch: Json | None = None, kind: Kind[Any] = WIDGET) -> Json:
+        return self._patch((kind.plural, NAMESPACE, name), patch or {"spec": {"at": self.revision}})
+
+    def remove(self, name: str, kind: Kind[Any] = WIDGET) -> None:
+        self._delete((kind.plural, NAMESPACE, name), {})
+
+    def has(self, name: str, kind: Kind[Any] = WIDGET) -> bool:
+        return (kind.plural, NAMESPACE, name) in self._objects
+
+    def versions(self, kind: Kind[Any] = WIDGET) -> dict[str, str]:
+        """The resourceVersion of everything there is, by name."""
+        return {
+            name: object_["metadata"]["resourceVersion"]
+            for (plural, _, name), object_ in sorted(self._objects.items())
+            if plural == kind.plural
+        }
+
+    def forget_history(self) -> None:
+        """As after a compaction: a watch can start from the next list at the earliest."""
+        self.revision += 1
+        self._oldest = self.revision
+
+    def end_watches(self) -> None:
+        for watch in self._watches:
+            watch.ended = True
+            watch.changed.set()
+
+    def send(self, line: bytes) -> None:
+        """Puts a raw line into every open watch."""
+        for watch in self._watches:
+            watch.extra.append(line)
+            watch.changed.set()
+
+    def listed(self, kind: Kind[Any] = WIDGET) -> int:
+        return sum(call.method == "GET" and call.path == kind.path() and not call.query for call in self.calls)
+
+    def watched(self, kind: Kind[Any] = WIDGET) -> int:
+        return sum(call.method == "GET" and call.path == kind.path() and bool(call.query) for call in self.calls)
+
+    @property
+    def written(self) -> list[tuple[str, str]]:
+        return [(call.method, call.path) for call in self.calls if call.method != "GET"]
+
+    # As a server
+
+    async def answer(self, call: Call) -> Answer:
+        self.calls.append(call)
+        await self.answering.wait()
+        if self.garbage:
+            return Answer(200, self.garbage.pop(0))
+        try:
+            return Answer(200, encode(self._handle(call)))
+        except ApiError as error:
+            return Answer(error.code, encode(error.status()))
+
+    def _handle(self, call: Call) -> Json:
+        body = msgspec.json.decode(call.body) if call.body else {}
+        key, status = _target(call.path)
+        plural, namespace, _ = key
+        match call.method:
+            case "GET" if self.refuse:
+                raise self.refuse.pop(0)
+            case "GET":
+                items = [object_ for other, object_ in sorted(self._objects.items()) if other[0] == plural]
+                return {"metadata": {"resourceVersion": str(self.revision)}, "items": items}
+            case "POST":
+                return self._create(plural, namespace, body)
+            case "PUT" if status:
+                metadata = {"resourceVersion": body["metadata"]["resourceVersion"]}
+                return self._patch(key, {"metadata": metadata, "status": None}, replaced=body["status"])
+            case "PATCH":
+                return self._patch(key, body)
+            case "DELETE":
+                return self._delete(key, body)
+        raise MethodNotAllowed(call.method)
+
+    def _create(self, plural: str, namespace: str, body: Json) -> Json:
+        key = (plural, namespace, body["metadata"]["name"])
+        if key in self._objects:
+            raise AlreadyExists(f"{key[2]} already exists")
+        self._made += 1
+        return self._write("ADDED", key, merge(body, {"metadata": {"uid": f"uid-{self._made}"}}))
+
+    def _patch(self, key: Key, patch: Json, *, replaced: Json | None = None) -> Json:
+        before = self._found(key)
+        after = merge(before, patch)
+        if replaced is not None:
+            after["status"] = replaced
+        if after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
+            raise Conflict(f"{key[2]} was changed")
+        if after["metadata"].get("deletionTimestamp") and not after["metadata"].get("finalizers"):
+            return self._write("DELETED", key, after)
+        return self._write("MODIFIED", key, after)
+
+    def _delete(self, key: Key, options: Json) -> Json:
+        before = self._found(key)
+        uid = options.get("preconditions", {}).get("uid")
+        if uid and uid != before["metadata"]["uid"]:
+            raise Conflict(f"{key[2]} is another object now")
+        if before["metadata"].get("finalizers"):
+            deleting = {"metadata": {"deletionTimestamp": "2026-06-01T12:00:00Z"}}
+            return self._write("MODIFIED", key, merge(before, deleting))
+        self._write("DELETED", key, before)
+        return {"kind": "Status", "metadata": {}, "status": "Success"}
+
+    def _found(self, key: Key) -> Json:
+        if key not in self._objects:
+            raise NotFound(f"{key[2]} not found")
+        return self._objects[key]
+
+    def _write(self, type_: str, key: Key, object_: Json) -> Json:
+        self.revision += 1
+        after: Json = merge(object_, {"metadata": {"resourceVersion": str(self.revision)}})
+        if type_ == "DELETED":
+            del self._objects[key]
+        else:
+            self._objects[key] = after
+        self._log.append((self.revision, key[0], encode({"type": type_, "object": after})))
+        for watch in self._watches:
+            watch.changed.set()
+        return after
+
+    @asynccontextmanager
+    async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.calls.append(call)
+        await self.answering.wait()
+        if self.refuse:
+            raise self.refuse.pop(0)
+        if self.refuse_watches is not None:
+            raise self.refuse_watches
+        after = int(call.query["resourceVersion"])
+        if after < self._oldest:
+            raise Gone("too old resource version")
+        watch = _Watch()
+        self._watches.append(watch)
+        (plural, _, _), _ = _target(call.path)
+        try:
+            async with aclosing(self._lines(watch, plural, after, float(call.query["timeoutSeconds"]))) as lines:
+                yield lines
+        finally:
+            self._watches.remove(watch)
+
+    async def _lines(self, watch: "_Watch", plural: str, after: int, seconds: float) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        bookmark = loop.time() + BOOKMARK_SECONDS
+        while not watch.ended and loop.time() < end:
+            watch.changed.clear()
+            while watch.extra:
+                yield watch.extra.pop(0)
+            news = [entry for entry in self._log if entry[0] > after and entry[1] == plural]
+            for revision, _, line in news:
+                after = revision
+                yield line
+            if loop.time() >= bookmark:
+                bookmark = loop.time() + BOOKMARK_SECONDS
+                after = self.revision
+                yield encode({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(after)}}})
+            if not watch.changed.is_set():
+                await _set_or_due(watch.changed, min(bookmark, end))
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.ended = False
+        self.extra: list[bytes] = []
+
+
+async def _set_or_due(event: asyncio.Event, due: float) -> None:
+    try:
+        async with asyncio.timeout_at(due):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _target(path: str) -> tuple[Key, bool]:
+    match path.strip("/").split("/"):
+        case ["apis", _, _, plural]:
+            return (plural, "", ""), False
+        case ["apis", _, _, "namespaces", namespace, plural, *rest]:
+            return (plural, namespace, rest[0] if rest else ""), rest[1:] == ["status"]
+    raise NotFound(path)
+
+
+@asynccontextmanager
+async def background(*coroutines: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Runs them for as long as the block does; one that fails, fails the block."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome

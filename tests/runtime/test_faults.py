@@ -1,0 +1,248 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from datum_compute.kube.client import Client, WatchEvent
+from datum_compute.kube.errors import Timeout, Unavailable
+from datum_compute.kube.transport import InProcess
+from datum_compute.runtime.faults import Faults, calls, writes
+from datum_compute.runtime.simulation import Simulation
+from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def faults(server: Server) -> Faults:
+    return Faults(InProcess(server), random.Random(1))
+
+
+@pytest.fixture
+def client(faults: Faults) -> Client:
+    return Client("p", faults)
+
+
+class Heard:
+    """What a watch has brought so far, and how it ended."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.times: list[float] = []
+        self.end: Exception | str | None = None
+        self.opened = asyncio.Event()
+        self.first = asyncio.Event()
+
+    async def listen(self, client: Client, after: int) -> None:
+        try:
+            async with client.watch(WIDGET, str(after), timeout_seconds=300) as events:
+                self.opened.set()
+                async for event in events:
+                    self.take(event)
+            self.end = "ended"
+        except Unavailable as error:
+            self.end = error
+
+    def take(self, event: WatchEvent[Widget]) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+        self.names.append(event.object.name if event.object is not None else event.type)
+        self.first.set()
+
+
+@asynccontextmanager
+async def listening(client: Client, server: Server) -> AsyncIterator[Heard]:
+    heard = Heard()
+    task = asyncio.create_task(heard.listen(client, server.revision))
+    try:
+        await heard.opened.wait()
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+# Calls
+
+
+async def test_without_faults_calls_pass_through(client: Client, server: Server) -> None:
+    made = await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
+    assert server.versions() == {"a": made.metadata.resource_version}
+
+
+async def test_the_nth_matching_call_fails_before_it_reaches_the_server(
+    client: Client, server: Server, faults: Faults
+) -> None:
+    faults.fail(calls("POST", "/widgets"), nth=2)
+    await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
+    await client.create(GADGET, GADGET.body("a", NAMESPACE))
+    await client.list(WIDGET)
+    with pytest.raises(Unavailable) as caught:
+        await client.create(WIDGET, WIDGET.body("b", NAMESPACE))
+    assert caught.value.plane == "p"
+    await client.create(WIDGET, WIDGET.body("c", NAMESPACE))
+    assert set(server.versions()) == {"a", "c"}
+
+
+async def test_a_lost_answer_leaves_the_call_done(client: Client, server: Server, faults: Faults) -> None:
+    fault = faults.lose_answer(writes)
+    await client.list(WIDGET)
+    with pytest.raises(Timeout):
+        await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
+    assert fault.fired
+    assert set(server.versions()) == {"a"}
+
+
+async def test_faults_count_independently(client: Client, server: Server, faults: Faults) -> None:
+    armed = [faults.fail(writes, nth=nth) for nth in (1, 3, 5)]
+    outcomes = []
+    for name in "abcd":
+        try:
+            await client.create(WIDGET, WIDGET.body(name, NAMESPACE))
+            outcomes.append("made")
+        except Unavailable:
+            outcomes.append("failed")
+    assert outcomes == ["failed", "made", "failed", "made"]
+    assert [fault.fired for fault in armed] == [True, True, False]
+
+
+async def test_an_answer_under_way_when_the_plane_goes_is_lost(
+    client: Client, server: Server, faults: Faults, simulation: Simulation
+) -> None:
+    server.answering.clear()
+    call = asyncio.create_task(client.create(WIDGET, WIDGET.body("a", NAMESPACE)))
+    await simulation.settle()
+    faults.take_away()
+    server.answering.set()
+    with pytest.raises(Timeout):
+        await call
+    assert server.has("a")
+
+
+async def test_while_the_plane_is_away_no_call_reaches_it(client: Client, server: Server, faults: Faults) -> None:
+    faults.take_away()
+    with pytest.raises(Unavailable):
+        await client.list(WIDGET)
+    with pytest.raises(Unavailable):
+        async with client.watch(WIDGET, "1", timeout_seconds=60):
+            pass
+    assert server.calls == []
+    faults.bring_back()
+    assert (await client.list(WIDGET)).items == []
+
+
+# Watches
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_without_faults_a_watch_passes_through(
+    client: Client, server: Server, simulation: Simulation, seed: int
+) -> None:
+    async with listening(client, server) as heard:
+        for name in "abc":
+            server.make(name)
+        await simulation.settle()
+        assert heard.names == ["a", "b", "c"]
+        server.end_watches()
+        await simulation.settle()
+        assert heard.end == "ended"
+
+
+async def test_the_nth_event_is_dropped_and_the_watch_goes_on(
+    client: Client, server: Server, faults: Faults, simulation: Simulation
+) -> None:
+    faults.drop_event(calls(path="/widgets"), nth=2)
+    async with listening(client, server) as heard:
+        await asyncio.sleep(100)  # brings a bookmark, which is no event
+        for name in "abc":
+            server.make(name)
+        await simulation.settle()
+        assert heard.names == ["BOOKMARK", "a", "c"]
+
+
+async def test_a_silenced_watch_stays_open_and_delivers_nothing(client: Client, server: Server, faults: Faults) -> None:
+    async with listening(client, server) as before, listening(client, server) as other:
+        faults.silence_watches()
+        async with listening(client, server) as meanwhile:
+            server.make("a")
+            await asyncio.sleep(1000)  # long after the server ended them
+            faults.restore_watches()
+            async with listening(client, server) as after:
+                server.make("b")
+                await asyncio.sleep(1)
+                assert after.names == ["b"]
+        for heard in (before, other, meanwhile):
+            assert (heard.names, heard.end) == ([], None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_delayed_events_stay_in_order(
+    client: Client, server: Server, faults: Faults, simulation: Simulation, seed: int
+) -> None:
+    faults.delay_watches(1, 3)
+    async with listening(client, server) as heard:
+        names = [f"w{number}" for number in range(20)]
+        for name in names:
+            server.make(name)
+        await asyncio.sleep(0.9)
+        assert heard.names == []
+        await asyncio.sleep(2.2)
+        assert heard.names == names
+        assert min(heard.times) >= 1
+        assert len(set(heard.times)) > 1
+
+
+async def test_the_same_generator_delays_the_same_way(server: Server) -> None:
+    async def times(seed: int) -> list[float]:
+        faults = Faults(InProcess(server), random.Random(seed))
+        faults.delay_watches(0, 1)
+        start = asyncio.get_running_loop().time()
+        async with listening(Client("p", faults), server) as heard:
+            server.make(f"{start}")
+            await asyncio.sleep(1)
+            return [round(moment - start, 6) for moment in heard.times]
+
+    assert await times(1) == await times(1) != await times(2)
+
+
+@pytest.mark.parametrize("delay", [0, 10])
+async def test_open_watches_end_when_the_plane_goes(
+    client: Client, server: Server, faults: Faults, simulation: Simulation, delay: float
+) -> None:
+    faults.delay_watches(delay, delay)
+    async with listening(client, server) as heard:
+        server.make("a")
+        await simulation.settle()
+        faults.take_away()
+        await simulation.settle()
+        assert isinstance(heard.end, Unavailable)
+        assert heard.names == ([] if delay else ["a"])
+        assert simulation.time() == 0
+
+
+def test_faults_work_on_the_real_loop() -> None:
+    async def main() -> None:
+        server = Server()
+        faults = Faults(InProcess(server), random.Random(1))
+        client = Client("p", faults)
+        faults.delay_watches(0.001, 0.002)
+        faults.lose_answer(writes)
+        async with listening(client, server) as heard:
+            with pytest.raises(Timeout):
+                await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
+            await heard.first.wait()
+            assert heard.names == ["a"]
+        faults.silence_watches()
+        silent = Heard()
+        task = asyncio.create_task(silent.listen(client, 1))
+        await silent.opened.wait()
+        faults.take_away()
+        await task
+        assert silent.names == []
+        assert isinstance(silent.end, Unavailable)
+
+    asyncio.run(main())

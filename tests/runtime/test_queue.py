@@ -1,0 +1,269 @@
+import asyncio
+from itertools import count as counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datum_compute.runtime.queue import FIRST_BACKOFF, LONGEST_BACKOFF, WorkQueue
+from datum_compute.runtime.simulation import Simulation
+from tests.conftest import count
+
+
+@pytest.fixture
+def queue() -> WorkQueue[str]:
+    return WorkQueue()
+
+
+async def taken(queue: WorkQueue[str]) -> list[str]:
+    """All that waits, in order; each is done at once."""
+    keys = []
+    while len(queue):
+        keys.append(await queue.get())
+        queue.done(keys[-1])
+    return keys
+
+
+# Adding
+
+
+async def test_keys_come_in_the_order_they_were_added(queue: WorkQueue[str]) -> None:
+    for key in "cab":
+        queue.add(key)
+    assert await taken(queue) == ["c", "a", "b"]
+
+
+async def test_a_key_waits_once(queue: WorkQueue[str]) -> None:
+    for key in "aabab":
+        queue.add(key)
+    assert len(queue) == 2
+    assert await taken(queue) == ["a", "b"]
+
+
+async def test_a_key_added_while_it_runs_runs_again_and_not_at_once(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    queue.done(key)
+    assert await taken(queue) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("adds", "expected"),
+    [
+        (["old", "new!"], ["new", "old"]),
+        (["a", "b", "x!", "c", "y!"], ["x", "y", "a", "b", "c"]),
+        (["a", "b", "b!"], ["b", "a"]),  # a change of what still waits for its first pass is a change
+        (["b!", "a", "b"], ["b", "a"]),
+    ],
+)
+async def test_live_changes_go_before_the_initial_list(
+    queue: WorkQueue[str], adds: list[str], expected: list[str]
+) -> None:
+    for key in adds:
+        queue.add(key.removesuffix("!"), initial=not key.endswith("!"))
+    assert await taken(queue) == expected
+
+
+# Delays
+
+
+async def test_a_delayed_key_comes_when_it_is_due(queue: WorkQueue[str], simulation: Simulation) -> None:
+    queue.add_after("a", 5)
+    assert len(queue) == 0
+    assert await queue.get() == "a"
+    assert simulation.time() == 5
+
+
+@pytest.mark.parametrize("delays", [(5, 9), (9, 5), (5, 5), (9, 5, 7)])
+async def test_the_earliest_of_several_delays_wins(
+    queue: WorkQueue[str], simulation: Simulation, delays: tuple[float, ...]
+) -> None:
+    for delay in delays:
+        queue.add_after("a", delay)
+    assert await queue.get() == "a"
+    assert simulation.time() == 5
+    queue.done("a")
+    await asyncio.sleep(60)
+    assert len(queue) == 0
+
+
+async def test_a_pass_decides_anew_when_to_run_again(queue: WorkQueue[str]) -> None:
+    queue.add_after("a", 5)
+    queue.add("a")
+    assert await taken(queue) == ["a"]
+    await asyncio.sleep(60)
+    assert len(queue) == 0
+
+
+async def test_a_delay_asked_for_in_a_pass_is_kept(queue: WorkQueue[str], simulation: Simulation) -> None:
+    queue.add("a")
+    key = await queue.get()
+    queue.add_after("a", 5)
+    queue.done(key)
+    assert await queue.get() == "a"
+    assert simulation.time() == 5
+
+
+async def test_a_delay_that_ends_while_the_key_runs_makes_it_run_again(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    key = await queue.get()
+    queue.add_after("a", 5)
+    await asyncio.sleep(6)
+    assert len(queue) == 0
+    queue.done(key)
+    assert await taken(queue) == ["a"]
+
+
+# Failures
+
+
+async def test_backoff_doubles_from_5_ms_up_to_30_s(queue: WorkQueue[str]) -> None:
+    delays = [queue.add_failed("a") for _ in range(40)]
+    assert (FIRST_BACKOFF, LONGEST_BACKOFF) == (0.005, 30)
+    assert delays[:4] == [0.005, 0.01, 0.02, 0.04]
+    assert delays[11:16] == [10.24, 20.48, 30, 30, 30]
+    assert set(delays[13:]) == {30}
+
+
+async def test_backoff_is_counted_by_key(queue: WorkQueue[str]) -> None:
+    for _ in range(5):
+        queue.add_failed("a")
+    assert queue.add_failed("b") == 0.005
+
+
+async def test_backoff_starts_again_after_a_success(queue: WorkQueue[str]) -> None:
+    for _ in range(5):
+        queue.add_failed("a")
+    queue.forget_failures("a")
+    assert queue.add_failed("a") == 0.005
+
+
+async def test_a_failed_key_comes_after_its_backoff(queue: WorkQueue[str], simulation: Simulation) -> None:
+    for due in (0.005, 0.015, 0.035):
+        queue.add_failed("a")
+        assert await queue.get() == "a"
+        assert simulation.time() == pytest.approx(due)
+        queue.done("a")
+
+
+async def test_a_floor_cuts_the_backoff_short_but_not_its_count(queue: WorkQueue[str], simulation: Simulation) -> None:
+    for _ in range(20):
+        assert queue.add_failed("a", no_later_than=2) <= 2
+    assert await queue.get() == "a"
+    queue.done("a")
+    assert queue.add_failed("a", no_later_than=2) == 2
+    assert queue.add_failed("a") == 30
+
+
+# Dropping
+
+
+async def test_what_is_dropped_never_comes(queue: WorkQueue[str]) -> None:
+    queue.add("a1")
+    queue.add("a2", initial=True)
+    queue.add_after("a3", 5)
+    queue.add_failed("a4")
+    queue.add("b")
+    queue.drop(lambda key: key.startswith("a"))
+    assert await taken(queue) == ["b"]
+    await asyncio.sleep(60)
+    assert len(queue) == 0
+    assert queue.add_failed("a4") == 0.005
+
+
+# Workers that come and go
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_cancelled_worker_never_swallows_a_wake_up(
+    queue: WorkQueue[str], simulation: Simulation, seed: int
+) -> None:
+    workers = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await simulation.settle()
+    queue.add("a")  # wakes one of them, and whichever it is may be cancelled before it runs
+    workers[0].cancel()
+    workers[1].cancel()
+    await simulation.settle()
+    assert [worker.result() for worker in workers if worker.done() and not worker.cancelled()] == ["a"]
+    for worker in workers:
+        worker.cancel()
+
+
+class Script:
+    """Workers that take some time for each key, while somebody adds, waits, and replaces workers."""
+
+    def __init__(self) -> None:
+        self.queue: WorkQueue[str] = WorkQueue()
+        self.asked: dict[str, int] = {}  # when a key was last asked for, in steps
+        self.started: dict[str, int] = {}
+        self.running: set[str] = set()
+        self.steps = counter()
+        self.workers = [asyncio.create_task(self.work()) for _ in range(3)]
+
+    async def work(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Simulation)
+        while True:
+            key = await self.queue.get()
+            assert key not in self.running
+            self.running.add(key)
+            self.started[key] = next(self.steps)
+            try:
+                await asyncio.sleep(loop.random.choice([0, 0, 1]))
+            finally:
+                self.running.remove(key)
+                self.queue.done(key)
+
+    async def do(self, step: str, key: str) -> None:
+        match step:
+            case "add":
+                self.queue.add(key)
+            case "add initial":
+                self.queue.add(key, initial=True)
+            case "add soon":
+                self.queue.add_after(key, 0)
+            case "add later":
+                self.queue.add_after(key, 1)
+            case "add much later":
+                self.queue.add_after(key, 60)
+            case "fail":
+                self.queue.add_failed(key)
+            case "yield":
+                await asyncio.sleep(0)
+            case "wait":
+                await asyncio.sleep(1)
+            case "replace worker":
+                self.workers.pop(0).cancel()
+                self.workers.append(asyncio.create_task(self.work()))
+        if step.startswith(("add", "fail")):
+            self.asked[key] = next(self.steps)
+
+
+STEPS = st.tuples(
+    st.sampled_from(
+        ["add", "add initial", "add soon", "add later", "add much later", "fail", "yield", "wait", "replace worker"]
+    ),
+    st.sampled_from("ab"),
+)
+
+
+@given(seed=st.integers(0, 1000), steps=st.lists(STEPS, max_size=30))
+@settings(max_examples=count(300, 5000), deadline=None)
+def test_no_key_runs_twice_at_once_and_no_add_is_lost(seed: int, steps: list[tuple[str, str]]) -> None:
+    async def main() -> None:
+        script = Script()
+        for step, key in steps:
+            await script.do(step, key)
+        await asyncio.sleep(100)
+        late = [key for key, asked in script.asked.items() if script.started.get(key, -1) < asked]
+        assert late == []
+        assert len(script.queue) == 0
+        for worker in script.workers:
+            assert not worker.done()
+            worker.cancel()
+
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
+        runner.run(main())

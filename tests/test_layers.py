@@ -1,0 +1,164 @@
+"""Imports point downwards only, and the two lowest layers know nothing of compute."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "datum_compute"
+SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
+
+SIBLINGS = frozenset({"management", "cell", "platform", "providers", "admission", "embedded"})
+SHARED = frozenset({"kube", "runtime", "api", "federation"})
+
+# What a layer may import besides itself.
+BELOW: dict[str, frozenset[str]] = {
+    "kube": frozenset(),
+    "runtime": frozenset({"kube"}),
+    "api": frozenset({"kube"}),
+    "federation": frozenset({"kube", "runtime", "api"}),
+    **dict.fromkeys(SIBLINGS, SHARED),
+    "operator": SHARED | SIBLINGS,
+    "local": SHARED | SIBLINGS | {"operator"},
+    "cli": SHARED | SIBLINGS | {"operator", "local"},
+}
+
+# "city" only as a word of its own (cityCode, CITY, cities), because capacity is no city; workqueue is no workload.
+COMPUTE_WORD = re.compile(
+    r"(?i:workload|karmada|quota(?!tion|ble)|datum(?!_compute\b))"
+    r"|(?<![A-Za-z])(?i:city|cities)(?![a-z])"
+    r"|(?<=[a-z])(?:City|Cities)(?![a-z])"
+)
+
+
+def imported_modules(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything imported anywhere in a module of `package`, lazy imports included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield node.lineno, alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+                origin = ".".join([*base, *([module] if module else [])])
+                for alias in names:
+                    yield node.lineno, f"{origin}.{alias.name}"
+
+
+def forbidden_imports(path: str, text: str) -> list[str]:
+    """One sentence for each import that the layer of `path` (relative to the package folder) may not make."""
+    parts = Path(path).parts
+    layer = parts[0] if len(parts) > 1 else None
+    if layer is not None and layer not in BELOW:
+        return [f"{path}: {layer} is no layer of the design"]
+    allowed = BELOW[layer] | {layer} if layer else frozenset()
+
+    found = []
+    for line, name in imported_modules(ast.parse(text), ".".join([PACKAGE, *parts[:-1]])):
+        top, *rest = name.split(".")
+        if top != PACKAGE or not rest:
+            continue
+        target = rest[0]
+        # `from datum_compute import __version__` names no layer, and the root imports nothing: anyone may read it.
+        if target not in allowed and (target in BELOW or len(rest) > 1):
+            found.append(f"{path}:{line}: {layer or 'the package root'} imports {target}")
+    return found
+
+
+def compute_words(text: str) -> list[str]:
+    return [match.group() for match in COMPUTE_WORD.finditer(text)]
+
+
+def test_imports_point_downwards_only() -> None:
+    modules = sorted(SOURCE.rglob("*.py"))
+    assert modules
+    wrong = [
+        sentence
+        for module in modules
+        for sentence in forbidden_imports(module.relative_to(SOURCE).as_posix(), module.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("layer", ["kube", "runtime"])
+def test_the_lowest_layers_know_nothing_of_compute(layer: str) -> None:
+    wrong = [
+        f"{module.relative_to(SOURCE)}:{number}: {word}"
+        for module in sorted((SOURCE / layer).rglob("*.py"))
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), start=1)
+        for word in compute_words(line)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "target"),
+    [
+        ("kube/client.py", "import datum_compute.runtime.clock", "runtime"),
+        ("kube/client.py", "from datum_compute import api", "api"),
+        ("runtime/queue.py", "from datum_compute.api import names", "api"),
+        ("runtime/queue.py", "from ..api.names import label", "api"),
+        ("runtime/queue.py", "from .. import api", "api"),
+        ("runtime/sub/__init__.py", "from ...api import names", "api"),
+        ("api/crd.py", "from datum_compute.runtime import clock", "runtime"),
+        ("federation/policy.py", "from datum_compute.cell import ordering", "cell"),
+        ("cell/instance.py", "from datum_compute.platform import quota", "platform"),
+        ("embedded/server.py", "def f():\n    from datum_compute.admission import rules", "admission"),
+        ("operator/main.py", "import datum_compute.local", "local"),
+        ("local/daemon.py", "from datum_compute.cli import render", "cli"),
+        ("cell/instance.py", "from datum_compute.helpers import anything", "helpers"),
+    ],
+)
+def test_an_import_upwards_or_sideways_is_found(path: str, text: str, target: str) -> None:
+    [sentence] = forbidden_imports(path, text)
+    assert sentence.startswith(f"{path}:{len(text.splitlines())}: ")
+    assert sentence.endswith(f" imports {target}")
+
+
+def test_the_package_root_imports_no_layer() -> None:
+    assert forbidden_imports("__init__.py", "from .kube import client") == [
+        "__init__.py:1: the package root imports kube"
+    ]
+
+
+def test_a_folder_that_is_no_layer_is_found() -> None:
+    assert forbidden_imports("utils/text.py", "") == ["utils/text.py: utils is no layer of the design"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("kube/client.py", "import json\nfrom . import errors\nfrom .errors import Conflict"),
+        ("kube/client.py", "from datum_compute import __version__"),
+        ("runtime/informer.py", "from datum_compute.kube.client import Client"),
+        ("cell/instance.py", "import datum_compute.federation.identity\nfrom datum_compute.cell import readiness"),
+        ("operator/main.py", "from datum_compute import cell, management"),
+        ("cli/deploy.py", "from datum_compute.local import daemon"),
+    ],
+)
+def test_an_import_downwards_is_allowed(path: str, text: str) -> None:
+    assert forbidden_imports(path, text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WorkloadDeployment",
+        "workloads",
+        "KARMADA",
+        "cityCode",
+        "city_code",
+        "offeredCities",
+        "ResourceQuota",
+        "datumapis",
+    ],
+)
+def test_a_compute_word_is_found(text: str) -> None:
+    assert len(compute_words(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["workqueue", "work load", "capacity", "velocity", "quotation", "datum_compute.kube"])
+def test_an_innocent_word_is_not_found(text: str) -> None:
+    assert compute_words(text) == []
