@@ -1,0 +1,84 @@
+"""All planes of this process over one log. Entry point: `Engine`."""
+
+import asyncio
+import random
+from typing import Any
+
+from datum_compute.embedded.collector import Collector
+from datum_compute.embedded.log import Log
+from datum_compute.embedded.namespaces import NamespaceLifecycle
+from datum_compute.embedded.served import served_by
+from datum_compute.embedded.server import PlaneServer
+from datum_compute.embedded.store import Operation, RandomUids, Store, Uids
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.transport import InProcess
+from datum_compute.runtime.clock import Clock, SystemClock
+
+_BOOKMARK_SECONDS = 60
+
+
+class Engine:
+    """Serves planes and does for each what kube-controller-manager would: collect orphans, empty namespaces.
+
+    `serve` opens a plane; `run` does the background work until it is cancelled.
+    """
+
+    def __init__(
+        self,
+        log: Log | None = None,
+        *,
+        clock: Clock | None = None,
+        uids: Uids | None = None,
+        generator: random.Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._generator = generator or random.Random()
+        self.log = log or Log()
+        self.store = Store(self.log, uids or RandomUids())
+        self._planes: dict[str, PlaneServer] = {}
+        self._workers: dict[str, tuple[Collector, NamespaceLifecycle]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def serve(self, plane: str, role: str) -> PlaneServer:
+        """Opens a plane with the kinds of its role; the same plane again is the same server."""
+        if plane not in self._planes:
+            server = PlaneServer(plane, served_by(role), self.store, self.submit, self._clock, self._generator)
+            self._planes[plane] = server
+            self._workers[plane] = (
+                Collector(server, self.store, self.submit, self._clock),
+                NamespaceLifecycle(server, self.store, self.submit, self._clock),
+            )
+            if self._tasks is not None:
+                self._start(self._tasks, plane)
+        return self._planes[plane]
+
+    def client(self, plane: str) -> Client:
+        return Client(plane, InProcess(self._planes[plane]))
+
+    async def submit(self, operation: Operation[Any]) -> Any:
+        """Applies one write; when it returns, the log has committed it and watchers have been told."""
+        result = self.store.apply([operation])[0]
+        if isinstance(result, ApiError):
+            raise result
+        return result
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._bookmarks(), name="bookmarks")
+            for plane in self._planes:
+                self._start(tasks, plane)
+
+    def _start(self, tasks: asyncio.TaskGroup, plane: str) -> None:
+        for worker in self._workers[plane]:
+            tasks.create_task(worker.run(), name=f"{type(worker).__name__}/{plane}")
+
+    async def _bookmarks(self) -> None:
+        while True:
+            await asyncio.sleep(_BOOKMARK_SECONDS)
+            for server in self._planes.values():
+                server.bookmark()
+
+    def close(self) -> None:
+        self.log.close()

@@ -1,0 +1,78 @@
+"""Empties namespaces that are being deleted, then lets them go. Entry point: `NamespaceLifecycle`."""
+
+import asyncio
+from contextlib import suppress
+
+from datum_compute.embedded import registry
+from datum_compute.embedded.served import NAMESPACES, Served
+from datum_compute.embedded.server import PlaneServer, Submit
+from datum_compute.embedded.store import Event, Key, Operation, Store
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.meta import Json
+from datum_compute.runtime.clock import Clock
+
+
+class NamespaceLifecycle:
+    """On one plane: deletes everything in a terminating namespace, waits for finalizers, removes the namespace."""
+
+    def __init__(self, server: PlaneServer, store: Store, submit: Submit, clock: Clock) -> None:
+        self._server = server
+        self._store = store
+        self._submit = submit
+        self._clock = clock
+        self._terminating: dict[str, None] = {}
+        self._due: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        for key, record in store.scan(server.plane, NAMESPACES.resource):
+            if record.metadata.deleting:
+                self._schedule(key.name)
+        store.listen(server.plane, self._seen)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._due:
+                name = next(iter(self._due))
+                del self._due[name]
+                await self._empty(name)
+                await asyncio.sleep(0)
+
+    def _seen(self, event: Event) -> None:
+        key = event.key
+        if key.resource == NAMESPACES.resource and event.record.metadata.deleting and event.type != "DELETED":
+            self._schedule(key.name)
+        elif event.type == "DELETED" and key.namespace in self._terminating:
+            self._schedule(key.namespace)
+
+    def _schedule(self, name: str) -> None:
+        self._terminating[name] = None
+        self._due[name] = None
+        self._wake.set()
+
+    async def _empty(self, name: str) -> None:
+        left = self._content(name)
+        for served, key in left:
+            record = self._store.get(key)
+            if record is not None and not record.metadata.deleting:
+                await self._try(registry.delete(served, key, now=self._clock.now()))
+        if not self._content(name):
+            key = Key(self._server.plane, NAMESPACES.resource, "", name)
+            await self._try(registry.patch(NAMESPACES, key, _released, subresource=""))
+            del self._terminating[name]
+
+    def _content(self, namespace: str) -> list[tuple[Served, Key]]:
+        return [
+            (served, key)
+            for served in self._server.kinds.values()
+            if served.namespaced
+            for key, _ in self._store.scan(self._server.plane, served.resource, namespace)
+        ]
+
+    async def _try(self, operation: Operation[object]) -> None:
+        with suppress(ApiError):  # somebody else deleted it; the event of that brings us back
+            await self._submit(operation)
+
+
+def _released(namespace: Json) -> Json:
+    return {key: value for key, value in namespace.items() if key != "spec"}

@@ -1,0 +1,316 @@
+"""What each write does to an object, as an API server does it. Entry points: `create`, `update`, `patch`, `delete`.
+
+Each returns an operation for `Store.apply`: it checks and changes inside one transaction, and raises an `ApiError`
+that becomes the caller's `Status`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache
+
+import msgspec
+from msgspec import Struct
+
+from datum_compute.embedded.served import Served
+from datum_compute.embedded.store import Key, Operation, Record, Transaction
+from datum_compute.kube.errors import (
+    AlreadyExists,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
+from datum_compute.kube.meta import Json, OwnerReference, timestamp
+
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+class _Metadata(Struct, frozen=True, rename="camel"):
+    """The part of metadata that a client may say, with the types the server insists on."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+def create(served: Served, plane: str, namespace: str, body: Json, *, now: datetime, suffix: str) -> Operation[Record]:
+    """`suffix` completes a generateName; it is random where the caller makes it so."""
+
+    def operation(transaction: Transaction) -> Record:
+        said = _said(served, body)
+        name = said.name or (f"{said.generate_name}{suffix}" if said.generate_name else "")
+        if not name:
+            raise _invalid(
+                served,
+                "",
+                [Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
+            )
+        if (said.namespace or namespace) != namespace:
+            raise BadRequest(
+                f"the namespace of the provided object does not match the namespace sent on the request: {namespace!r}"
+            )
+        if said.resource_version:
+            raise BadRequest("resourceVersion should not be set on objects to be created")
+        key = Key(plane, served.resource, namespace, name)
+        if transaction.get(key) is not None:
+            raise AlreadyExists(f'{served.resource} "{name}" already exists')
+        if served.namespaced:
+            _check_namespace(transaction, served, key)
+        metadata: Json = {
+            "name": name,
+            **({"generateName": said.generate_name} if said.generate_name else {}),
+            **({"namespace": namespace} if namespace else {}),
+            "uid": transaction.new_uid(key),
+            "generation": 1,
+            "creationTimestamp": timestamp(now),
+            **_writable(said),
+        }
+        fresh = {k: v for k, v in body.items() if k != "status" or not served.has_status}
+        value = served.shaped(_with_type(served, fresh) | {"metadata": metadata})
+        _check(served, value)
+        return transaction.put(key, value)
+
+    return operation
+
+
+def update(served: Served, key: Key, body: Json, *, subresource: str) -> Operation[Record]:
+    """A PUT: the object becomes what was sent, as far as this endpoint owns it."""
+
+    def operation(transaction: Transaction) -> Record:
+        current = _existing(transaction, served, key)
+        said = _said(served, body)
+        if (said.name or key.name) != key.name:
+            raise BadRequest(f"the name of the object ({said.name}) does not match the name on the URL ({key.name})")
+        if not said.resource_version and served.group:
+            message = "Invalid value: 0: must be specified for an update"
+            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+        return _replace(transaction, served, key, current, body, subresource)
+
+    return operation
+
+
+def patch(served: Served, key: Key, change: Callable[[Json], Json], *, subresource: str) -> Operation[Record]:
+    """A PATCH: `change` makes the new object from the current one."""
+
+    def operation(transaction: Transaction) -> Record:
+        current = _existing(transaction, served, key)
+        before = current.object()
+        after = change(before)
+        if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
+            raise BadRequest("the patch does not leave an object behind")
+        if after["metadata"].get("name") != key.name:
+            raise BadRequest("the name of an object cannot be patched")
+        return _replace(transaction, served, key, current, after, subresource)
+
+    return operation
+
+
+def delete(
+    served: Served, key: Key, *, now: datetime, uid: str = "", revision: str = ""
+) -> Operation[tuple[Record, bool]]:
+    """The record, and whether it is gone; with finalizers left it only starts to go."""
+
+    def operation(transaction: Transaction) -> tuple[Record, bool]:
+        current = _existing(transaction, served, key)
+        for given, actual, what in (
+            (uid, current.metadata.uid, "UID"),
+            (revision, current.metadata.resource_version, "ResourceVersion"),
+        ):
+            if given and given != actual:
+                raise Conflict(f"Precondition failed: {what} in precondition: {given}, {what} in object meta: {actual}")
+        value = current.object()
+        if not _held(served, value):
+            return transaction.delete(key, value), True
+        if current.metadata.deleting:
+            return current, False
+        metadata = value["metadata"]
+        value["metadata"] = metadata | {
+            "generation": metadata.get("generation", 0) + 1,
+            "deletionTimestamp": timestamp(now),
+            "deletionGracePeriodSeconds": 0,
+        }
+        if served.kind == "Namespace":
+            value["status"] = {"phase": "Terminating"}
+        return transaction.put(key, value), False
+
+    return operation
+
+
+def _replace(
+    transaction: Transaction, served: Served, key: Key, current: Record, body: Json, subresource: str
+) -> Record:
+    said = _said(served, body)
+    if said.uid and said.uid != current.metadata.uid:
+        raise Conflict(
+            f"Precondition failed: UID in precondition: {said.uid}, UID in object meta: {current.metadata.uid}"
+        )
+    if said.resource_version and said.resource_version != current.metadata.resource_version:
+        raise Conflict(
+            f'Operation cannot be fulfilled on {served.resource} "{key.name}": the object has been modified; '
+            "please apply your changes to the latest version and try again"
+        )
+    before = current.object()
+    metadata = before["metadata"]
+    if subresource == "status":
+        content = {k: v for k, v in before.items() if k != "status"} | _only(body, "status")
+    else:
+        kept = _only(before, "status") if served.has_status else {}
+        content = {k: v for k, v in _with_type(served, body).items() if k != "status" or not served.has_status} | kept
+        metadata = {k: v for k, v in metadata.items() if k not in _WRITABLE} | _writable(said)
+    after = served.shaped(content | {"metadata": metadata})
+    if current.metadata.deleting and subresource != "status":
+        added = sorted(set(metadata.get("finalizers", ())) - set(current.metadata.finalizers))
+        if added:
+            rule = "no new finalizers can be added if the object is being deleted"
+            message = f"Forbidden: {rule}, found new finalizers {added}"
+            raise _invalid(served, key.name, [Cause("FieldValueForbidden", message, "metadata.finalizers")])
+    if after == before:
+        return current
+    if _content(served, after) != _content(served, before):
+        after["metadata"] = after["metadata"] | {"generation": before["metadata"].get("generation", 0) + 1}
+    _check(served, after)
+    if current.metadata.deleting and not _held(served, after):
+        return transaction.delete(key, after)
+    return transaction.put(key, after)
+
+
+_WRITABLE = ("labels", "annotations", "finalizers", "ownerReferences")
+
+
+def _writable(said: _Metadata) -> Json:
+    """The metadata a client owns; what is empty is left out, as a server prints it."""
+    given = {
+        "labels": said.labels,
+        "annotations": said.annotations,
+        "ownerReferences": [_reference(owner) for owner in said.owner_references or ()],
+        "finalizers": list(dict.fromkeys(said.finalizers or ())),
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+def _reference(owner: OwnerReference) -> Json:
+    reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+    flags = {"controller": owner.controller, "blockOwnerDeletion": owner.block_owner_deletion}
+    return reference | {key: True for key, value in flags.items() if value}
+
+
+def _said(served: Served, body: Json) -> _Metadata:
+    if body.get("apiVersion", served.api_version) != served.api_version or body.get("kind", served.kind) != served.kind:
+        raise BadRequest(
+            f"the object provided is {body.get('apiVersion')}/{body.get('kind')}, "
+            f"this endpoint takes {served.api_version}/{served.kind}"
+        )
+    try:
+        return msgspec.convert(body.get("metadata") or {}, _Metadata)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"metadata of the {served.kind} cannot be read: {error}") from None
+
+
+def _with_type(served: Served, body: Json) -> Json:
+    return {"apiVersion": served.api_version, "kind": served.kind} | body
+
+
+def _only(value: Mapping[str, object], key: str) -> Json:
+    return {key: value[key]} if key in value else {}
+
+
+def _content(served: Served, value: Json) -> Json:
+    """What generation counts: everything but metadata, and but status where it has an endpoint of its own."""
+    return {k: v for k, v in value.items() if k != "metadata" and (k != "status" or not served.has_status)}
+
+
+def _held(served: Served, value: Json) -> bool:
+    """Whether something still has to happen before the object may go."""
+    if value["metadata"].get("finalizers"):
+        return True
+    return served.kind == "Namespace" and bool((value.get("spec") or {}).get("finalizers"))
+
+
+def _existing(transaction: Transaction, served: Served, key: Key) -> Record:
+    record = transaction.get(key)
+    if record is None:
+        raise not_found(served, key.name)
+    return record
+
+
+def not_found(served: Served, name: str) -> NotFound:
+    return NotFound(f'{served.resource} "{name}" not found')
+
+
+def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None:
+    namespace = transaction.get(Key(key.plane, "namespaces", "", key.namespace))
+    if namespace is None:
+        raise NotFound(f'namespaces "{key.namespace}" not found')
+    if namespace.metadata.deleting:
+        sentence = f"unable to create new content in namespace {key.namespace} because it is being terminated"
+        raise Forbidden(
+            f'{served.resource} "{key.name}" is forbidden: {sentence}',
+            causes=[
+                Cause("NamespaceTerminating", f"namespace {key.namespace} is being terminated", "metadata.namespace")
+            ],
+        )
+
+
+def _check(served: Served, value: Json) -> None:
+    metadata = value["metadata"]
+    causes = [*_metadata_violations(metadata), *served.violations(value)]
+    if causes:
+        raise _invalid(served, metadata["name"], causes)
+
+
+def _invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
+    sentences = [f"{cause.field}: {cause.message}" for cause in causes]
+    listed = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
+    kind = f"{served.kind}.{served.group}" if served.group else served.kind
+    return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes)
+
+
+def _metadata_violations(metadata: Json) -> list[Cause]:
+    causes = []
+    name = metadata["name"]
+    if len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+        causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
+    for label, value in metadata.get("labels", {}).items():
+        if not _is_label_key(label):
+            causes.append(
+                _bad(label[:260], "metadata.labels", "a label key: an optional DNS prefix, / and a name of at most 63")
+            )
+        if not _is_label_value(value):
+            causes.append(_bad(value[:80], "metadata.labels", "a label value: at most 63 letters, digits, -, _ or ."))
+    for annotation in metadata.get("annotations", {}):
+        if not _is_label_key(annotation.lower()):
+            causes.append(
+                _bad(
+                    annotation[:260], "metadata.annotations", "an annotation key: an optional DNS prefix, / and a name"
+                )
+            )
+    if sum(bool(owner.get("controller")) for owner in metadata.get("ownerReferences", ())) > 1:
+        causes.append(_bad("true", "metadata.ownerReferences", "only one reference can have controller set to true"))
+    return causes
+
+
+def _bad(value: str, field: str, wanted: str) -> Cause:
+    return Cause("FieldValueInvalid", f'Invalid value: "{value}": must be {wanted}', field)
+
+
+@lru_cache(maxsize=4096)
+def _is_label_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    in_domain = not slash or (len(prefix) <= 253 and bool(_DNS_SUBDOMAIN.fullmatch(prefix)))
+    return in_domain and bool(_LABEL_NAME.fullmatch(name))
+
+
+@lru_cache(maxsize=4096)
+def _is_label_value(value: str) -> bool:
+    return bool(_LABEL_VALUE.fullmatch(value))

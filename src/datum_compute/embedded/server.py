@@ -1,0 +1,295 @@
+"""The API of one plane: from a call to an answer. Entry point: `PlaneServer`."""
+
+import asyncio
+import random
+import string
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from datum_compute.embedded import registry
+from datum_compute.embedded.served import Served
+from datum_compute.embedded.store import Event, Key, Operation, Record, Store
+from datum_compute.kube import patches
+from datum_compute.kube.errors import ApiError, BadRequest, Gone, MethodNotAllowed, NotFound, UnsupportedMediaType
+from datum_compute.kube.meta import Json, encode
+from datum_compute.kube.selectors import FieldSelector, LabelSelector
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.clock import Clock
+
+_DEFAULT_WATCH_SECONDS = 1800
+_BACKLOG = 100_000  # events; a watcher that far behind is cut off and lists again
+
+
+class Target(Struct, frozen=True):
+    """What a path names."""
+
+    served: Served
+    namespace: str
+    name: str
+    subresource: str
+
+
+class Selection(Struct, frozen=True):
+    namespace: str
+    labels: LabelSelector
+    fields: FieldSelector
+
+    def has(self, key: Key, record: Record) -> bool:
+        return (
+            (not self.namespace or key.namespace == self.namespace)
+            and self.labels.matches(record.metadata.labels)
+            and self.fields.matches(key.namespace, key.name)
+        )
+
+
+Submit = Callable[[Operation[Any]], Awaitable[Any]]
+
+
+class PlaneServer:
+    """Answers calls on one plane. Every write goes through `submit`, which commits before it returns."""
+
+    def __init__(
+        self,
+        plane: str,
+        kinds: tuple[Served, ...],
+        store: Store,
+        submit: Submit,
+        clock: Clock,
+        generator: random.Random,
+    ) -> None:
+        self.plane = plane
+        self.kinds = {served.resource: served for served in kinds}
+        self._by_path = {(served.group, served.version, served.plural): served for served in kinds}
+        self._store = store
+        self._submit = submit
+        self._clock = clock
+        self._generator = generator
+        self._watches: dict[int, _Watch] = {}
+
+    async def answer(self, call: Call) -> Answer:
+        try:
+            return await self._handle(call)
+        except ApiError as error:
+            return Answer(error.code, encode(error.status()))
+
+    async def _handle(self, call: Call) -> Answer:
+        target = self._target(call.path)
+        match call.method, bool(target.name), target.subresource:
+            case "GET", True, "" | "status":
+                return Answer(200, self._get(target))
+            case "GET", False, "":
+                return Answer(200, self._list(target, call.query))
+            case "POST", False, "":
+                record = await self._submit(self._create(target, _json_object(call.body)))
+                return Answer(201, record.value)
+            case "PUT", True, "" | "status" as subresource:
+                operation = registry.update(
+                    target.served, self._key(target), _json_object(call.body), subresource=subresource
+                )
+                return Answer(200, (await self._submit(operation)).value)
+            case "PATCH", True, "" | "status" as subresource:
+                change = _patch(call)
+                operation = registry.patch(target.served, self._key(target), change, subresource=subresource)
+                return Answer(200, (await self._submit(operation)).value)
+            case "DELETE", True, "":
+                return await self._delete(target, call.body)
+        raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
+
+    def _get(self, target: Target) -> bytes:
+        record = self._store.get(self._key(target))
+        if record is None:
+            raise registry.not_found(target.served, target.name)
+        return record.value
+
+    def _list(self, target: Target, query: dict[str, str]) -> bytes:
+        served, selection = target.served, _selection(target, query)
+        scanned = self._store.scan(self.plane, served.resource, target.namespace)
+        items = [record.value for key, record in scanned if selection.has(key, record)]
+        head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
+        meta = encode({"resourceVersion": str(self._store.revision)})
+        return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], meta, b",".join(items))
+
+    def _create(self, target: Target, body: Json) -> Operation[Record]:
+        served = target.served
+        if served.kind == "Namespace":
+            body = _new_namespace(body)
+        return registry.create(
+            served, self.plane, target.namespace, body, now=self._clock.now(), suffix=_suffix(self._generator)
+        )
+
+    async def _delete(self, target: Target, body: bytes) -> Answer:
+        options = _json_object(body) if body else {}
+        preconditions = options.get("preconditions") or {}
+        operation = registry.delete(
+            target.served,
+            self._key(target),
+            now=self._clock.now(),
+            uid=preconditions.get("uid", ""),
+            revision=preconditions.get("resourceVersion", ""),
+        )
+        record, gone = await self._submit(operation)
+        if not gone:
+            return Answer(200, record.value)
+        details = {"name": target.name, "group": target.served.group, "kind": target.served.plural}
+        details["uid"] = record.metadata.uid
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        return Answer(200, encode(status))
+
+    def _key(self, target: Target) -> Key:
+        return Key(self.plane, target.served.resource, target.namespace, target.name)
+
+    def _target(self, path: str) -> Target:
+        """`/api/v1/...` or `/apis/group/version/...`, then `[namespaces/ns/]plural[/name[/subresource]]`."""
+        match path.strip("/").split("/"):
+            case ["api", version, *rest]:
+                group = ""
+            case ["apis", group, version, *rest]:
+                pass
+            case _:
+                raise NotFound(f"the server could not find the requested resource: {path}")
+        namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces" and (group or rest[2] not in ("status", "finalize")):
+            namespace, rest = rest[1], rest[2:]
+        served = self._by_path.get((group, version, rest[0])) if rest else None
+        if served is None or len(rest) > 3 or (namespace and not served.namespaced):
+            raise NotFound(f"the server could not find the requested resource: {path}")
+        name = rest[1] if len(rest) > 1 else ""
+        subresource = rest[2] if len(rest) > 2 else ""
+        if subresource and not (subresource == "status" and served.has_status):
+            raise NotFound(f"the server could not find the requested resource: {path}")
+        if name and served.namespaced and not namespace:
+            raise NotFound(f"the server could not find the requested resource: {path}")
+        return Target(served, namespace, name, subresource)
+
+    @asynccontextmanager
+    async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        target = self._target(call.path)
+        selection = _selection(target, call.query)
+        seconds = _number(call.query.get("timeoutSeconds"), "timeoutSeconds", _DEFAULT_WATCH_SECONDS)
+        watch = _Watch(selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
+        after = call.query.get("resourceVersion", "")
+        if after in ("", "0"):
+            start = self._store.revision
+            for key, record in self._store.scan(self.plane, target.served.resource, target.namespace):
+                watch.deliver(Event("ADDED", key, record, None))
+        else:
+            start = _number(after, "resourceVersion", 0)
+        cancel = self._store.watch(self.plane, target.served.resource, start, watch.deliver)
+        self._watches[id(watch)] = watch
+        try:
+            async with aclosing(watch.lines(seconds)) as lines:
+                yield lines
+        finally:
+            self._watches.pop(id(watch), None)
+            cancel()
+
+    def bookmark(self) -> None:
+        """Tells every watch that asked for it how far it has come, so that a quiet kind can resume from here."""
+        for watch in list(self._watches.values()):
+            watch.bookmark(self._store.revision)
+
+
+class _Watch:
+    """The events on their way to one watcher, already in wire form."""
+
+    def __init__(self, selection: Selection, *, bookmarks: bool) -> None:
+        self._selection = selection
+        self._bookmarks = bookmarks
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._cut = False
+
+    def deliver(self, event: Event) -> None:
+        if self._cut:
+            return
+        if self._queue.qsize() >= _BACKLOG:
+            self._cut = True
+            self._queue.put_nowait(_line("ERROR", encode(Gone("the watcher is too far behind; list again").status())))
+            self._queue.put_nowait(None)
+            return
+        now = event.type != "DELETED" and self._selection.has(event.key, event.record)
+        before = event.previous is not None and self._selection.has(event.key, event.previous)
+        if now:
+            self._queue.put_nowait(_line("MODIFIED" if before else "ADDED", event.record.value))
+        elif before:
+            self._queue.put_nowait(_line("DELETED", event.record.value))
+
+    def bookmark(self, revision: int) -> None:
+        if self._bookmarks and not self._cut:
+            body = encode({"metadata": {"resourceVersion": str(revision)}})
+            self._queue.put_nowait(_line("BOOKMARK", body))
+
+    async def lines(self, seconds: int) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        end = loop.call_later(seconds, self._queue.put_nowait, None)
+        try:
+            while (line := await self._queue.get()) is not None:
+                yield line
+        finally:
+            end.cancel()
+
+
+def _line(type_: str, value: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}' % (type_.encode(), value)
+
+
+def _selection(target: Target, query: dict[str, str]) -> Selection:
+    name = [("metadata.name", True, target.name)] if target.name else []
+    fields = FieldSelector.parse(query.get("fieldSelector", ""))
+    return Selection(
+        target.namespace,
+        LabelSelector.parse(query.get("labelSelector", "")),
+        FieldSelector((*name, *fields.terms)),
+    )
+
+
+def _patch(call: Call) -> Callable[[Json], Json]:
+    match call.content_type:
+        case patches.MERGE:
+            change = _json_object(call.body)
+            return lambda current: patches.merge(current, change)
+        case patches.JSON:
+            operations = _json(call.body)
+            if not isinstance(operations, list):
+                raise BadRequest("a JSON patch is a list of operations")
+            return lambda current: patches.apply_json_patch(current, operations)
+    raise UnsupportedMediaType(
+        "the body of the request was in an unknown format - "
+        f"accepted media types include: {patches.JSON}, {patches.MERGE}"
+    )
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"the body of the request is not JSON: {error}") from None
+
+
+def _json_object(body: bytes) -> Json:
+    value = _json(body)
+    if not isinstance(value, dict):
+        raise BadRequest("the body of the request is not a JSON object")
+    return value
+
+
+def _number(text: str | None, name: str, default: int) -> int:
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise BadRequest(f"{name} is {text!r}; it must be a number")
+    return int(text)
+
+
+def _suffix(generator: random.Random) -> str:
+    return "".join(generator.choices(string.ascii_lowercase + string.digits, k=5))
+
+
+def _new_namespace(body: Json) -> Json:
+    """A namespace starts active, named by its own label, and held until it is empty."""
+    metadata = body.get("metadata") or {}
+    labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata.get("name", "")}
+    return body | {"metadata": metadata | {"labels": labels}, "spec": {"finalizers": ["kubernetes"]}}

@@ -1,0 +1,261 @@
+"""The state of all planes in memory, changed only through the log. Entry points: `Store.apply`, `Store.watch`.
+
+A write is one plain function: check, append, commit, then publish. Nothing is visible, and nobody gets an answer,
+before the log has committed.
+"""
+
+import hashlib
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from datum_compute.embedded.log import Log, Row
+from datum_compute.kube.errors import ApiError, Gone
+from datum_compute.kube.meta import Json, ObjectMeta, encode
+
+T = TypeVar("T")
+
+HISTORY = 4096  # events kept a plane and kind; a watch that asks for older ones is told to list again
+
+
+class Key(Struct, frozen=True, order=True):
+    plane: str
+    resource: str
+    namespace: str
+    name: str
+
+
+class Record(Struct, frozen=True):
+    """One stored object: its JSON, and what the server looks at without decoding the rest."""
+
+    value: bytes
+    metadata: ObjectMeta
+
+    @property
+    def revision(self) -> int:
+        return self.metadata.revision
+
+    def object(self) -> Json:
+        """A fresh copy as plain values."""
+        value: Json = msgspec.json.decode(self.value)
+        return value
+
+
+class Event(Struct, frozen=True):
+    type: str
+    key: Key
+    record: Record
+    previous: Record | None
+
+    @property
+    def revision(self) -> int:
+        return self.record.revision
+
+
+class Uids(Protocol):
+    """Where uids come from. `loaded` tells of every creation found in the log."""
+
+    def assign(self, key: Key) -> str: ...
+
+    def loaded(self, key: Key) -> None: ...
+
+
+class RandomUids:
+    def assign(self, key: Key) -> str:
+        return str(uuid.uuid4())
+
+    def loaded(self, key: Key) -> None:
+        pass
+
+
+class CountedUids:
+    """A uid that depends only on the name and how often it was used, so that different runs can be compared."""
+
+    def __init__(self) -> None:
+        self._incarnations: dict[Key, int] = {}
+
+    def loaded(self, key: Key) -> None:
+        self._incarnations[key] = self._incarnations.get(key, 0) + 1
+
+    def assign(self, key: Key) -> str:
+        incarnation = self._incarnations.get(key, 0) + 1
+        text = "\0".join((key.plane, key.resource, key.namespace, key.name, str(incarnation)))
+        return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+
+
+class _Table:
+    """One kind on one plane."""
+
+    def __init__(self, floor: int) -> None:
+        self.records: dict[tuple[str, str], Record] = {}
+        self.history: deque[Event] = deque()
+        self.floor = floor  # history is complete after this revision
+        self.watches: dict[int, Callable[[Event], None]] = {}
+
+    def remember(self, event: Event) -> None:
+        place = (event.key.namespace, event.key.name)
+        if event.type == "DELETED":
+            self.records.pop(place, None)
+        else:
+            self.records[place] = event.record
+        self.history.append(event)
+        if len(self.history) > HISTORY:
+            self.floor = self.history.popleft().revision
+
+
+class Store:
+    def __init__(self, log: Log, uids: Uids) -> None:
+        self._log = log
+        self.uids = uids
+        self.revision = 0
+        self._tables: dict[tuple[str, str], _Table] = {}
+        self._listeners: dict[str, list[Callable[[Event], None]]] = {}
+        self._watch_ids = 0
+        for row in log.rows():
+            self._publish(_event(row))
+
+    def get(self, key: Key) -> Record | None:
+        table = self._tables.get((key.plane, key.resource))
+        return table.records.get((key.namespace, key.name)) if table else None
+
+    def scan(self, plane: str, resource: str, namespace: str = "") -> list[tuple[Key, Record]]:
+        """All objects of a kind in order of namespace and name."""
+        table = self._tables.get((plane, resource))
+        if table is None:
+            return []
+        return [
+            (Key(plane, resource, *place), record)
+            for place, record in sorted(table.records.items(), key=lambda item: item[0])
+            if not namespace or place[0] == namespace
+        ]
+
+    def resources(self, plane: str) -> list[str]:
+        return sorted(resource for owner, resource in self._tables if owner == plane)
+
+    def apply(self, batch: Sequence["Operation[Any]"]) -> list[Any | ApiError]:
+        """Runs the operations in order, each seeing the ones before it, and commits them together.
+
+        An operation that raises an `ApiError` changes nothing, and its error is its outcome.
+        """
+        transaction = Transaction(self)
+        outcomes: list[Any | ApiError] = []
+        for operation in batch:
+            try:
+                outcomes.append(operation(transaction))
+                transaction.keep()
+            except ApiError as error:
+                transaction.discard()
+                outcomes.append(error)
+        if transaction.events:
+            self._log.append([_row(event) for event in transaction.events])
+            for event in transaction.events:
+                self._publish(event)
+        return outcomes
+
+    def watch(self, plane: str, resource: str, after: int, deliver: Callable[[Event], None]) -> Callable[[], None]:
+        """Delivers every event after a revision, past ones at once; the returned function ends it."""
+        table = self._table(plane, resource)
+        if after < table.floor:
+            raise Gone(f"too old resource version: {after} ({table.floor})")
+        for event in table.history:
+            if event.revision > after:
+                deliver(event)
+        self._watch_ids += 1
+        watch = self._watch_ids
+        table.watches[watch] = deliver
+        return lambda: table.watches.pop(watch, None) and None
+
+    def listen(self, plane: str, deliver: Callable[[Event], None]) -> None:
+        """Delivers every event of a plane from now on, whatever its kind."""
+        self._listeners.setdefault(plane, []).append(deliver)
+
+    def _table(self, plane: str, resource: str) -> _Table:
+        return self._tables.setdefault((plane, resource), _Table(floor=0))
+
+    def _publish(self, event: Event) -> None:
+        table = self._table(event.key.plane, event.key.resource)
+        table.remember(event)
+        self.revision = event.revision
+        if event.type == "ADDED":
+            self.uids.loaded(event.key)
+        for deliver in list(table.watches.values()):
+            deliver(event)
+        for deliver in self._listeners.get(event.key.plane, ()):
+            deliver(event)
+
+
+class Transaction:
+    """What one operation may read and change; it sees the uncommitted work of the batch before it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.events: list[Event] = []
+        self._kept = 0
+        self._pending: dict[Key, Record | None] = {}
+        self._own: dict[Key, Record | None] = {}
+
+    def get(self, key: Key) -> Record | None:
+        for layer in (self._own, self._pending):
+            if key in layer:
+                return layer[key]
+        return self._store.get(key)
+
+    def put(self, key: Key, value: Json) -> Record:
+        previous = self.get(key)
+        record = self._record(value)
+        self.events.append(Event("MODIFIED" if previous else "ADDED", key, record, previous))
+        self._own[key] = record
+        return record
+
+    def delete(self, key: Key, value: Json) -> Record:
+        record = self._record(value)
+        self.events.append(Event("DELETED", key, record, self.get(key)))
+        self._own[key] = None
+        return record
+
+    def new_uid(self, key: Key) -> str:
+        return self._store.uids.assign(key)
+
+    def keep(self) -> None:
+        self._pending |= self._own
+        self._own = {}
+        self._kept = len(self.events)
+
+    def discard(self) -> None:
+        del self.events[self._kept :]
+        self._own = {}
+
+    def _record(self, value: Json) -> Record:
+        revision = self._store.revision + len(self.events) + 1
+        stamped = value | {"metadata": value["metadata"] | {"resourceVersion": str(revision)}}
+        return record_of(encode(stamped))
+
+
+Operation = Callable[[Transaction], T]
+
+
+class _OnlyMeta(Struct, frozen=True):
+    metadata: ObjectMeta
+
+
+_read_meta = msgspec.json.Decoder(_OnlyMeta).decode
+
+
+def record_of(value: bytes) -> Record:
+    return Record(value, _read_meta(value).metadata)
+
+
+def _event(row: Row) -> Event:
+    key = Key(row.plane, row.resource, row.namespace, row.name)
+    return Event(row.type, key, record_of(row.value), record_of(row.previous) if row.previous else None)
+
+
+def _row(event: Event) -> Row:
+    key, previous = event.key, event.previous.value if event.previous else b""
+    return Row(
+        event.revision, key.plane, key.resource, key.namespace, key.name, event.type, event.record.value, previous
+    )

@@ -1,0 +1,189 @@
+"""What a structural schema takes out of a value and what it fills in. Entry points: `pruner`, `defaulter`.
+
+Each node of a schema is compiled once into a function, or into None where nothing below it can ever change. A function
+gives back the very value it was given when there is nothing to do, and otherwise copies only the containers on the
+way to the change; it never changes what it was given. A value of the wrong type is left alone: validation refuses it.
+"""
+
+from collections.abc import Callable
+from operator import is_
+from typing import Any
+
+from datum_compute.kube.meta import Json
+
+Rewrite = Callable[[Any], Any]
+Make = Callable[[], Any]
+
+META = frozenset({"apiVersion", "kind", "metadata"})
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED = "x-kubernetes-embedded-resource"
+MAX_DEPTH = 200  # far more than any real object; a deeper one is refused before anything recursive meets it
+
+
+def pruner(schema: Json, *, root: bool = False, keep: bool = False) -> Rewrite | None:
+    """Takes out the fields the schema does not know, and nulls that are neither allowed nor defaulted.
+
+    An API server does both in one step, so that a null from a client means "not set". `keep` says that an array around
+    this node preserves unknown fields: unlike those of an object, the items of such an array inherit it.
+    """
+    keep = keep or bool(schema.get(PRESERVE))
+    if "items" in schema:
+        return _each_item(pruner(schema["items"], keep=keep))
+    properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
+    if additional and not properties:
+        # `additionalProperties: true` allows any key, but an object below it has no schema and so no known field.
+        return _entries_pruner(additional) if isinstance(additional, dict) else _each_entry(_emptied)
+    if properties or schema.get("type") == "object":
+        return _fields_pruner(properties, META if root or schema.get(EMBEDDED) else frozenset(), keep)
+    return None
+
+
+def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite:
+    known = meta.union(properties)
+    unset_by_null = {name for name, schema in properties.items() if _null_means_unset(schema)} - meta
+    rewritten = _each_field({name: pruner(schema) for name, schema in properties.items() if name not in meta})
+
+    def prune(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if None in value.values() or not (keep or known.issuperset(value)):
+            kept = {
+                name: item
+                for name, item in value.items()
+                if (keep or name in known) and not (item is None and name in unset_by_null)
+            }
+            value = kept if len(kept) < len(value) else value
+        return rewritten(value) if rewritten else value
+
+    return prune
+
+
+def _entries_pruner(schema: Json) -> Rewrite | None:
+    rewritten = _each_entry(pruner(schema))
+    if not _null_means_unset(schema):
+        return rewritten
+
+    def prune(value: Any) -> Any:
+        if isinstance(value, dict) and None in value.values():
+            value = {key: item for key, item in value.items() if item is not None}
+        return rewritten(value) if rewritten else value
+
+    return prune
+
+
+def _null_means_unset(schema: Json) -> bool:
+    return not schema.get("nullable") and schema.get("default") is None
+
+
+def _emptied(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, dict):
+        return {} if value else value
+    if isinstance(value, list) and depth < MAX_DEPTH:
+        return _same_or([_emptied(item, depth + 1) for item in value], value)
+    return value
+
+
+def defaulter(schema: Json) -> Rewrite | None:
+    """Fills in what is absent, or null without being allowed to; a default reaches only into parents that exist."""
+    return _defaults(schema)[0]
+
+
+def _defaults(schema: Json) -> tuple[Rewrite | None, Make | None]:
+    """What defaulting does to a value that is there, and what it puts where none is."""
+    inner = _inner_defaulter(schema)
+    make = _maker(schema, inner)
+    if make is None or schema.get("nullable"):
+        return inner, make
+
+    def instead_of_null(value: Any) -> Any:
+        if value is None:
+            return make()
+        return inner(value) if inner else value
+
+    return instead_of_null, make
+
+
+def _inner_defaulter(schema: Json) -> Rewrite | None:
+    if "items" in schema:
+        return _each_item(defaulter(schema["items"]))
+    properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
+    if isinstance(additional, dict) and not properties:
+        return _each_entry(defaulter(additional))
+    parts = {name: _defaults(property_) for name, property_ in properties.items()}
+    absent = tuple((name, make) for name, (_, make) in parts.items() if make)
+    rewritten = _each_field({name: rewrite for name, (rewrite, _) in parts.items()})
+    if not absent:
+        return rewritten
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        added = {name: make() for name, make in absent if name not in value}
+        if added:
+            value = value | added
+        return rewritten(value) if rewritten else value
+
+    return fill
+
+
+def _maker(schema: Json, inner: Rewrite | None) -> Make | None:
+    """Makes the default of a node, complete with the defaults below it; each object gets a copy of its own."""
+    default = schema.get("default")
+    if default is None:
+        return None
+    prune = pruner(schema)
+    pruned = prune(default) if prune else default
+    complete = inner(pruned) if inner else pruned
+    return lambda: _copied(complete)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
+
+
+def _each_field(rewrites: dict[str, Rewrite | None]) -> Rewrite | None:
+    effective = tuple((name, rewrite) for name, rewrite in rewrites.items() if rewrite)
+    if not effective:
+        return None
+
+    def each(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        result = value
+        for name, rewrite in effective:
+            if name in value:
+                before = value[name]
+                after = rewrite(before)
+                if after is not before:
+                    result = dict(value) if result is value else result
+                    result[name] = after
+        return result
+
+    return each
+
+
+def _each_entry(rewrite: Rewrite | None) -> Rewrite | None:
+    if rewrite is None:
+        return None
+
+    def each(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        changed = {key: after for key, item in value.items() if (after := rewrite(item)) is not item}
+        return value | changed if changed else value
+
+    return each
+
+
+def _each_item(rewrite: Rewrite | None) -> Rewrite | None:
+    if rewrite is None:
+        return None
+    return lambda value: _same_or([rewrite(item) for item in value], value) if isinstance(value, list) else value
+
+
+def _same_or(rewritten: list[Any], value: list[Any]) -> list[Any]:
+    return value if all(map(is_, rewritten, value)) else rewritten
