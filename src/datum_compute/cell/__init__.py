@@ -1,0 +1,1 @@
+"""A cell: one site that creates, rolls, gates and removes its Instances by itself."""

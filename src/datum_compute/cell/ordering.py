@@ -1,0 +1,82 @@
+"""Which single thing to do next for a deployment's Instances. Entry point: `steps`.
+
+Creation goes up one by one, a roll goes down one by one, and what is not wanted goes last. A broken Instance on an old
+template is replaced where it stands, so that it can never block its own fix.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from datum_compute.api.names import instance_name
+
+
+class Member(Struct, frozen=True):
+    """One Instance as the order sees it. `ordinal` is None when neither label nor name tells it."""
+
+    name: str
+    ordinal: int | None
+    ready: bool
+    deleting: bool
+    current: bool  # made from the desired template
+
+
+class Create(Struct, frozen=True, tag=True):
+    ordinal: int
+
+
+class Wait(Struct, frozen=True, tag=True):
+    ordinal: int
+
+
+class Delete(Struct, frozen=True, tag=True):
+    name: str
+
+
+Step = Create | Wait | Delete
+
+
+def steps(deployment: str, members: Iterable[Member], desired: int) -> list[Step]:
+    """Everything there is to do, in order. Only the first is done now; a `Wait` does nothing but holds the place."""
+    slots, strays = _slots(deployment, members)
+    kept = [ordinal for ordinal in sorted(slots) if ordinal < desired]
+    surplus = [ordinal for ordinal in sorted(slots, reverse=True) if ordinal >= desired]
+    return [
+        *(Delete(stray.name) for stray in strays if not stray.deleting),
+        *_ascending(slots, desired),
+        *(Delete(slots[ordinal].name) for ordinal in reversed(kept) if _outdated(slots[ordinal])),
+        *(Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting),
+    ]
+
+
+def _ascending(slots: dict[int, Member], desired: int) -> Iterable[Step]:
+    for ordinal in range(desired):
+        match slots.get(ordinal):
+            case None:
+                yield Create(ordinal)
+            case Member(deleting=True):
+                yield Wait(ordinal)
+            case Member(ready=False, current=False, name=name):
+                yield Delete(name)
+            case Member(ready=False):
+                yield Wait(ordinal)
+
+
+def _outdated(member: Member) -> bool:
+    return member.ready and not member.current and not member.deleting
+
+
+def _slots(deployment: str, members: Iterable[Member]) -> tuple[dict[int, Member], Sequence[Member]]:
+    """Each ordinal's Instance, and the strays: no ordinal, or a second one for a slot that is taken."""
+    slots: dict[int, Member] = {}
+    strays: list[Member] = []
+    for member in sorted(members, key=lambda member: (not _well_named(deployment, member), member.name)):
+        if member.ordinal is None or member.ordinal < 0 or member.ordinal in slots:
+            strays.append(member)
+        else:
+            slots[member.ordinal] = member
+    return slots, strays
+
+
+def _well_named(deployment: str, member: Member) -> bool:
+    return member.ordinal is not None and member.name == instance_name(deployment, member.ordinal)

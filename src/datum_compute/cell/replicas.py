@@ -1,0 +1,108 @@
+"""What a deployment reports about its Instances. Entry point: `deployment_status`."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from msgspec import Struct
+
+from datum_compute.api import reasons
+from datum_compute.api.deployment import REPLICAS_READY, WorkloadDeployment
+from datum_compute.api.instance import AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, Instance
+from datum_compute.api.labels import UPSTREAM_GENERATION
+from datum_compute.api.reasons import deployment_rank
+from datum_compute.kube import conditions
+from datum_compute.kube.meta import Condition, Json, plain
+
+_SPECIFIC = 5  # from this rank on an Instance's own reason says more than any summary (R23)
+
+
+class Counts(Struct, frozen=True):
+    replicas: int
+    current: int
+    updated: int
+    ready: int
+    quota_blocked: int
+
+
+class _Blocker(Struct, frozen=True):
+    reason: str
+    message: str
+
+
+def deployment_status(
+    deployment: WorkloadDeployment, instances: Collection[Instance], template_hash: str, desired: int, now: datetime
+) -> Json:
+    counts = _counts(instances, template_hash)
+    generation = observed_generation(deployment)
+
+    def decide(type_: str, status: bool, reason: str, message: str) -> Condition:
+        return conditions.condition(type_, status, reason, message, generation=generation, now=now)
+
+    if counts.quota_blocked:
+        pending = f"{counts.quota_blocked} of {desired} desired replicas are pending quota"
+        replicas_ready = decide(REPLICAS_READY, False, reasons.QUOTA_EXCEEDED, pending)
+    else:
+        share = f"{counts.ready}/{desired} replicas available"
+        replicas_ready = decide(REPLICAS_READY, True, reasons.REPLICAS_AVAILABLE, share)
+    if counts.ready:
+        share = f"{counts.ready}/{counts.replicas} instances are ready"
+        available = decide(AVAILABLE, True, reasons.STABLE_INSTANCE_FOUND, share)
+    else:
+        blocker = _best_blocker(instances, counts, desired)
+        available = decide(AVAILABLE, False, blocker.reason, blocker.message)
+    before = deployment.status.conditions if deployment.status else ()
+    return plain(deployment.status_json) | {
+        "replicas": counts.replicas,
+        "currentReplicas": counts.current,
+        "updatedReplicas": counts.updated,
+        "desiredReplicas": desired,
+        "readyReplicas": counts.ready,
+        "observedGeneration": generation,
+        "conditions": conditions.to_json(conditions.updated(before, [available, replicas_ready])),
+    }
+
+
+def observed_generation(deployment: WorkloadDeployment) -> int:
+    """The project's generation of the spec acted on, where it travelled along; else the generation here (R24)."""
+    stamped = deployment.metadata.annotations.get(UPSTREAM_GENERATION, "")
+    return int(stamped) if stamped.isdecimal() else deployment.metadata.generation
+
+
+def is_ready(instance: Instance) -> bool:
+    return instance.status is not None and conditions.is_true(instance.status.conditions, READY)
+
+
+def _counts(instances: Collection[Instance], template_hash: str) -> Counts:
+    live = [instance for instance in instances if not instance.metadata.deleting]
+    updated = [instance for instance in live if _runs(instance, template_hash)]
+    return Counts(
+        replicas=len(instances),
+        current=sum(_has(instance, PROGRAMMED, "True") for instance in updated),
+        updated=len(updated),
+        ready=sum(is_ready(instance) for instance in live),
+        quota_blocked=sum(_has(instance, QUOTA_GRANTED, "False") for instance in instances),
+    )
+
+
+def _runs(instance: Instance, template_hash: str) -> bool:
+    """Absence of the provider's report is legal and means no."""
+    report = instance.status.controller if instance.status else None
+    return report is not None and report.observed_template_hash == template_hash
+
+
+def _has(instance: Instance, type_: str, status: str) -> bool:
+    condition = conditions.find(instance.status.conditions, type_) if instance.status else None
+    return condition is not None and condition.status == status
+
+
+def _best_blocker(instances: Collection[Instance], counts: Counts, desired: int) -> _Blocker:
+    provisioning = "Instances are being provisioned" if counts.replicas else "No instances available yet"
+    blockers = [_Blocker(reasons.INSTANCES_PROVISIONING, provisioning)]
+    if counts.quota_blocked:
+        pending = f"{counts.quota_blocked} of {desired} desired instances pending quota"
+        blockers.append(_Blocker(reasons.QUOTA_NOT_GRANTED, pending))
+    for instance in instances:
+        ready = conditions.find(instance.status.conditions, READY) if instance.status else None
+        if ready is not None and deployment_rank(ready.reason) >= _SPECIFIC:
+            blockers.append(_Blocker(ready.reason, ready.message))
+    return max(blockers, key=lambda blocker: deployment_rank(blocker.reason))

@@ -1,0 +1,242 @@
+"""What this product needs of Karmada, done in this process. Entry points: `NamespacePropagation`, `Propagation`.
+
+Namespaces of the hub are copied to every cell. An object that a policy selects is copied to the cells whose Cluster the
+policy selects; its status comes back. A copy stays where it is when the policy or the label goes; it is deleted with
+its hub object.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, LabelMatch, PropagationPolicy
+from datum_compute.api.instance import AVAILABLE
+from datum_compute.federation.roles import CELL, HUB
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.kinds import NAMESPACE, Namespace
+from datum_compute.kube.meta import Json, KubeObject, missing_or_different, plain
+from datum_compute.kube.patches import difference
+from datum_compute.kube.selectors import LabelSelector
+from datum_compute.runtime.controller import Source, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request
+
+MANAGED = "karmada.io/managed"
+_FROM = "resourcetemplate.karmada.io"
+HUB_GENERATION = f"{_FROM}/generation"
+_HUB_UID = f"{_FROM}/uid"
+_LABELS_FROM_HUB = f"{_FROM}/managed-labels"
+_ANNOTATIONS_FROM_HUB = f"{_FROM}/managed-annotations"
+
+_RESERVED = ("default", "karmada-", "kube-")
+
+
+class NamespacePropagation:
+    """Copies hub namespaces, labels and annotations included, to every cell; later changes follow."""
+
+    name = "namespace-propagation"
+
+    def __init__(self, fleet: Fleet, hub: str) -> None:
+        self._fleet = fleet
+        self._hub = hub
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(HUB, NAMESPACE, itself), Source(CELL, NAMESPACE, self._on_hub), Source(HUB, CLUSTER, _all))
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        hub = self._fleet.plane(request.plane)
+        if request.name.startswith(_RESERVED):
+            return
+        original = hub.informer(NAMESPACE).get("", request.name)
+        cells = [cluster.name for cluster in hub.informer(CLUSTER).all()]
+        await _in_each(cells, lambda name: self._place(name, original, request))
+
+    async def _place(self, name: str, original: Namespace | None, request: Request) -> None:
+        cell = self._fleet.plane(name)
+        write = cell.writer(self.name)
+        copy = cell.informer(NAMESPACE).get("", request.name)
+        if original is None or original.metadata.deleting:
+            if copy is not None and MANAGED in copy.metadata.labels and not copy.metadata.deleting:
+                await write.delete(NAMESPACE, copy)
+            return
+        labels = original.metadata.labels | {MANAGED: "true"}
+        annotations = original.metadata.annotations
+        if copy is None:
+            await write.create(NAMESPACE, NAMESPACE.body(request.name, labels=labels, annotations=annotations))
+        elif changes := _metadata_changes(copy, labels, annotations):
+            await write.patch(NAMESPACE, copy, {"metadata": changes})
+
+    def _on_hub(self, cell: Plane, change: Change[Namespace]) -> Iterable[Request]:
+        yield Request(self._hub, "", change.object.name)
+
+
+class Propagation:
+    """Copies deployments from the hub to the cells that their policies select, and their status back."""
+
+    name = "propagation"
+
+    def __init__(self, fleet: Fleet, hub: str) -> None:
+        self._fleet = fleet
+        self._hub = hub
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (
+            Source(HUB, WORKLOAD_DEPLOYMENT, itself),
+            Source(HUB, PROPAGATION_POLICY, _of_policy),
+            Source(HUB, CLUSTER, _deployments),
+            Source(CELL, WORKLOAD_DEPLOYMENT, self._on_hub),
+            Source(CELL, NAMESPACE, self._in_namespace),
+        )
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        hub = self._fleet.plane(request.plane)
+        original = hub.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if original is not None and not original.metadata.deleting:
+            await self._collect_status(hub, original)
+        targets = self._targets(hub, original, request)
+        await _in_each(targets, lambda name: self._place(name, original, request))
+
+    def _targets(self, hub: Plane, original: WorkloadDeployment | None, request: Request) -> list[str]:
+        holding = [name for name, copy in self._copies(request) if copy is not None]
+        matching: list[str] = []
+        if original is not None and not original.metadata.deleting:
+            for policy in hub.informer(PROPAGATION_POLICY).all(request.namespace):
+                if _selects(policy, original):
+                    matching += _clusters(policy, hub.informer(CLUSTER).all())
+        return sorted({*holding, *matching})
+
+    def _copies(self, request: Request) -> list[tuple[str, WorkloadDeployment | None]]:
+        return [
+            (cell.name, _managed(cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)))
+            for cell in sorted(self._fleet.of_role(CELL), key=lambda cell: cell.name)
+        ]
+
+    async def _place(self, name: str, original: WorkloadDeployment | None, request: Request) -> None:
+        cell = self._fleet.plane(name)
+        write = cell.writer(self.name)
+        copy = cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if original is None or original.metadata.deleting:
+            if copy is not None and not copy.metadata.deleting:
+                await write.delete(WORKLOAD_DEPLOYMENT, copy)
+            return
+        labels = original.metadata.labels | {MANAGED: "true"}
+        annotations = original.metadata.annotations | {
+            HUB_GENERATION: str(original.metadata.generation),
+            _HUB_UID: original.metadata.uid,
+            _LABELS_FROM_HUB: ",".join(sorted(original.metadata.labels)),
+            _ANNOTATIONS_FROM_HUB: ",".join(sorted(original.metadata.annotations)),
+        }
+        if copy is None:
+            if cell.informer(NAMESPACE).get("", request.namespace) is None:
+                return  # the namespace is on its way and will bring us back
+            body = WORKLOAD_DEPLOYMENT.body(request.name, request.namespace, labels=labels, annotations=annotations)
+            await write.create(WORKLOAD_DEPLOYMENT, body | {"spec": original.spec_json})
+        elif not copy.metadata.deleting:
+            patch: Json = {}
+            if spec := difference(plain(copy.spec_json), plain(original.spec_json)):
+                patch["spec"] = spec
+            if changes := _metadata_changes(copy, labels, annotations):
+                patch["metadata"] = changes
+            if patch:
+                await write.patch(WORKLOAD_DEPLOYMENT, copy, patch)
+
+    async def _collect_status(self, hub: Plane, original: WorkloadDeployment) -> None:
+        request = Request(hub.name, original.namespace, original.name)
+        statuses = [plain(copy.status_json) for _, copy in self._copies(request) if copy is not None]
+        if status := aggregate([status for status in statuses if status]):
+            await hub.writer(self.name).status(WORKLOAD_DEPLOYMENT, original, status)
+
+    def _on_hub(self, cell: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
+        yield Request(self._hub, change.object.namespace, change.object.name)
+
+    def _in_namespace(self, cell: Plane, change: Change[Namespace]) -> Iterable[Request]:
+        """A namespace that arrived in a cell: what waits for it can be placed now."""
+        if change.before is None and self._fleet.has(self._hub):
+            for original in self._fleet.plane(self._hub).informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
+                yield Request(self._hub, original.namespace, original.name)
+
+
+async def _in_each(cells: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
+    """Acts on every cell, then raises the last failure: one that does not answer never holds up another."""
+    failure: ApiError | None = None
+    for name in cells:
+        try:
+            await act(name)
+        except ApiError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def aggregate(statuses: Sequence[Json]) -> Json:
+    """One status from those of several cells: one passes through as it is, several are summed (R6)."""
+    if len(statuses) < 2:
+        return statuses[0] if statuses else {}
+    counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+    result = dict(statuses[0])
+    result |= {counter: sum(status.get(counter, 0) for status in statuses) for counter in counters}
+    result["observedGeneration"] = min(status.get("observedGeneration", 0) for status in statuses)
+    available = [c for status in statuses for c in status.get("conditions", ()) if c["type"] == AVAILABLE]
+    best = next((c for c in available if c["status"] == "True"), available[0] if available else None)
+    if best is not None:
+        others = [c for c in statuses[0].get("conditions", ()) if c["type"] != AVAILABLE]
+        result["conditions"] = [best, *others]
+    return result
+
+
+def _managed(copy: WorkloadDeployment | None) -> WorkloadDeployment | None:
+    return copy if copy is not None and MANAGED in copy.metadata.labels else None
+
+
+def _selects(policy: PropagationPolicy, object_: WorkloadDeployment) -> bool:
+    return any(
+        selector.api_version == WORKLOAD_DEPLOYMENT.api_version
+        and selector.kind == WORKLOAD_DEPLOYMENT.name
+        and selector.name in ("", object_.name)
+        and _matches(selector.label_selector, object_.metadata.labels)
+        for selector in policy.spec.resource_selectors
+    )
+
+
+def _clusters(policy: PropagationPolicy, clusters: Iterable[Cluster]) -> list[str]:
+    wanted = policy.spec.placement.cluster_affinity.label_selector
+    return [cluster.name for cluster in clusters if _matches(wanted, cluster.metadata.labels)]
+
+
+def _matches(wanted: LabelMatch, labels: Mapping[str, str]) -> bool:
+    return LabelSelector.of(wanted.match_labels, wanted.match_expressions).matches(labels)
+
+
+def _metadata_changes(copy: KubeObject, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
+    """What differs in the keys that come from the hub; keys of the cell's own are left alone."""
+    metadata = copy.metadata
+    changes = {
+        "labels": _changes(metadata.labels, labels, metadata.annotations.get(_LABELS_FROM_HUB, "")),
+        "annotations": _changes(metadata.annotations, annotations, metadata.annotations.get(_ANNOTATIONS_FROM_HUB, "")),
+    }
+    return {key: value for key, value in changes.items() if value}
+
+
+def _changes(actual: Mapping[str, str], wanted: Mapping[str, str], from_hub: str) -> Json:
+    withdrawn = {key: None for key in from_hub.split(",") if key in actual and key not in wanted}
+    return withdrawn | missing_or_different(wanted, actual)
+
+
+def _all(hub: Plane, change: Change[Cluster]) -> Iterable[Request]:
+    if change.before is None:
+        for namespace in hub.informer(NAMESPACE).all():
+            yield Request(hub.name, "", namespace.name)
+
+
+def _deployments(hub: Plane, change: Change[Cluster]) -> Iterable[Request]:
+    if change.before is None or change.after is None or change.before.metadata.labels != change.after.metadata.labels:
+        for original in hub.informer(WORKLOAD_DEPLOYMENT).all():
+            yield Request(hub.name, original.namespace, original.name)
+
+
+def _of_policy(hub: Plane, change: Change[PropagationPolicy]) -> Iterable[Request]:
+    for original in hub.informer(WORKLOAD_DEPLOYMENT).all(change.object.namespace):
+        if _selects(change.object, original):
+            yield Request(hub.name, original.namespace, original.name)

@@ -1,0 +1,31 @@
+"""The PropagationPolicy that sends the deployments of a city to its cluster. Entry points: `city_policy`, `routes`."""
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.external import PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.names import policy_name
+from datum_compute.kube.meta import Json, decode, encode
+
+
+def city_policy(namespace: str, city: str) -> Json:
+    """The value keeps the user's case, because it must equal the cluster's label to the byte."""
+    if not city:
+        raise ValueError("a policy needs a city code")
+    match = {"labelSelector": {"matchLabels": {TOPOLOGY_CITY: city}}}
+    kind = {"apiVersion": WORKLOAD_DEPLOYMENT.api_version, "kind": WORKLOAD_DEPLOYMENT.name}
+    spec = {"resourceSelectors": [kind | match], "placement": {"clusterAffinity": match}}
+    return PROPAGATION_POLICY.body(policy_name(city), namespace) | {"spec": spec}
+
+
+def routes(policy: PropagationPolicy, city: str) -> bool:
+    """Whether a policy does exactly what `city_policy` asks for; what else the server fills in is its own affair."""
+    wanted = decode(encode(city_policy(policy.namespace, city)), PropagationPolicy)
+    selected = [
+        (selector.api_version, selector.kind, selector.name, selector.label_selector)
+        for selector in policy.spec.resource_selectors
+    ]
+    asked = [
+        (selector.api_version, selector.kind, selector.name, selector.label_selector)
+        for selector in wanted.spec.resource_selectors
+    ]
+    return selected == asked and policy.spec.placement == wanted.spec.placement

@@ -1,0 +1,1 @@
+"""The whole federation in one process: embedded planes and the operators that work on them."""

@@ -1,0 +1,235 @@
+"""Copies each project deployment to the hub and brings its status back. Entry point: `Federator`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from datum_compute.api import reasons
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.instance import AVAILABLE
+from datum_compute.api.labels import (
+    FEDERATION_NAMESPACE,
+    FEDERATOR_FINALIZER,
+    TOPOLOGY_CITY,
+    UPSTREAM_CLUSTER,
+    UPSTREAM_GENERATION,
+    UPSTREAM_NAMESPACE,
+)
+from datum_compute.api.names import hub_namespace, policy_name
+from datum_compute.federation.identity import bare_project, hub_labels
+from datum_compute.federation.policy import city_policy, routes
+from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.kinds import NAMESPACE, Namespace
+from datum_compute.kube.meta import Json, missing_or_different, plain, same_json
+from datum_compute.kube.patches import difference
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.controller import Source, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
+from datum_compute.runtime.writes import Writer
+
+UNSCHEDULED_SECONDS = 60.0  # a hub deployment without status for this long may have no cluster to go to
+
+
+class Federator:
+    """Owns the hub namespace, the hub deployment and the city's policy, and the status of the project deployment."""
+
+    name = "workload-deployment-federator"
+
+    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+        self._fleet = fleet
+        self._clock = clock
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, itself),
+            Source(PROJECT, NAMESPACE),
+            Source(HUB, WORKLOAD_DEPLOYMENT, _from_hub),
+            Source(HUB, NAMESPACE, _of_namespace),
+            Source(HUB, PROPAGATION_POLICY, _of_policy),
+            Source(HUB, CLUSTER),
+        )
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        project = self._fleet.plane(request.plane)
+        deployment = project.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if deployment is None:
+            return
+        hub = self._fleet.only(HUB)
+        write, write_hub = project.writer(self.name), hub.writer(self.name)
+        if deployment.metadata.deleting:
+            await self._finalize(project, hub, deployment)
+            return
+        city = deployment.spec.city_code
+        if not city:
+            raise Unfinished("the deployment has no city code")
+        namespace = await self._hub_namespace(project, deployment)
+        deployment = await _recorded(write, deployment, namespace)
+        await self._ensure_namespace(hub, write_hub, request, namespace)
+        copy = await self._ensure_copy(hub, write_hub, deployment, namespace)
+        await self._ensure_policy(hub, write_hub, namespace, city)
+        if bytes(copy.status_json):
+            await write.status(WORKLOAD_DEPLOYMENT, deployment, plain(copy.status_json))
+        else:
+            await self._report_unscheduled(hub, write, deployment, copy, pass_)
+
+    async def _hub_namespace(self, project: Plane, deployment: WorkloadDeployment) -> str:
+        namespace = project.informer(NAMESPACE).get("", deployment.namespace)
+        if namespace is None:
+            namespace = await project.client.get(NAMESPACE, deployment.namespace)
+        return hub_namespace(namespace.metadata.uid)
+
+    async def _ensure_namespace(self, hub: Plane, write: Writer, request: Request, name: str) -> None:
+        labels = hub_labels(request.plane, request.namespace)
+        found = hub.informer(NAMESPACE).get("", name)
+        if found is None:
+            try:
+                await write.create(NAMESPACE, NAMESPACE.body(name, labels=labels))
+                return
+            except AlreadyExists:
+                found = await hub.client.get(NAMESPACE, name)
+        if changed := missing_or_different(labels, found.metadata.labels):
+            await write.patch(NAMESPACE, found, {"metadata": {"labels": changed}})
+
+    async def _ensure_copy(
+        self, hub: Plane, write: Writer, deployment: WorkloadDeployment, namespace: str
+    ) -> WorkloadDeployment:
+        city = deployment.spec.city_code
+        labels = {TOPOLOGY_CITY: city, UPSTREAM_NAMESPACE: deployment.namespace}
+        # In the same write as the spec: an answer to an older spec can then be told from one to this (R24).
+        annotations = {UPSTREAM_GENERATION: str(deployment.metadata.generation)}
+        found = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment.name)
+        if found is None:
+            body = WORKLOAD_DEPLOYMENT.body(deployment.name, namespace, labels=labels, annotations=annotations)
+            try:
+                return await write.create(WORKLOAD_DEPLOYMENT, body | {"spec": deployment.spec_json})
+            except AlreadyExists:
+                found = await hub.client.get(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
+        patch = _changes(found, deployment.spec_json, labels, annotations)
+        if not patch:
+            return found
+        updated = await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
+        old_city = found.metadata.labels.get(TOPOLOGY_CITY, "")
+        if old_city and old_city != city:
+            await self._release_policy(hub, write, namespace, old_city)
+        return updated
+
+    async def _ensure_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
+        """On every pass: the last user of a city may have removed the policy a moment ago."""
+        body = city_policy(namespace, city)
+        found = hub.informer(PROPAGATION_POLICY).get(namespace, policy_name(city))
+        if found is None:
+            try:
+                await write.create(PROPAGATION_POLICY, body)
+                return
+            except AlreadyExists:
+                found = await hub.client.get(PROPAGATION_POLICY, policy_name(city), namespace)
+        if not routes(found, city):
+            actual = {key: value for key, value in plain(found.spec_json).items() if key in body["spec"]}
+            await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, body["spec"])})
+
+    async def _report_unscheduled(
+        self, hub: Plane, write: Writer, deployment: WorkloadDeployment, copy: WorkloadDeployment, pass_: Pass
+    ) -> None:
+        """Karmada says nothing about an object that no cluster fits; after a minute of silence we do."""
+        city = deployment.spec.city_code
+        if any(cluster.metadata.labels.get(TOPOLOGY_CITY) == city for cluster in hub.informer(CLUSTER).all()):
+            return
+        now = self._clock.now()
+        created = copy.metadata.creation_timestamp or now
+        left = UNSCHEDULED_SECONDS - (now - created).total_seconds()
+        if left > 0:
+            pass_.no_later_than(left)
+            return
+        message = f'No site serves city "{city}" at the moment'
+        generation = deployment.metadata.generation
+        decided = conditions.condition(
+            AVAILABLE, False, reasons.NO_MATCHING_LOCATION, message, generation=generation, now=now
+        )
+        before = deployment.status.conditions if deployment.status else ()
+        counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+        status: Json = dict.fromkeys(counters, 0) | plain(deployment.status_json)
+        status["conditions"] = conditions.to_json(conditions.updated(before, [decided]))
+        await write.status(WORKLOAD_DEPLOYMENT, deployment, status)
+
+    # Deletion
+
+    async def _finalize(self, project: Plane, hub: Plane, deployment: WorkloadDeployment) -> None:
+        if FEDERATOR_FINALIZER not in deployment.metadata.finalizers:
+            return
+        write = hub.writer(self.name)
+        city = deployment.spec.city_code
+        if not city:
+            raise Unfinished("the deployment has no city code, so its policy cannot be told")
+        # The annotation first: a namespace that is being deleted must not hold up what lives in it.
+        namespace = deployment.metadata.annotations.get(FEDERATION_NAMESPACE)
+        if namespace is None:
+            namespace = await self._hub_namespace(project, deployment)
+        await write.delete_named(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
+        await self._release_policy(hub, write, namespace, city)
+        await project.writer(self.name).remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, FEDERATOR_FINALIZER)
+
+    async def _release_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
+        """Removes the policy when no live deployment of the city is left. One that comes right now ensures it anew."""
+        if not any(
+            user.metadata.labels.get(TOPOLOGY_CITY) == city and not user.metadata.deleting
+            for user in hub.informer(WORKLOAD_DEPLOYMENT).all(namespace)
+        ):
+            await write.delete_named(PROPAGATION_POLICY, policy_name(city), namespace)
+
+
+async def _recorded(write: Writer, deployment: WorkloadDeployment, namespace: str) -> WorkloadDeployment:
+    """Finalizer and hub namespace are on the object before anything is written to the hub."""
+    metadata: Json = {}
+    if FEDERATOR_FINALIZER not in deployment.metadata.finalizers:
+        metadata["finalizers"] = [*deployment.metadata.finalizers, FEDERATOR_FINALIZER]
+    if deployment.metadata.annotations.get(FEDERATION_NAMESPACE) != namespace:
+        metadata["annotations"] = {FEDERATION_NAMESPACE: namespace}
+    return await write.patch_seen(WORKLOAD_DEPLOYMENT, deployment, {"metadata": metadata}) if metadata else deployment
+
+
+def _changes(found: WorkloadDeployment, spec: Raw, labels: dict[str, str], annotations: dict[str, str]) -> Json:
+    patch: Json = {}
+    if not same_json(found.spec_json, spec):
+        patch["spec"] = difference(plain(found.spec_json), plain(spec))
+    metadata = {
+        "labels": missing_or_different(labels, found.metadata.labels),
+        "annotations": missing_or_different(annotations, found.metadata.annotations),
+    }
+    if changed := {key: value for key, value in metadata.items() if value}:
+        patch["metadata"] = changed
+    return patch
+
+
+def _from_hub(hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:
+    """From a hub deployment to the project deployment it is a copy of; identity comes from the hub namespace."""
+    copy = change.object
+    namespace = copy.metadata.labels.get(UPSTREAM_NAMESPACE)
+    home = hub.informer(NAMESPACE).get("", copy.namespace)
+    if not namespace or home is None or UPSTREAM_CLUSTER not in home.metadata.labels:
+        yield Drop("unlabelled")
+    elif not (project := bare_project(home.metadata.labels[UPSTREAM_CLUSTER])):
+        yield Drop("undecodable")
+    else:
+        yield Request(project, namespace, copy.name)
+
+
+def _of_namespace(hub: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
+    """A hub namespace that got its labels: what was dropped for want of them is looked at now."""
+    if change.before is not None and change.before.metadata.labels == change.object.metadata.labels:
+        return
+    for copy in hub.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
+        yield from _from_hub(hub, Change(None, copy))
+
+
+def _of_policy(hub: Plane, change: Change[PropagationPolicy]) -> Iterable[Request | Drop]:
+    """A policy that was edited or removed: every deployment of its city ensures it again."""
+    for copy in hub.informer(WORKLOAD_DEPLOYMENT).all(change.object.namespace):
+        if policy_name(copy.metadata.labels.get(TOPOLOGY_CITY, "")) == change.object.name:
+            yield from _from_hub(hub, Change(None, copy))

@@ -1,0 +1,71 @@
+"""Which deployments a workload asks for. Entry point: `wanted`."""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from msgspec import Raw, Struct
+
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.external import LocationBinding
+from datum_compute.api.labels import RESTARTED_AT, TOPOLOGY_CITY
+from datum_compute.api.names import deployment_name
+from datum_compute.api.workload import Workload
+from datum_compute.kube.meta import Json, encode, plain
+
+
+class Wanted(Struct, frozen=True):
+    """One deployment of a workload. An existing one keeps its name for its lifetime."""
+
+    name: str
+    placement: str
+    city: str
+    spec_json: Raw
+    existing: WorkloadDeployment | None
+
+
+def offered_cities(bindings: Iterable[LocationBinding]) -> list[str]:
+    cities = (binding.spec.topology.get(TOPOLOGY_CITY, "") for binding in bindings)
+    return sorted({city for city in cities if city})
+
+
+def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list[Wanted]:
+    """One entry for each placement and city of the spec, in its order; a pair named twice counts once."""
+    by_place = {(found.spec.placement_name, found.spec.city_code): found for found in existing}
+    uid = workload.metadata.uid
+    entries: dict[tuple[str, str], Wanted] = {}
+    for placement in workload.spec.placements:
+        for city in placement.city_codes:
+            found = by_place.get((placement.name, city))
+            name = found.name if found else deployment_name(workload.name, uid, placement.name, city)
+            spec = {
+                "workloadRef": {"name": workload.name, "uid": uid},
+                "placementName": placement.name,
+                "cityCode": city,
+                "template": _template(workload, found),
+                "scaleSettings": placement.scale_settings_json,
+            }
+            entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), found)
+    return list(entries.values())
+
+
+def _template(workload: Workload, existing: WorkloadDeployment | None) -> Raw | Json:
+    """The workload's template; a restart of this one city that is newer than the workload's own stays (R14)."""
+    if existing is None:
+        return workload.template_json
+    own = _restarted_at(existing.spec.template.metadata.annotations)
+    asked = _restarted_at(workload.spec.template.metadata.annotations)
+    if own is None or (asked is not None and asked >= own):
+        return workload.template_json
+    template = plain(workload.template_json)
+    metadata = template.get("metadata", {})
+    kept = existing.spec.template.metadata.annotations[RESTARTED_AT]
+    annotations = metadata.get("annotations", {}) | {RESTARTED_AT: kept}
+    return template | {"metadata": metadata | {"annotations": annotations}}
+
+
+def _restarted_at(annotations: dict[str, str]) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(annotations.get(RESTARTED_AT, ""))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None

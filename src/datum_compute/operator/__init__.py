@@ -1,0 +1,1 @@
+"""compute-manager: which controllers run where."""

@@ -1,0 +1,40 @@
+"""Unchanged input means no writes: not on a second pass, not after a restart, not in ten hours."""
+
+from datum_compute.runtime.simulation import Simulation
+from tests.scenarios import life
+from tests.scenarios.embedded import EmbeddedFederation
+from tests.scenarios.federation import Federation
+
+
+async def _with_a_workload(federation: Federation) -> None:
+    project = federation.project()
+    await project.deploy("web", ["DFW", "AMS"], replicas=2)
+    await project.until_ready("web", 4)
+
+
+async def test_ten_hours_at_rest_write_nothing(
+    federation: Federation, embedded: EmbeddedFederation, simulation: Simulation
+) -> None:
+    await _with_a_workload(federation)
+    await simulation.advance(life.REST_SECONDS)
+    revision, writes = embedded.engine.store.revision, embedded.local.writes.total()
+    await simulation.advance(36_000)
+    assert embedded.engine.store.revision == revision
+    assert embedded.local.writes.total() == writes, embedded.report()
+
+
+async def test_row_28_a_second_pass_of_every_controller_writes_nothing(
+    federation: Federation, embedded: EmbeddedFederation, simulation: Simulation
+) -> None:
+    await _with_a_workload(federation)
+    await simulation.advance(life.REST_SECONDS)
+    rows = list(embedded.engine.log.rows())
+
+    again = EmbeddedFederation(simulation, life.BEHAVIOUR, rows)
+    await again.start()
+    await simulation.advance(life.REST_SECONDS)
+    passes = {name: controller.passes for name, controller in again.local.manager.controllers.items()}
+    assert all(passes.values()), f"every controller has had its pass: {passes}"
+    assert dict(again.local.writes.counts) == {}
+    assert again.engine.store.revision == rows[-1].revision
+    await again.stop()
