@@ -457,7 +457,15 @@ def test_kinds_of_others_keep_what_is_not_known_here(kind: Kind[Any]) -> None:
 @pytest.mark.parametrize(
     ("role", "kinds"),
     [
-        ("project", ["Workload", "WorkloadDeployment", "Instance", "LocationBinding"]),
+        ("root", ["Project", "ResourceRegistration"]),
+        (
+            "project",
+            [
+                *("Workload", "WorkloadDeployment", "Instance"),
+                *("LocationBinding", "Network", "ServiceEntitlement"),
+                *("ResourceClaim", "ResourceGrant", "ResourceRegistration", "AllowanceBucket"),
+            ],
+        ),
         ("hub", ["WorkloadDeployment", "Instance", "PropagationPolicy", "Cluster"]),
         ("cell", ["WorkloadDeployment", "Instance"]),
     ],

@@ -1,4 +1,4 @@
-"""What the tables say was read off kube-apiserver 1.35 (its own pruning, defaulting and validation code)."""
+"""What the tables say was checked against the code of kube-apiserver 1.35; deliberate differences are marked."""
 
 import copy
 from typing import Any
@@ -12,12 +12,14 @@ from datum_compute.embedded.schema import Schema
 from datum_compute.embedded.structural import MAX_DEPTH
 from datum_compute.kube.errors import Cause
 from datum_compute.kube.meta import Json
+from tests.conftest import count
 
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 EMBEDDED = {"type": "object", "x-kubernetes-embedded-resource": True}
-BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+BY_NAME: Json = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
 def fields(**properties: Json) -> Json:
@@ -53,7 +55,7 @@ def causes(schema: Json, spec: Any) -> list[tuple[str, str, str]]:
         (mapping(True), {"a": "1", "b": {"c": 1}, "d": [[{"e": 1}], 2]}, {"a": "1", "b": {}, "d": [[{}], 2]}),
         (ANYTHING, {"a": {"b": [{"c": 1}]}}, {"a": {"b": [{"c": 1}]}}),
         # Unknown fields stay, but a known one is pruned by its own schema.
-        (ANYTHING | fields(a=fields(b=STRING)), {"a": {"b": "1", "x": 1}, "y": {"z": 1}}, {"a": {"b": "1"}, "y": {"z": 1}}),
+        (ANYTHING | fields(a=fields(b=STRING)), {"a": {"b": "1", "x": 1}, "y": 1}, {"a": {"b": "1"}, "y": 1}),
         # The items of an array that preserves do so too, unlike the properties of an object.
         (
             array(fields(a=fields()), **{"x-kubernetes-preserve-unknown-fields": True}),
@@ -114,7 +116,7 @@ def test_who_an_object_is_is_never_pruned() -> None:
         (fields(a=fields(b=STRING | {"default": "x"})), {}, {}),
         (fields(a=fields(b=STRING | {"default": "x"})), {"a": {}}, {"a": {"b": "x"}}),
         (fields(a=fields(b=STRING | {"default": "x"}) | {"default": {}}), {}, {"a": {"b": "x"}}),
-        (fields(a=fields(b=STRING | {"default": "x"}, c=STRING) | {"default": {"c": "y"}}), {}, {"a": {"b": "x", "c": "y"}}),
+        (fields(a=ANYTHING | fields(b=INTEGER | {"default": 1}) | {"default": {"c": 2}}), {}, {"a": {"b": 1, "c": 2}}),
         (fields(a=fields(b=STRING | {"default": "x"}) | {"default": {"b": "y"}}), {}, {"a": {"b": "y"}}),
         (fields(a=fields(b=STRING | {"default": "x"}) | {"default": {"b": "y"}}), {"a": {}}, {"a": {"b": "x"}}),
         # Inside arrays and maps.
@@ -179,7 +181,7 @@ def test_what_needs_no_change_is_shared_with_the_value() -> None:
         (STRING | {"pattern": "b"}, "abc"),
         ({"x-kubernetes-int-or-string": True}, 80),
         ({"x-kubernetes-int-or-string": True}, "80%"),
-        ({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}, 80),
+        (INT_OR_STRING, 80),
         (INTEGER | {"enum": [1, 2]}, 2),
         (INTEGER | {"minimum": 1, "maximum": 1}, 1),
         (ANYTHING, {"a": [1, {"b": None}]}),
@@ -246,7 +248,7 @@ def test_a_wrong_type_is_told_with_both_types(schema: Json, spec: Any, given: st
             {"type": "number", "maximum": 1.5}, 2.0, "Invalid",
             "Invalid value: 2: spec in body should be less than or equal to 1.5",
         ),
-        (
+        (  # kube-apiserver does not look at int32
             INTEGER | {"format": "int32"}, 2**31, "Invalid",
             "Invalid value: 2147483648: spec in body should be less than or equal to 2147483647",
         ),
@@ -257,9 +259,10 @@ def test_a_wrong_type_is_told_with_both_types(schema: Json, spec: Any, given: st
             mapping(STRING, minProperties=1), {}, "Invalid",
             "Invalid value: 0: spec in body should have at least 1 properties",
         ),
-        (mapping(STRING, maxProperties=2), dict.fromkeys("abc", ""), "TooMany", "Too many: 3: must have at most 2 items"),
+        (mapping(STRING, maxProperties=0), {"a": "", "b": ""}, "TooMany", "Too many: 2: must have at most 0 items"),
+        # kube-apiserver tells alternatives without their field, and adds the causes of one of them.
         (
-            {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}, True, "TypeInvalid",
+            INT_OR_STRING, True, "TypeInvalid",
             'Invalid value: "boolean": spec in body must be of type integer,string: "boolean"',
         ),
         (
@@ -331,6 +334,7 @@ def test_duplicates_are_found_at_any_depth() -> None:
 
 
 def test_all_violations_are_told_in_the_order_of_the_fields() -> None:
+    # kube-apiserver writes spec.labels.a/b here, but spec.labels[a/b] where it checks metadata or finds duplicates
     placement = fields(name=STRING, count=INTEGER | {"minimum": 1}) | {"required": ["name"]}
     schema = Schema(
         fields(spec=fields(placements=array(placement), labels=mapping(STRING))) | {"required": ["spec", "status"]}
@@ -451,10 +455,13 @@ def test_an_object_that_is_none_is_a_wrong_type(value: Any) -> None:
     assert cause.reason == "FieldValueTypeInvalid"
 
 
-@pytest.mark.parametrize("value", [{"spec": {1: 2}}, {"spec": "half a character \ud800"}])
-def test_what_is_no_json_is_a_cause_and_no_traceback(value: Any) -> None:
-    [cause] = spec_schema(mapping(STRING) if isinstance(value["spec"], dict) else STRING).violations(value)
-    assert cause.message.startswith("Invalid value: the object cannot be written as JSON")
+@pytest.mark.parametrize(
+    ("schema", "spec"), [(mapping(STRING), {1: 2}), (STRING | {"pattern": "a"}, "half a character \ud800")]
+)
+def test_what_is_no_json_is_a_cause_and_no_traceback(schema: Json, spec: Any) -> None:
+    [(_, reason, message)] = causes(schema, spec)
+    assert reason == "FieldValueInvalid"
+    assert message.startswith("Invalid value: the object cannot be written as JSON")
 
 
 def test_a_pattern_takes_linear_time() -> None:
@@ -469,9 +476,7 @@ def test_a_pattern_that_cannot_be_compiled_is_refused_with_the_schema() -> None:
 # -- properties -------------------------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["a", "b", "c", "name"])
-SCALAR_VALUES = st.one_of(
-    st.none(), st.booleans(), st.sampled_from(["", "a", "b", "long text"]), st.integers(-3, 5), st.sampled_from([0.5, 2.0])
-)  # fmt: skip
+SCALAR_VALUES = st.sampled_from([None, True, False, "", "a", "b", "long text", -1, 0, 1, 2, 0.5, 2.0])
 VALUES = st.recursive(
     SCALAR_VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
 )
@@ -489,16 +494,16 @@ def with_keywords(schema: Json, default: Any) -> st.SearchStrategy[Json]:
     return keywords.map(lambda extra: schema | extra)
 
 
-SCALARS = st.sampled_from(
-    [
-        (STRING, "b"),
-        (STRING | {"enum": ["a", "b"]}, "a"),
-        (STRING | {"minLength": 1, "pattern": "^[a-z]"}, "a"),
-        (INTEGER | {"minimum": 1}, 2),
-        ({"type": "boolean"}, False),
-        ({"x-kubernetes-int-or-string": True}, 1),
-    ]
-).flatmap(lambda pair: with_keywords(*pair))
+SCALAR_SCHEMAS: list[tuple[Json, Any]] = [
+    (STRING, "b"),
+    (STRING | {"enum": ["a", "b"]}, "a"),
+    (STRING | {"minLength": 1, "pattern": "^[a-z]"}, "a"),
+    (INTEGER | {"minimum": 1}, 2),
+    ({"type": "boolean"}, False),
+    (INT_OR_STRING, 1),
+]
+SCALARS = st.sampled_from(SCALAR_SCHEMAS).flatmap(lambda pair: with_keywords(*pair))
+LIST_TYPES: list[Json] = [{}, {"x-kubernetes-list-type": "set"}, BY_NAME]
 
 
 def containers(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
@@ -507,7 +512,7 @@ def containers(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     )
     maps = inner.flatmap(lambda values: with_keywords(mapping(values), {"k": None}))
     open_maps = with_keywords(mapping(True), {})
-    lists = st.tuples(inner, st.sampled_from([{}, {"x-kubernetes-list-type": "set"}, BY_NAME])).flatmap(
+    lists = st.tuples(inner, st.sampled_from(LIST_TYPES)).flatmap(
         lambda pair: with_keywords(array(pair[0], **pair[1]), [])
     )
     embedded = st.just(EMBEDDED)
@@ -520,7 +525,7 @@ SCHEMAS = st.dictionaries(NAMES, st.recursive(SCALARS, containers, max_leaves=6)
 OBJECTS = st.dictionaries(NAMES | st.just("metadata"), VALUES, max_size=4)
 
 
-@settings(deadline=None)
+@settings(max_examples=count(100, 1000), deadline=None)
 @given(schema=SCHEMAS, value=OBJECTS)
 def test_pruning_and_defaulting_are_idempotent_and_change_nothing_they_are_given(schema: Json, value: Json) -> None:
     compiled, before = Schema(schema), copy.deepcopy((schema, value))
@@ -535,7 +540,7 @@ def test_pruning_and_defaulting_are_idempotent_and_change_nothing_they_are_given
     assert msgspec.json.encode((schema, value)) == msgspec.json.encode(before)
 
 
-@settings(deadline=None)
+@settings(max_examples=count(100, 1000), deadline=None)
 @given(schema=SCHEMAS, value=OBJECTS)
 def test_violations_are_the_same_after_a_second_round(schema: Json, value: Json) -> None:
     compiled = Schema(schema)
@@ -546,7 +551,7 @@ def test_violations_are_the_same_after_a_second_round(schema: Json, value: Json)
     assert len(set(found)) == len(found)
 
 
-@settings(deadline=None)
+@settings(max_examples=count(100, 1000), deadline=None)
 @given(schema=SCHEMAS, value=OBJECTS)
 def test_any_value_gives_causes_and_no_traceback(schema: Json, value: Json) -> None:
     for cause in Schema(schema).violations(value):

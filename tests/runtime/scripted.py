@@ -42,9 +42,13 @@ class Server:
         self.calls: list[Call] = []
         self.refuse: list[ApiError] = []  # raised by the next lists and watches, one each
         self.refuse_watches: ApiError | None = None
+        self.short = False  # every watch ends as soon as it is open
+        self.endless = False  # no watch ends, whatever was asked for
         self.garbage: list[bytes] = []  # what the next calls are answered instead
         self.answering = asyncio.Event()
         self.answering.set()
+        self.sending = asyncio.Event()  # what lists found leaves the server when it is set
+        self.sending.set()
         self._objects: dict[Key, Json] = {}
         self._log: list[tuple[int, str, bytes]] = []  # revision, plural, line
         self._oldest = 0
@@ -107,9 +111,12 @@ class Server:
         if self.garbage:
             return Answer(200, self.garbage.pop(0))
         try:
-            return Answer(200, encode(self._handle(call)))
+            answer = Answer(200, encode(self._handle(call)))
         except ApiError as error:
-            return Answer(error.code, encode(error.status()))
+            answer = Answer(error.code, encode(error.status()))
+        if call.method == "GET":
+            await self.sending.wait()
+        return answer
 
     def _handle(self, call: Call) -> Json:
         body = msgspec.json.decode(call.body) if call.body else {}
@@ -202,7 +209,7 @@ class Server:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         bookmark = loop.time() + BOOKMARK_SECONDS
-        while not watch.ended and loop.time() < end:
+        while not watch.ended and (self.endless or loop.time() < end) and not self.short:
             watch.changed.clear()
             while watch.extra:
                 yield watch.extra.pop(0)
@@ -215,7 +222,7 @@ class Server:
                 after = self.revision
                 yield encode({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(after)}}})
             if not watch.changed.is_set():
-                await _set_or_due(watch.changed, min(bookmark, end))
+                await _set_or_due(watch.changed, bookmark if self.endless else min(bookmark, end))
 
 
 class _Watch:

@@ -1,54 +1,89 @@
 """The embedded engine for scenarios: everything in one simulation."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 
+from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log, Row
 from datum_compute.embedded.store import CountedUids
 from datum_compute.kube.client import Client
-from datum_compute.local.federation import HUB_PLANE
+from datum_compute.kube.transport import Transport
+from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
 from datum_compute.local.federation import Federation as LocalFederation
+from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
+from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.simulation import Simulation
 
 CITIES = {"DFW": "cell-dfw", "AMS": "cell-ams"}
 PROJECTS = ("demo", "other")
 
 
+class FaultyFederation(LocalFederation):
+    """The same federation, with a fault injector between each plane and the controllers."""
+
+    faults: dict[str, Faults]
+
+    def transport(self, plane: str, role: str) -> Transport:
+        self.__dict__.setdefault("faults", {})[plane] = Faults(super().transport(plane, role), self._generator)
+        return self.faults[plane]
+
+
 class EmbeddedFederation:
     """Built on a log that may already hold rows: that is what a process finds when it starts again."""
 
-    def __init__(self, simulation: Simulation, behaviour: Behaviour, rows: Iterable[Row] = ()) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        behaviour: Behaviour,
+        rows: Iterable[Row] = (),
+        limits: Mapping[str, int] = DEFAULT_LIMITS,
+    ) -> None:
         log = Log()
         log.append(list(rows))
         self.simulation = simulation
         self.engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
-        self.local = LocalFederation(
+        self.local = FaultyFederation(
             self.engine,
             projects=PROJECTS,
             cities=CITIES,
+            limits=limits,
             clock=simulation,
             generator=simulation.random,
             behaviour=behaviour,
         )
         self.hub = self.local.client(HUB_PLANE)
         self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in CITIES.items()}
-        self.planes = [*PROJECTS, HUB_PLANE, *CITIES.values()]
+        self.planes = [ROOT_PLANE, *PROJECTS, HUB_PLANE, *CITIES.values()]
         self._run: asyncio.Task[None] | None = None
 
     def project_client(self, project: str) -> Client:
         return self.local.client(project)
 
     async def start(self) -> None:
+        """Returns when every project offers its cities: what a user would find."""
         await self.local.seed()
         self._run = asyncio.create_task(self.local.run(), name="federation")
+        for project in PROJECTS:
+            await self.until(partial(self.local.is_ready, project), 30, f"project {project} is ready")
+            await self.local.prepare(project)
+            await self.until(partial(self._offers, project), 30, f"{project} has cities")
+
+    async def _offers(self, project: str) -> bool:
+        return len((await self.project_client(project).list(LOCATION_BINDING)).items) == len(CITIES)
 
     async def stop(self) -> None:
+        self.kill()
         assert self._run is not None
-        self._run.cancel()
         await asyncio.gather(self._run, return_exceptions=True)
         self.check()
+
+    def kill(self) -> None:
+        """Ends every task where it stands, as the death of the process would."""
+        assert self._run is not None
+        self._run.cancel()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float, what: str) -> None:
         try:

@@ -2,19 +2,29 @@
 
 from typing import Any
 
-from datum_compute.embedded.store import Store
+from datum_compute.api.instance import INSTANCE
+from datum_compute.embedded.store import Key, Store
 
-_VARYING = {"resourceVersion", "creationTimestamp", "lastTransitionTime", "deletionTimestamp"}
+_TIMES = {"creationTimestamp", "lastTransitionTime", "deletionTimestamp", "lastReconciliation", "entitledAt"}
+_VARYING = {"resourceVersion", *_TIMES}
 
 
 def snapshot(store: Store, planes: list[str]) -> dict[str, Any]:
     """Every object by plane, kind, namespace and name, without resourceVersion and times."""
     return {
-        "/".join((key.plane, key.resource, key.namespace, key.name)): _timeless(record.object())
+        "/".join((key.plane, key.resource, key.namespace, key.name)): _comparable(key, record.object())
         for plane in planes
         for resource in store.resources(plane)
         for key, record in store.scan(plane, resource)
     }
+
+
+def _comparable(key: Key, value: Any) -> Any:
+    result = _timeless(value)
+    if key.resource == INSTANCE.resource and not key.plane.startswith("cell-"):
+        # A copy counts the changes it saw; one made later saw fewer, and is the same copy.
+        del result["metadata"]["generation"]
+    return result
 
 
 def _timeless(value: Any) -> Any:

@@ -14,6 +14,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.external import (
     CLUSTER,
     LOCATION_BINDING,
+    NETWORK,
     PROPAGATION_POLICY,
     ClusterStatus,
     LocationBindingSpec,
@@ -22,6 +23,28 @@ from datum_compute.api.external import (
 )
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
 from datum_compute.api.labels import PARENT_CONTEXTS
+from datum_compute.api.quota import (
+    ALLOWANCE_BUCKET,
+    INITIAL_CLAIM_STATUS,
+    RESOURCE_CLAIM,
+    RESOURCE_GRANT,
+    RESOURCE_REGISTRATION,
+    AllowanceBucketSpec,
+    AllowanceBucketStatus,
+    ConditionsStatus,
+    ResourceClaimSpec,
+    ResourceClaimStatus,
+    ResourceGrantSpec,
+    ResourceRegistrationSpec,
+)
+from datum_compute.api.services import (
+    INITIAL_PROJECT_STATUS,
+    PROJECT,
+    SERVICE_ENTITLEMENT,
+    ProjectStatus,
+    ServiceEntitlementSpec,
+    ServiceEntitlementStatus,
+)
 from datum_compute.api.template import InstanceSpec
 from datum_compute.api.workload import WORKLOAD, WorkloadSpec, WorkloadStatus
 from datum_compute.kube.kinds import Kind
@@ -32,7 +55,12 @@ AnyKind = Kind[Any]
 OURS = (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE)
 
 ROLES: dict[str, tuple[AnyKind, ...]] = {
-    "project": (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE, LOCATION_BINDING),
+    "root": (PROJECT, RESOURCE_REGISTRATION),
+    "project": (
+        *OURS,
+        *(LOCATION_BINDING, NETWORK, SERVICE_ENTITLEMENT),
+        *(RESOURCE_CLAIM, RESOURCE_GRANT, RESOURCE_REGISTRATION, ALLOWANCE_BUCKET),
+    ),
     "hub": (WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY, CLUSTER),
     "cell": (WORKLOAD_DEPLOYMENT, INSTANCE),
 }
@@ -95,7 +123,7 @@ def definition(kind: AnyKind) -> Json:
 
 
 def by_role(role: str) -> list[Json]:
-    """What a plane serves: `project`, `hub` or `cell`."""
+    """What a plane serves: `root`, `project`, `hub` or `cell`."""
     return [definition(kind) for kind in ROLES[role]]
 
 
@@ -107,8 +135,8 @@ def _column(column: Column) -> Json:
 
 def _object_schema(kind: AnyKind) -> Json:
     parts = {part: _part(kind, type_) for part, type_ in _PARTS[kind].items()}
-    if kind is INSTANCE:
-        parts["status"]["default"] = deepcopy(INITIAL_STATUS)
+    if kind in _INITIAL_STATUS:
+        parts["status"]["default"] = deepcopy(_INITIAL_STATUS[kind])
     # Upstream requires spec of a Workload only; whoever writes the other two always sends one.
     required = {"required": ["spec"]} if kind is WORKLOAD else {}
     head = {
@@ -126,6 +154,20 @@ _PARTS: dict[AnyKind, dict[str, type[Struct] | None]] = {
     PROPAGATION_POLICY: {"spec": PropagationPolicySpec, "status": None},
     CLUSTER: {"spec": None, "status": ClusterStatus},
     LOCATION_BINDING: {"spec": LocationBindingSpec, "status": LocationBindingStatus},
+    NETWORK: {"spec": None, "status": None},
+    PROJECT: {"spec": None, "status": ProjectStatus},
+    SERVICE_ENTITLEMENT: {"spec": ServiceEntitlementSpec, "status": ServiceEntitlementStatus},
+    RESOURCE_REGISTRATION: {"spec": ResourceRegistrationSpec, "status": ConditionsStatus},
+    RESOURCE_GRANT: {"spec": ResourceGrantSpec, "status": ConditionsStatus},
+    RESOURCE_CLAIM: {"spec": ResourceClaimSpec, "status": ResourceClaimStatus},
+    ALLOWANCE_BUCKET: {"spec": AllowanceBucketSpec, "status": AllowanceBucketStatus},
+}
+
+# What a reader sees before any controller ran.
+_INITIAL_STATUS: dict[AnyKind, Json] = {
+    INSTANCE: INITIAL_STATUS,
+    RESOURCE_CLAIM: INITIAL_CLAIM_STATUS,
+    PROJECT: INITIAL_PROJECT_STATUS,
 }
 
 

@@ -1,6 +1,6 @@
 """Kinds of others that a workload meets on its way, typed only as far as they are used here.
 
-Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `LOCATION_BINDING`.
+Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `LOCATION_BINDING`, `NETWORK`.
 """
 
 from msgspec import Struct
@@ -75,6 +75,10 @@ class LocationBinding(KubeObject, frozen=True):
     status = optional_part("status_json", LocationBindingStatus)
 
 
+class Network(KubeObject, frozen=True):
+    """A network that instances attach to; only its existence matters here."""
+
+
 PROPAGATION_POLICY = Kind(
     "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", PropagationPolicy
 )
@@ -82,3 +86,4 @@ CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster,
 LOCATION_BINDING = Kind(
     "networking.datumapis.com", "v1alpha", "LocationBinding", "locationbindings", LocationBinding, namespaced=False
 )
+NETWORK = Kind("networking.datumapis.com", "v1alpha", "Network", "networks", Network)

@@ -30,10 +30,11 @@ from datum_compute.runtime.controller import Source, controller_of
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime.requests import Drop, Pass, Request
 from datum_compute.runtime.writes import Writer
 
 BY_DEPLOYMENT = "by-deployment"
+BY_UID = "by-uid"
 
 
 class DeploymentController:
@@ -47,8 +48,8 @@ class DeploymentController:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, WORKLOAD_DEPLOYMENT, _when_asked),
-            Source(CELL, INSTANCE, controller_of(WORKLOAD_DEPLOYMENT), {BY_DEPLOYMENT: _deployment_uid}),
+            Source(CELL, WORKLOAD_DEPLOYMENT, _when_asked, {BY_UID: _uid}),
+            Source(CELL, INSTANCE, _deployment_of, {BY_DEPLOYMENT: _deployment_uid}),
         )
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
@@ -141,7 +142,21 @@ def _asked(deployment: WorkloadDeployment) -> tuple[object, ...]:
 
 
 def _deployment_uid(instance: Instance) -> Iterable[str]:
-    return (instance.metadata.labels.get(DEPLOYMENT_UID, ""),)
+    """Its owner's; its label's only where it has none, because a label that was edited can then be mended."""
+    owner = instance.metadata.controller
+    return (owner.uid if owner else instance.metadata.labels.get(DEPLOYMENT_UID, ""),)
+
+
+def _deployment_of(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
+    yield from controller_of(WORKLOAD_DEPLOYMENT)(plane, change)
+    if change.object.metadata.controller is None:  # made by hand: nothing but its label says where it belongs
+        label = change.object.metadata.labels.get(DEPLOYMENT_UID, "")
+        for deployment in plane.informer(WORKLOAD_DEPLOYMENT).by(BY_UID, label):
+            yield Request(plane.name, deployment.namespace, deployment.name)
+
+
+def _uid(deployment: WorkloadDeployment) -> Iterable[str]:
+    return (deployment.metadata.uid,)
 
 
 def _ordinal(instance: Instance) -> int | None:

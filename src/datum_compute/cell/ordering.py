@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from datum_compute.api.names import instance_name
+from datum_compute.api.names import instance_name, ordinal_of
 
 
 class Member(Struct, frozen=True):
@@ -67,16 +67,23 @@ def _outdated(member: Member) -> bool:
 
 
 def _slots(deployment: str, members: Iterable[Member]) -> tuple[dict[int, Member], Sequence[Member]]:
-    """Each ordinal's Instance, and the strays: no ordinal, or a second one for a slot that is taken."""
+    """Each ordinal's Instance, and the strays: no ordinal, a second one for a slot, or under another slot's name."""
     slots: dict[int, Member] = {}
     strays: list[Member] = []
     for member in sorted(members, key=lambda member: (not _well_named(deployment, member), member.name)):
-        if member.ordinal is None or member.ordinal < 0 or member.ordinal in slots:
+        ordinal = member.ordinal
+        if ordinal is None or ordinal < 0 or ordinal in slots or _in_the_way(deployment, member):
             strays.append(member)
         else:
-            slots[member.ordinal] = member
+            slots[ordinal] = member
     return slots, strays
 
 
 def _well_named(deployment: str, member: Member) -> bool:
     return member.ordinal is not None and member.name == instance_name(deployment, member.ordinal)
+
+
+def _in_the_way(deployment: str, member: Member) -> bool:
+    """The slot whose name it bears could never be filled."""
+    named = ordinal_of(member.name)
+    return named not in (None, member.ordinal) and member.name == instance_name(deployment, named)

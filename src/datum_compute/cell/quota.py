@@ -1,19 +1,53 @@
-"""Whether an Instance may run by the project's quota. Entry points: `Quota`, `Disabled`."""
+"""Whether an Instance may run by the project's quota. Entry points: `Quota`, `Claims`, `Disabled`, `tier`."""
 
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Protocol
 
+import structlog
 from msgspec import Struct
 
 from datum_compute.api import reasons
 from datum_compute.api.instance import Instance
+from datum_compute.api.labels import INSTANCE_NAMESPACE, SOURCE_CLUSTER
+from datum_compute.api.names import claim_name
+from datum_compute.api.quota import GRANTED, RESOURCE_CLAIM, ResourceClaim
+from datum_compute.api.services import PROJECT as PROJECT_KIND
+from datum_compute.api.services import RESOURCE_MANAGER_GROUP
+from datum_compute.cell.sizing import requests
+from datum_compute.federation.identity import Identity
+from datum_compute.federation.roles import CELL
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unavailable
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Drop, Request
+
+YOUNG = timedelta(seconds=60)  # until then a claim nobody has decided is no news
+_LABEL_READ_SECONDS = 5.0
+_WAITING = "Waiting for quota evaluation"
+
+_log = structlog.get_logger(__name__)
+
+CellName = Callable[[Plane], str]
+"""What a cell calls itself on claims and hub copies."""
 
 
 class Verdict(Struct, frozen=True):
-    """What is known now. `status` is that of the condition: True opens the gate, False is a denial."""
+    """What is known now. `status` is that of the condition: True opens the gate, False keeps it shut.
+
+    `failed` means that nothing could be learned: told, tried again, and never held against what already runs.
+    """
 
     status: str
     reason: str
     message: str
+    failed: bool = False
 
     @property
     def granted(self) -> bool:
@@ -25,9 +59,9 @@ class Verdict(Struct, frozen=True):
 
 
 class Quota(Protocol):
-    async def evaluate(self, instance: Instance) -> Verdict: ...
+    async def evaluate(self, cell: Plane, instance: Instance) -> Verdict: ...
 
-    async def release(self, instance: Instance) -> None:
+    async def release(self, cell: Plane, instance: Instance) -> None:
         """Gives back what the Instance holds; raising keeps its finalizer."""
         ...
 
@@ -35,8 +69,148 @@ class Quota(Protocol):
 class Disabled:
     """No credential for a quota system is configured: nothing is asked for, everything may run."""
 
-    async def evaluate(self, instance: Instance) -> Verdict:
+    async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
         return Verdict("True", reasons.QUOTA_DISABLED, "Quota enforcement disabled: no credential configured")
 
-    async def release(self, instance: Instance) -> None:
+    async def release(self, cell: Plane, instance: Instance) -> None:
         pass
+
+
+_TIERS = ((60, 1.0), (300, 15.0), (600, 60.0))
+_LAST_TIER = 300.0
+
+
+def tier(verdict: Verdict, age: timedelta) -> float | None:
+    """How soon to ask again while there is no grant, by the age of the Instance; None once there is one.
+
+    Never by the condition's transition time: that stays 1970 until the first verdict.
+    """
+    if verdict.granted:
+        return None
+    return next((again for below, again in _TIERS if age.total_seconds() < below), _LAST_TIER)
+
+
+class Claims:
+    """One claim an Instance on its project's plane: made once, never changed, deleted with it."""
+
+    def __init__(self, fleet: Fleet, clock: Clock, cell_name: CellName, controller: str) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._cell_name = cell_name
+        self._controller = controller
+
+    async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
+        try:
+            identity = await self._identity(cell, instance.namespace)
+        except ApiError as error:
+            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, f"The namespace cannot be read: {error}")
+        if identity is None:
+            sentence = f"Namespace {instance.namespace} does not say which project it belongs to"
+            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, sentence)
+        try:
+            project = self._fleet.plane(identity.project)
+            claim = await self._find(project, identity, instance)
+            if claim is None:
+                return await self._create(cell, project, identity, instance)
+        except ApiError as error:
+            return _failed(reasons.QUOTA_BACKEND_UNAVAILABLE, f"The quota system cannot be used: {error}")
+        return self._read(cell, instance, claim)
+
+    async def release(self, cell: Plane, instance: Instance) -> None:
+        identity = await self._identity(cell, instance.namespace)
+        if identity is None:
+            # Nobody can ever tell where the claim is; holding the Instance back would not find it.
+            _log.error("quota claim orphaned", cell=cell.name, instance=f"{instance.namespace}/{instance.name}")
+            return
+        project = self._fleet.plane(identity.project)
+        claim = await self._find(project, identity, instance)
+        if claim is not None and self._is_ours(cell, instance, claim):
+            await project.writer(self._controller).delete(RESOURCE_CLAIM, claim)
+
+    async def _identity(self, cell: Plane, name: str) -> Identity | None:
+        namespace = cell.informer(NAMESPACE).get("", name)
+        if namespace is None:
+            try:
+                async with asyncio.timeout(_LABEL_READ_SECONDS):
+                    namespace = await cell.client.get(NAMESPACE, name)
+            except TimeoutError:
+                raise Unavailable(f"no answer in {_LABEL_READ_SECONDS:.0f} s", plane=cell.name) from None
+        return Identity.of(namespace.metadata.labels)
+
+    async def _find(self, project: Plane, identity: Identity, instance: Instance) -> ResourceClaim | None:
+        """Read from the server, not from the cache: the safety net is for events that never came."""
+        try:
+            return await project.client.get(RESOURCE_CLAIM, claim_name(instance.name), identity.namespace)
+        except NotFound:
+            return None
+
+    async def _create(self, cell: Plane, project: Plane, identity: Identity, instance: Instance) -> Verdict:
+        body = _claim(identity, instance, self._cell_name(cell))
+        try:
+            claim = await project.writer(self._controller).create(RESOURCE_CLAIM, body)
+        except AlreadyExists:
+            claim = await project.client.get(RESOURCE_CLAIM, claim_name(instance.name), identity.namespace)
+        except NotFound:
+            sentence = f"Namespace {identity.namespace} does not exist in project {identity.project}"
+            return _failed(reasons.QUOTA_NAMESPACE_NOT_FOUND, sentence)
+        except (Forbidden, Invalid) as error:
+            return _failed(reasons.QUOTA_MISCONFIGURED, f"The quota system refused the claim: {error}")
+        return self._read(cell, instance, claim)
+
+    def _read(self, cell: Plane, instance: Instance, claim: ResourceClaim) -> Verdict:
+        if not self._is_ours(cell, instance, claim):
+            owner = claim.metadata.labels.get(SOURCE_CLUSTER, "nobody we know")
+            return _failed(reasons.QUOTA_MISCONFIGURED, f"Claim {claim.name} belongs to {owner}")
+        granted = conditions.find(claim.status.conditions if claim.status else (), GRANTED)
+        if claim.metadata.deleting or granted is None:
+            return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING)
+        match granted.status, granted.reason:
+            case "True", _:
+                return Verdict("True", reasons.QUOTA_AVAILABLE, granted.message)
+            case _, reasons.PENDING_EVALUATION if self._age(instance) < YOUNG:
+                return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING)
+            case _, reasons.PENDING_EVALUATION:
+                sentence = "ResourceClaim is pending: no AllowanceBucket configured for this project"
+                return Verdict("Unknown", reasons.QUOTA_NO_BUDGET, sentence)
+            case _, reasons.VALIDATION_FAILED:
+                return Verdict("False", reasons.VALIDATION_FAILED, granted.message)
+        return Verdict("False", reasons.QUOTA_EXCEEDED, granted.message)
+
+    def _is_ours(self, cell: Plane, instance: Instance, claim: ResourceClaim) -> bool:
+        labels = claim.metadata.labels
+        return (labels.get(SOURCE_CLUSTER), labels.get(INSTANCE_NAMESPACE)) == (
+            self._cell_name(cell),
+            instance.namespace,
+        )
+
+    def _age(self, instance: Instance) -> timedelta:
+        now = self._clock.now()
+        return now - (instance.metadata.creation_timestamp or now)
+
+    def to_instance(self, project: Plane, change: Change[ResourceClaim]) -> Iterable[Request | Drop]:
+        """From a claim to the Instance it is for: by its labels and name, never by its resourceRef (a Project)."""
+        labels = change.object.metadata.labels
+        namespace = labels.get(INSTANCE_NAMESPACE)
+        prefix = claim_name("")
+        if not namespace or not change.object.name.startswith(prefix):
+            yield Drop("unlabelled")
+            return
+        for cell in self._fleet.of_role(CELL):
+            if self._cell_name(cell) == labels.get(SOURCE_CLUSTER):
+                yield Request(cell.name, namespace, change.object.name.removeprefix(prefix))
+
+
+def _failed(reason: str, message: str) -> Verdict:
+    return Verdict("False", reason, message, failed=True)
+
+
+def _claim(identity: Identity, instance: Instance, cell_name: str) -> Json:
+    labels = {SOURCE_CLUSTER: cell_name, INSTANCE_NAMESPACE: instance.namespace}
+    project = {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT_KIND.name, "name": identity.project}
+    amounts = requests(instance.spec.runtime)
+    spec = {
+        "consumerRef": project,
+        "resourceRef": project,  # only a Project is registered to claim
+        "requests": [{"resourceType": type_, "amount": amount} for type_, amount in amounts.items()],
+    }
+    return RESOURCE_CLAIM.body(claim_name(instance.name), identity.namespace, labels=labels) | {"spec": spec}

@@ -71,6 +71,8 @@ class Collector:
     def _may_exist(self, owner: OwnerReference, namespace: str) -> bool:
         for served in self._server.kinds.values():
             if served.kind == owner.kind and served.group == owner.api_version.rpartition("/")[0]:
+                if served.namespaced and not namespace:
+                    return True  # without a namespace there is no saying which one is meant
                 place = namespace if served.namespaced else ""
                 found = self._store.get(Key(self._server.plane, served.resource, place, owner.name))
                 return found is not None and found.metadata.uid == owner.uid

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 from datum_compute.embedded.collector import Collector
@@ -10,8 +11,8 @@ from datum_compute.embedded.namespaces import NamespaceLifecycle
 from datum_compute.embedded.served import served_by
 from datum_compute.embedded.server import PlaneServer
 from datum_compute.embedded.store import Operation, RandomUids, Store, Uids
+from datum_compute.embedded.writer import InlineWriter, Writer
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError
 from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.clock import Clock, SystemClock
 
@@ -21,7 +22,8 @@ _BOOKMARK_SECONDS = 60
 class Engine:
     """Serves planes and does for each what kube-controller-manager would: collect orphans, empty namespaces.
 
-    `serve` opens a plane; `run` does the background work until it is cancelled.
+    `serve` opens a plane; `run` does the background work until it is cancelled; `close` when nothing is asked any more.
+    A process that lives gives `WriterThread` as its writer; the default writes inline, which a simulation needs.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class Engine:
         clock: Clock | None = None,
         uids: Uids | None = None,
         generator: random.Random | None = None,
+        writer: Callable[[Store], Writer] = InlineWriter,
     ) -> None:
         self._clock = clock or SystemClock()
         self._generator = generator or random.Random()
         self.log = log or Log()
         self.store = Store(self.log, uids or RandomUids())
+        self._writer = writer(self.store)
         self._planes: dict[str, PlaneServer] = {}
         self._workers: dict[str, tuple[Collector, NamespaceLifecycle]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -58,10 +62,7 @@ class Engine:
 
     async def submit(self, operation: Operation[Any]) -> Any:
         """Applies one write; when it returns, the log has committed it and watchers have been told."""
-        result = self.store.apply([operation])[0]
-        if isinstance(result, ApiError):
-            raise result
-        return result
+        return await self._writer.submit(operation)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -81,4 +82,5 @@ class Engine:
                 server.bookmark()
 
     def close(self) -> None:
+        self._writer.close()
         self.log.close()

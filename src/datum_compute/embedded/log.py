@@ -37,13 +37,13 @@ _READ = (
 
 
 class Log:
-    """One SQLite file, or memory when no path is given. Not shared between threads: one writer owns it."""
+    """One SQLite file, or memory when no path is given. Used by one thread at a time: who opens it may hand it on."""
 
     def __init__(self, path: Path | None = None) -> None:
         if path is not None:
             # Created here so that the mode is right from the first byte; the file holds every object of every tenant.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        self._database = sqlite3.connect(path or ":memory:", isolation_level=None)
+        self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
         self._database.execute("pragma journal_mode = wal")
         # With a write-ahead log this survives the death of the process at any point; only a power cut may lose the
         # last commits, and then never half of one.
@@ -55,10 +55,11 @@ class Log:
         self._database.execute("begin immediate")
         try:
             self._database.executemany(_APPEND, map(_fields, rows))
+            self._database.execute("commit")
         except BaseException:
-            self._database.execute("rollback")
+            if self._database.in_transaction:  # a full disk may have ended it already
+                self._database.execute("rollback")
             raise
-        self._database.execute("commit")
 
     def rows(self, after: int = 0, up_to: int = 2**62) -> Iterator[Row]:
         for fields in self._database.execute(_READ, (after, up_to)):

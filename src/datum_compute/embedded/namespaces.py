@@ -51,15 +51,18 @@ class NamespaceLifecycle:
         self._wake.set()
 
     async def _empty(self, name: str) -> None:
-        left = self._content(name)
-        for served, key in left:
+        place = Key(self._server.plane, NAMESPACES.resource, "", name)
+        namespace = self._store.get(place)
+        if namespace is None or not namespace.metadata.deleting:
+            self._terminating.pop(name, None)  # gone since; what is there now is a new one of its name
+            return
+        for served, key in self._content(name):
             record = self._store.get(key)
             if record is not None and not record.metadata.deleting:
-                await self._try(registry.delete(served, key, now=self._clock.now()))
+                await self._try(registry.delete(served, key, now=self._clock.now(), uid=record.metadata.uid))
         if not self._content(name):
-            key = Key(self._server.plane, NAMESPACES.resource, "", name)
-            await self._try(registry.patch(NAMESPACES, key, _released, subresource=""))
-            del self._terminating[name]
+            await self._try(registry.patch(NAMESPACES, place, _released, subresource="finalize"))
+            self._terminating.pop(name, None)
 
     def _content(self, namespace: str) -> list[tuple[Served, Key]]:
         return [

@@ -30,7 +30,7 @@ _HUB_UID = f"{_FROM}/uid"
 _LABELS_FROM_HUB = f"{_FROM}/managed-labels"
 _ANNOTATIONS_FROM_HUB = f"{_FROM}/managed-annotations"
 
-_RESERVED = ("default", "karmada-", "kube-")
+_RESERVED = ("karmada-", "kube-")
 
 
 class NamespacePropagation:
@@ -47,7 +47,7 @@ class NamespacePropagation:
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         hub = self._fleet.plane(request.plane)
-        if request.name.startswith(_RESERVED):
+        if request.name == "default" or request.name.startswith(_RESERVED):
             return
         original = hub.informer(NAMESPACE).get("", request.name)
         cells = [cluster.name for cluster in hub.informer(CLUSTER).all()]
@@ -61,8 +61,7 @@ class NamespacePropagation:
             if copy is not None and MANAGED in copy.metadata.labels and not copy.metadata.deleting:
                 await write.delete(NAMESPACE, copy)
             return
-        labels = original.metadata.labels | {MANAGED: "true"}
-        annotations = original.metadata.annotations
+        labels, annotations = _from_hub(original)
         if copy is None:
             await write.create(NAMESPACE, NAMESPACE.body(request.name, labels=labels, annotations=annotations))
         elif changes := _metadata_changes(copy, labels, annotations):
@@ -121,18 +120,13 @@ class Propagation:
             if copy is not None and not copy.metadata.deleting:
                 await write.delete(WORKLOAD_DEPLOYMENT, copy)
             return
-        labels = original.metadata.labels | {MANAGED: "true"}
-        annotations = original.metadata.annotations | {
-            HUB_GENERATION: str(original.metadata.generation),
-            _HUB_UID: original.metadata.uid,
-            _LABELS_FROM_HUB: ",".join(sorted(original.metadata.labels)),
-            _ANNOTATIONS_FROM_HUB: ",".join(sorted(original.metadata.annotations)),
-        }
+        labels, annotations = _from_hub(original)
         if copy is None:
             if cell.informer(NAMESPACE).get("", request.namespace) is None:
                 return  # the namespace is on its way and will bring us back
             body = WORKLOAD_DEPLOYMENT.body(request.name, request.namespace, labels=labels, annotations=annotations)
-            await write.create(WORKLOAD_DEPLOYMENT, body | {"spec": original.spec_json})
+            as_it_is: Json = {"spec": original.spec_json} if bytes(original.spec_json) else {}
+            await write.create(WORKLOAD_DEPLOYMENT, body | as_it_is)
         elif not copy.metadata.deleting:
             patch: Json = {}
             if spec := difference(plain(copy.spec_json), plain(original.spec_json)):
@@ -207,6 +201,18 @@ def _clusters(policy: PropagationPolicy, clusters: Iterable[Cluster]) -> list[st
 
 def _matches(wanted: LabelMatch, labels: Mapping[str, str]) -> bool:
     return LabelSelector.of(wanted.match_labels, wanted.match_expressions).matches(labels)
+
+
+def _from_hub(original: KubeObject) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations of a copy: those of the hub, and what it takes to withdraw them again."""
+    metadata = original.metadata
+    marks = {
+        HUB_GENERATION: str(metadata.generation),
+        _HUB_UID: metadata.uid,
+        _LABELS_FROM_HUB: ",".join(sorted(metadata.labels)),
+        _ANNOTATIONS_FROM_HUB: ",".join(sorted(metadata.annotations)),
+    }
+    return metadata.labels | {MANAGED: "true"}, metadata.annotations | marks
 
 
 def _metadata_changes(copy: KubeObject, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Json:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from datum_compute.embedded.served import Served
-from datum_compute.embedded.store import Key, Operation, Record, Transaction
+from datum_compute.embedded.store import Key, Operation, Record, Transaction, record_of
 from datum_compute.kube.errors import (
     AlreadyExists,
     BadRequest,
@@ -23,11 +23,13 @@ from datum_compute.kube.errors import (
     Invalid,
     NotFound,
 )
-from datum_compute.kube.meta import Json, OwnerReference, timestamp
+from datum_compute.kube.meta import Json, OwnerReference, encode, timestamp
 
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LONGEST_PREFIX = 58  # of a generated name; with the suffix it is as long as a label may be
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):
@@ -49,24 +51,16 @@ def create(served: Served, plane: str, namespace: str, body: Json, *, now: datet
 
     def operation(transaction: Transaction) -> Record:
         said = _said(served, body)
-        name = said.name or (f"{said.generate_name}{suffix}" if said.generate_name else "")
-        if not name:
-            raise _invalid(
-                served,
-                "",
-                [Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
-            )
-        if (said.namespace or namespace) != namespace:
-            raise BadRequest(
-                f"the namespace of the provided object does not match the namespace sent on the request: {namespace!r}"
-            )
-        if said.resource_version:
-            raise BadRequest("resourceVersion should not be set on objects to be created")
+        _check_place(said, namespace)
+        name = said.name or (f"{said.generate_name[:_LONGEST_PREFIX]}{suffix}" if said.generate_name else "")
         key = Key(plane, served.resource, namespace, name)
-        if transaction.get(key) is not None:
-            raise AlreadyExists(f'{served.resource} "{name}" already exists')
         if served.namespaced:
             _check_namespace(transaction, served, key)
+        if not name:
+            message = "Required value: name or generateName is required"
+            raise _invalid(served, "", [Cause("FieldValueRequired", message, "metadata.name")])
+        if said.resource_version:
+            raise BadRequest("resourceVersion should not be set on objects to be created")
         metadata: Json = {
             "name": name,
             **({"generateName": said.generate_name} if said.generate_name else {}),
@@ -74,11 +68,15 @@ def create(served: Served, plane: str, namespace: str, body: Json, *, now: datet
             "uid": transaction.new_uid(key),
             "generation": 1,
             "creationTimestamp": timestamp(now),
-            **_writable(said),
+            **_writable(served, name, said),
         }
         fresh = {k: v for k, v in body.items() if k != "status" or not served.has_status}
         value = served.shaped(_with_type(served, fresh) | {"metadata": metadata})
         _check(served, value)
+        existing = transaction.get(key)
+        if existing is not None:
+            waiting = "object is being deleted: " if existing.metadata.deleting else ""
+            raise AlreadyExists(f'{waiting}{served.resource} "{name}" already exists')
         return transaction.put(key, value)
 
     return operation
@@ -88,13 +86,12 @@ def update(served: Served, key: Key, body: Json, *, subresource: str) -> Operati
     """A PUT: the object becomes what was sent, as far as this endpoint owns it."""
 
     def operation(transaction: Transaction) -> Record:
-        current = _existing(transaction, served, key)
         said = _said(served, body)
-        if (said.name or key.name) != key.name:
+        if said.name != key.name:
             raise BadRequest(f"the name of the object ({said.name}) does not match the name on the URL ({key.name})")
-        if not said.resource_version and served.group:
-            message = "Invalid value: 0: must be specified for an update"
-            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+        current = _existing(transaction, served, key)
+        if said.uid and said.uid != current.metadata.uid:
+            raise _conflict(served, key, _other("UID", said.uid, current.metadata.uid))
         return _replace(transaction, served, key, current, body, subresource)
 
     return operation
@@ -116,10 +113,23 @@ def patch(served: Served, key: Key, change: Callable[[Json], Json], *, subresour
     return operation
 
 
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+
+
 def delete(
-    served: Served, key: Key, *, now: datetime, uid: str = "", revision: str = ""
+    served: Served,
+    key: Key,
+    *,
+    now: datetime,
+    uid: str | None = None,
+    revision: str | None = None,
+    propagation: str = "",
 ) -> Operation[tuple[Record, bool]]:
-    """The record, and whether it is gone; with finalizers left it only starts to go."""
+    """The record, and whether it is gone; with finalizers left it only starts to go.
+
+    What `propagation` says of its dependents is noted as a finalizer, which the collector takes off when it is done.
+    """
 
     def operation(transaction: Transaction) -> tuple[Record, bool]:
         current = _existing(transaction, served, key)
@@ -127,47 +137,66 @@ def delete(
             (uid, current.metadata.uid, "UID"),
             (revision, current.metadata.resource_version, "ResourceVersion"),
         ):
-            if given and given != actual:
-                raise Conflict(f"Precondition failed: {what} in precondition: {given}, {what} in object meta: {actual}")
+            if given is not None and given != actual:
+                raise _conflict(served, key, _other(what, given, actual))
         value = current.object()
-        if not _held(served, value):
-            return transaction.delete(key, value), True
-        if current.metadata.deleting:
-            return current, False
         metadata = value["metadata"]
-        value["metadata"] = metadata | {
-            "generation": metadata.get("generation", 0) + 1,
-            "deletionTimestamp": timestamp(now),
-            "deletionGracePeriodSeconds": 0,
-        }
+        finalizers = _propagated(metadata.get("finalizers", []), propagation)
+        asked_before = current.metadata.deleting and finalizers == list(current.metadata.finalizers)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        else:
+            metadata.pop("finalizers", None)
+        if not _held(served, value):
+            return transaction.delete(key), True
+        if asked_before:
+            return current, False
+        if not current.metadata.deleting:
+            value["metadata"] = metadata | {
+                "generation": metadata.get("generation", 0) + 1,
+                "deletionTimestamp": timestamp(now),
+                "deletionGracePeriodSeconds": 0,
+            }
         if served.kind == "Namespace":
-            value["status"] = {"phase": "Terminating"}
+            value["status"] = value.get("status", {}) | {"phase": "Terminating"}
         return transaction.put(key, value), False
 
     return operation
+
+
+def _propagated(finalizers: list[str], propagation: str) -> list[str]:
+    """The finalizers of an object to delete; one that an earlier delete or its author set stays unless one is named."""
+    if not propagation:
+        return finalizers
+    others = [finalizer for finalizer in finalizers if finalizer not in (ORPHAN, FOREGROUND)]
+    return others + {"Orphan": [ORPHAN], "Foreground": [FOREGROUND]}.get(propagation, [])
 
 
 def _replace(
     transaction: Transaction, served: Served, key: Key, current: Record, body: Json, subresource: str
 ) -> Record:
     said = _said(served, body)
-    if said.uid and said.uid != current.metadata.uid:
-        raise Conflict(
-            f"Precondition failed: UID in precondition: {said.uid}, UID in object meta: {current.metadata.uid}"
-        )
-    if said.resource_version and said.resource_version != current.metadata.resource_version:
-        raise Conflict(
-            f'Operation cannot be fulfilled on {served.resource} "{key.name}": the object has been modified; '
-            "please apply your changes to the latest version and try again"
-        )
+    _check_place(said, key.namespace)
+    if said.resource_version in (None, "", "0"):
+        if served.group:  # built-in kinds may be replaced as they are
+            message = "Invalid value: 0: must be specified for an update"
+            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+    elif said.resource_version != current.metadata.resource_version:
+        changed = "the object has been modified; please apply your changes to the latest version and try again"
+        raise _conflict(served, key, changed)
     before = current.object()
     metadata = before["metadata"]
     if subresource == "status":
         content = {k: v for k, v in before.items() if k != "status"} | _only(body, "status")
     else:
-        kept = _only(before, "status") if served.has_status else {}
-        content = {k: v for k, v in _with_type(served, body).items() if k != "status" or not served.has_status} | kept
-        metadata = {k: v for k, v in metadata.items() if k not in _WRITABLE} | _writable(said)
+        if said.uid and said.uid != current.metadata.uid:
+            message = f'Invalid value: "{said.uid}": field is immutable'
+            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.uid")])
+        kept = ["status"] if served.has_status else []
+        if served.kind == "Namespace" and subresource != "finalize":
+            kept.append("spec")  # it holds the namespace until it is empty
+        content = {k: v for k, v in _with_type(served, body).items() if k not in kept} | _only(before, *kept)
+        metadata = {k: v for k, v in metadata.items() if k not in _WRITABLE} | _writable(served, key.name, said)
     after = served.shaped(content | {"metadata": metadata})
     if current.metadata.deleting and subresource != "status":
         added = sorted(set(metadata.get("finalizers", ())) - set(current.metadata.finalizers))
@@ -175,23 +204,25 @@ def _replace(
             rule = "no new finalizers can be added if the object is being deleted"
             message = f"Forbidden: {rule}, found new finalizers {added}"
             raise _invalid(served, key.name, [Cause("FieldValueForbidden", message, "metadata.finalizers")])
-    if after == before:
+    if _same(after, before):
         return current
-    if _content(served, after) != _content(served, before):
+    if not _same(_content(served, after), _content(served, before)):
         after["metadata"] = after["metadata"] | {"generation": before["metadata"].get("generation", 0) + 1}
     _check(served, after)
     if current.metadata.deleting and not _held(served, after):
-        return transaction.delete(key, after)
+        transaction.delete(key)
+        return record_of(encode(after))
     return transaction.put(key, after)
 
 
 _WRITABLE = ("labels", "annotations", "finalizers", "ownerReferences")
 
 
-def _writable(said: _Metadata) -> Json:
+def _writable(served: Served, name: str, said: _Metadata) -> Json:
     """The metadata a client owns; what is empty is left out, as a server prints it."""
+    own = {"kubernetes.io/metadata.name": name} if served.kind == "Namespace" else {}
     given = {
-        "labels": said.labels,
+        "labels": {**(said.labels or {}), **own},
         "annotations": said.annotations,
         "ownerReferences": [_reference(owner) for owner in said.owner_references or ()],
         "finalizers": list(dict.fromkeys(said.finalizers or ())),
@@ -206,23 +237,42 @@ def _reference(owner: OwnerReference) -> Json:
 
 
 def _said(served: Served, body: Json) -> _Metadata:
-    if body.get("apiVersion", served.api_version) != served.api_version or body.get("kind", served.kind) != served.kind:
+    given = body if served.group else _with_type(served, body)  # only built-in kinds may leave their type out
+    version, kind = given.get("apiVersion"), given.get("kind")
+    if not kind:
+        raise BadRequest("Object 'Kind' is missing")
+    if version != served.api_version:
         raise BadRequest(
-            f"the object provided is {body.get('apiVersion')}/{body.get('kind')}, "
-            f"this endpoint takes {served.api_version}/{served.kind}"
+            f"the API version in the data ({version}) does not match the expected API version ({served.api_version})"
         )
+    if kind != served.kind:
+        cause = Cause("FieldValueInvalid", f'Invalid value: "{kind}": must be {served.kind}', "kind")
+        raise _invalid(served, "", [cause])
     try:
         return msgspec.convert(body.get("metadata") or {}, _Metadata)
     except msgspec.ValidationError as error:
         raise BadRequest(f"metadata of the {served.kind} cannot be read: {error}") from None
 
 
+def _check_place(said: _Metadata, namespace: str) -> None:
+    if namespace and (said.namespace or namespace) != namespace:
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+
+
 def _with_type(served: Served, body: Json) -> Json:
     return {"apiVersion": served.api_version, "kind": served.kind} | body
 
 
-def _only(value: Mapping[str, object], key: str) -> Json:
-    return {key: value[key]} if key in value else {}
+def _only(value: Mapping[str, object], *keys: str) -> Json:
+    return {key: value[key] for key in keys if key in value}
+
+
+_sorted = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _same(one: Json, other: Json) -> bool:
+    """Whether two objects are the same as JSON; Python alone would take true for 1."""
+    return one == other and _sorted(one) == _sorted(other)
 
 
 def _content(served: Served, value: Json) -> Json:
@@ -242,6 +292,14 @@ def _existing(transaction: Transaction, served: Served, key: Key) -> Record:
     if record is None:
         raise not_found(served, key.name)
     return record
+
+
+def _conflict(served: Served, key: Key, why: str) -> Conflict:
+    return Conflict(f'Operation cannot be fulfilled on {served.resource} "{key.name}": {why}')
+
+
+def _other(what: str, given: str, actual: str) -> str:
+    return f"the {what} in the precondition ({given}) does not match the {what} in record ({actual})"
 
 
 def not_found(served: Served, name: str) -> NotFound:
@@ -264,7 +322,7 @@ def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None
 
 def _check(served: Served, value: Json) -> None:
     metadata = value["metadata"]
-    causes = [*_metadata_violations(metadata), *served.violations(value)]
+    causes = [*_metadata_violations(served, metadata), *served.violations(value)]
     if causes:
         raise _invalid(served, metadata["name"], causes)
 
@@ -276,10 +334,12 @@ def _invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
     return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes)
 
 
-def _metadata_violations(metadata: Json) -> list[Cause]:
+def _metadata_violations(served: Served, metadata: Json) -> list[Cause]:
     causes = []
     name = metadata["name"]
-    if len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+    if served.kind == "Namespace" and not _DNS_LABEL.fullmatch(name):
+        causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 label of at most 63 characters"))
+    elif len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
     for label, value in metadata.get("labels", {}).items():
         if not _is_label_key(label):
@@ -295,9 +355,19 @@ def _metadata_violations(metadata: Json) -> list[Cause]:
                     annotation[:260], "metadata.annotations", "an annotation key: an optional DNS prefix, / and a name"
                 )
             )
+    for finalizer in metadata.get("finalizers", ()):
+        if not _is_label_key(finalizer):
+            causes.append(
+                _bad(finalizer[:260], "metadata.finalizers", "a finalizer: an optional DNS prefix, / and a name")
+            )
+    for owner in metadata.get("ownerReferences", ()):
+        causes += [_bad("", f"metadata.ownerReferences.{key}", "given") for key in _OWNER if not owner[key]]
     if sum(bool(owner.get("controller")) for owner in metadata.get("ownerReferences", ())) > 1:
         causes.append(_bad("true", "metadata.ownerReferences", "only one reference can have controller set to true"))
     return causes
+
+
+_OWNER = ("apiVersion", "kind", "name", "uid")
 
 
 def _bad(value: str, field: str, wanted: str) -> Cause:

@@ -5,20 +5,22 @@ import random
 import string
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 
-from datum_compute.embedded import registry
+from datum_compute.embedded import bodies, registry
+from datum_compute.embedded.pages import number, page_of
 from datum_compute.embedded.served import Served
-from datum_compute.embedded.store import Event, Key, Operation, Record, Store
-from datum_compute.kube import patches
-from datum_compute.kube.errors import ApiError, BadRequest, Gone, MethodNotAllowed, NotFound, UnsupportedMediaType
+from datum_compute.embedded.store import Event, Key, Operation, Record, Store, record_of
+from datum_compute.embedded.strictness import Strictness
+from datum_compute.kube.errors import ApiError, BadRequest, Gone, MethodNotAllowed, NotFound
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.clock import Clock
+
+T = TypeVar("T")
 
 _DEFAULT_WATCH_SECONDS = 1800
 _BACKLOG = 100_000  # events; a watcher that far behind is cut off and lists again
@@ -42,7 +44,7 @@ class Selection(Struct, frozen=True):
         return (
             (not self.namespace or key.namespace == self.namespace)
             and self.labels.matches(record.metadata.labels)
-            and self.fields.matches(key.namespace, key.name)
+            and self.fields.matches(key.namespace, key.name, record.object() if self.fields.needs_object else None)
         )
 
 
@@ -75,28 +77,32 @@ class PlaneServer:
             return await self._handle(call)
         except ApiError as error:
             return Answer(error.code, encode(error.status()))
+        except RecursionError:
+            too_deep = BadRequest("the body of the request is nested too deeply")
+            return Answer(too_deep.code, encode(too_deep.status()))
 
     async def _handle(self, call: Call) -> Answer:
-        target = self._target(call.path)
+        target = self.target(call.path)
         match call.method, bool(target.name), target.subresource:
             case "GET", True, "" | "status":
                 return Answer(200, self._get(target))
             case "GET", False, "":
                 return Answer(200, self._list(target, call.query))
             case "POST", False, "":
-                record = await self._submit(self._create(target, _json_object(call.body)))
-                return Answer(201, record.value)
+                body = bodies.object_of(call)
+                warnings = Strictness.asked(call.query).of_object(target.served, body)
+                record = await self._write(self._create(target, body), bodies.dry_run(call.query))
+                return Answer(201, record.value, warnings)
             case "PUT", True, "" | "status" as subresource:
-                operation = registry.update(
-                    target.served, self._key(target), _json_object(call.body), subresource=subresource
-                )
-                return Answer(200, (await self._submit(operation)).value)
+                body = bodies.object_of(call)
+                warnings = Strictness.asked(call.query).of_object(target.served, body)
+                operation = registry.update(target.served, self._key(target), body, subresource=subresource)
+                record = await self._write(operation, bodies.dry_run(call.query))
+                return Answer(200, record.value, warnings)
             case "PATCH", True, "" | "status" as subresource:
-                change = _patch(call)
-                operation = registry.patch(target.served, self._key(target), change, subresource=subresource)
-                return Answer(200, (await self._submit(operation)).value)
+                return await self._patch(target, call, subresource)
             case "DELETE", True, "":
-                return await self._delete(target, call.body)
+                return await self._delete(target, call)
         raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
 
     def _get(self, target: Target) -> bytes:
@@ -107,11 +113,29 @@ class PlaneServer:
 
     def _list(self, target: Target, query: dict[str, str]) -> bytes:
         served, selection = target.served, _selection(target, query)
-        scanned = self._store.scan(self.plane, served.resource, target.namespace)
-        items = [record.value for key, record in scanned if selection.has(key, record)]
+        page = page_of(self._store, self.plane, served.resource, target.namespace, query, selection.has)
         head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
-        meta = encode({"resourceVersion": str(self._store.revision)})
-        return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], meta, b",".join(items))
+        items = b",".join([record.value for record in page.records])
+        return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
+
+    async def _write(self, operation: Operation[T], dry: bool) -> T:
+        result: T = await self._submit((lambda transaction: transaction.rehearse(operation)) if dry else operation)
+        return result
+
+    async def _patch(self, target: Target, call: Call, subresource: str) -> Answer:
+        change, strictness = bodies.change_of(target.served, call), Strictness.asked(call.query)
+        warnings: tuple[str, ...] = ()
+
+        def examined(current: Json) -> Json:
+            nonlocal warnings
+            after = change(current)
+            if isinstance(after, dict):
+                warnings = strictness.of_patched(target.served, after)
+            return after
+
+        operation = registry.patch(target.served, self._key(target), examined, subresource=subresource)
+        record = await self._write(operation, bodies.dry_run(call.query))
+        return Answer(200, record.value, warnings)
 
     def _create(self, target: Target, body: Json) -> Operation[Record]:
         served = target.served
@@ -121,17 +145,17 @@ class PlaneServer:
             served, self.plane, target.namespace, body, now=self._clock.now(), suffix=_suffix(self._generator)
         )
 
-    async def _delete(self, target: Target, body: bytes) -> Answer:
-        options = _json_object(body) if body else {}
-        preconditions = options.get("preconditions") or {}
+    async def _delete(self, target: Target, call: Call) -> Answer:
+        options = bodies.delete_options(call)
         operation = registry.delete(
             target.served,
             self._key(target),
             now=self._clock.now(),
-            uid=preconditions.get("uid", ""),
-            revision=preconditions.get("resourceVersion", ""),
+            uid=options.uid,
+            revision=options.revision,
+            propagation=options.propagation,
         )
-        record, gone = await self._submit(operation)
+        record, gone = await self._write(operation, bodies.dry_run(call.query, options))
         if not gone:
             return Answer(200, record.value)
         details = {"name": target.name, "group": target.served.group, "kind": target.served.plural}
@@ -142,7 +166,7 @@ class PlaneServer:
     def _key(self, target: Target) -> Key:
         return Key(self.plane, target.served.resource, target.namespace, target.name)
 
-    def _target(self, path: str) -> Target:
+    def target(self, path: str) -> Target:
         """`/api/v1/...` or `/apis/group/version/...`, then `[namespaces/ns/]plural[/name[/subresource]]`."""
         match path.strip("/").split("/"):
             case ["api", version, *rest]:
@@ -167,17 +191,20 @@ class PlaneServer:
 
     @asynccontextmanager
     async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
-        target = self._target(call.path)
+        target = self.target(call.path)
         selection = _selection(target, call.query)
-        seconds = _number(call.query.get("timeoutSeconds"), "timeoutSeconds", _DEFAULT_WATCH_SECONDS)
-        watch = _Watch(selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
-        after = call.query.get("resourceVersion", "")
-        if after in ("", "0"):
+        seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or _DEFAULT_WATCH_SECONDS
+        watch = _Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
+        start = number(call.query.get("resourceVersion"), "resourceVersion", 0)
+        if start > self._store.revision:  # of another life of this server, or of another server
+            raise Gone(f"too large resource version: {start}, current: {self._store.revision}")
+        streamed = call.query.get("sendInitialEvents") == "true"
+        if not start or streamed:
             start = self._store.revision
             for key, record in self._store.scan(self.plane, target.served.resource, target.namespace):
                 watch.deliver(Event("ADDED", key, record, None))
-        else:
-            start = _number(after, "resourceVersion", 0)
+        if streamed:
+            watch.bookmark(start, {"k8s.io/initial-events-end": "true"})
         cancel = self._store.watch(self.plane, target.served.resource, start, watch.deliver)
         self._watches[id(watch)] = watch
         try:
@@ -196,7 +223,8 @@ class PlaneServer:
 class _Watch:
     """The events on their way to one watcher, already in wire form."""
 
-    def __init__(self, selection: Selection, *, bookmarks: bool) -> None:
+    def __init__(self, served: Served, selection: Selection, *, bookmarks: bool) -> None:
+        self._served = served
         self._selection = selection
         self._bookmarks = bookmarks
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -215,11 +243,13 @@ class _Watch:
         if now:
             self._queue.put_nowait(_line("MODIFIED" if before else "ADDED", event.record.value))
         elif before:
-            self._queue.put_nowait(_line("DELETED", event.record.value))
+            self._queue.put_nowait(_line("DELETED", _last(event).value))
 
-    def bookmark(self, revision: int) -> None:
+    def bookmark(self, revision: int, annotations: Json | None = None) -> None:
         if self._bookmarks and not self._cut:
-            body = encode({"metadata": {"resourceVersion": str(revision)}})
+            head = {"kind": self._served.kind, "apiVersion": self._served.api_version}
+            said = {"annotations": annotations} if annotations else {}
+            body = encode(head | {"metadata": {"resourceVersion": str(revision), **said}})
             self._queue.put_nowait(_line("BOOKMARK", body))
 
     async def lines(self, seconds: int) -> AsyncGenerator[bytes, None]:
@@ -232,13 +262,22 @@ class _Watch:
             end.cancel()
 
 
+def _last(event: Event) -> Record:
+    """What a watch tells of an object that is gone or no longer selected: its last state there, at this revision."""
+    if event.type == "DELETED" or event.previous is None:
+        return event.record
+    value = event.previous.object()
+    value["metadata"]["resourceVersion"] = event.record.metadata.resource_version
+    return record_of(encode(value))
+
+
 def _line(type_: str, value: bytes) -> bytes:
     return b'{"type":"%s","object":%s}' % (type_.encode(), value)
 
 
 def _selection(target: Target, query: dict[str, str]) -> Selection:
     name = [("metadata.name", True, target.name)] if target.name else []
-    fields = FieldSelector.parse(query.get("fieldSelector", ""))
+    fields = FieldSelector.parse(query.get("fieldSelector", ""), target.served.selectable)
     return Selection(
         target.namespace,
         LabelSelector.parse(query.get("labelSelector", "")),
@@ -246,50 +285,10 @@ def _selection(target: Target, query: dict[str, str]) -> Selection:
     )
 
 
-def _patch(call: Call) -> Callable[[Json], Json]:
-    match call.content_type:
-        case patches.MERGE:
-            change = _json_object(call.body)
-            return lambda current: patches.merge(current, change)
-        case patches.JSON:
-            operations = _json(call.body)
-            if not isinstance(operations, list):
-                raise BadRequest("a JSON patch is a list of operations")
-            return lambda current: patches.apply_json_patch(current, operations)
-    raise UnsupportedMediaType(
-        "the body of the request was in an unknown format - "
-        f"accepted media types include: {patches.JSON}, {patches.MERGE}"
-    )
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"the body of the request is not JSON: {error}") from None
-
-
-def _json_object(body: bytes) -> Json:
-    value = _json(body)
-    if not isinstance(value, dict):
-        raise BadRequest("the body of the request is not a JSON object")
-    return value
-
-
-def _number(text: str | None, name: str, default: int) -> int:
-    if not text:
-        return default
-    if not text.isdecimal():
-        raise BadRequest(f"{name} is {text!r}; it must be a number")
-    return int(text)
-
-
 def _suffix(generator: random.Random) -> str:
     return "".join(generator.choices(string.ascii_lowercase + string.digits, k=5))
 
 
 def _new_namespace(body: Json) -> Json:
-    """A namespace starts active, named by its own label, and held until it is empty."""
-    metadata = body.get("metadata") or {}
-    labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata.get("name", "")}
-    return body | {"metadata": metadata | {"labels": labels}, "spec": {"finalizers": ["kubernetes"]}}
+    """A namespace starts held until it is empty."""
+    return body | {"spec": {"finalizers": ["kubernetes"]}}

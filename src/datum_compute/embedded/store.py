@@ -1,7 +1,8 @@
 """The state of all planes in memory, changed only through the log. Entry points: `Store.apply`, `Store.watch`.
 
 A write is one plain function: check, append, commit, then publish. Nothing is visible, and nobody gets an answer,
-before the log has committed.
+before the log has committed. The two halves may run in different threads: `commit` in the one that owns the log,
+`publish` and everything that reads in the other, each batch in the order of its commit.
 """
 
 import hashlib
@@ -59,13 +60,15 @@ class Event(Struct, frozen=True):
 class Uids(Protocol):
     """Where uids come from. `loaded` tells of every creation found in the log."""
 
-    def assign(self, key: Key) -> str: ...
+    def assign(self, key: Key, uncommitted: int) -> str:
+        """`uncommitted` is how often the same batch has created the key already."""
+        ...
 
     def loaded(self, key: Key) -> None: ...
 
 
 class RandomUids:
-    def assign(self, key: Key) -> str:
+    def assign(self, key: Key, uncommitted: int) -> str:
         return str(uuid.uuid4())
 
     def loaded(self, key: Key) -> None:
@@ -81,8 +84,8 @@ class CountedUids:
     def loaded(self, key: Key) -> None:
         self._incarnations[key] = self._incarnations.get(key, 0) + 1
 
-    def assign(self, key: Key) -> str:
-        incarnation = self._incarnations.get(key, 0) + 1
+    def assign(self, key: Key, uncommitted: int) -> str:
+        incarnation = self._incarnations.get(key, 0) + uncommitted + 1
         text = "\0".join((key.plane, key.resource, key.namespace, key.name, str(incarnation)))
         return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
 
@@ -106,30 +109,54 @@ class _Table:
         if len(self.history) > HISTORY:
             self.floor = self.history.popleft().revision
 
+    def records_at(self, revision: int) -> dict[tuple[str, str], Record]:
+        """The past, by undoing what came after it."""
+        if revision < self.floor:
+            raise Gone(f"too old resource version: {revision} ({self.floor})")
+        records = dict(self.records)
+        for event in reversed(self.history):
+            if event.revision <= revision:
+                break
+            place = (event.key.namespace, event.key.name)
+            if event.previous is None:
+                records.pop(place, None)
+            else:
+                records[place] = event.previous
+        return records
+
+
+class Committed(Struct, frozen=True):
+    """What became of a batch: one outcome an operation, and what there is to publish."""
+
+    outcomes: list[Any | ApiError]
+    events: list[Event]
+
 
 class Store:
     def __init__(self, log: Log, uids: Uids) -> None:
         self._log = log
         self.uids = uids
-        self.revision = 0
+        self.revision = 0  # of what is published
         self._tables: dict[tuple[str, str], _Table] = {}
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
         self._watch_ids = 0
         for row in log.rows():
             self._publish(_event(row))
+        self._ahead = _Ahead(self)
 
     def get(self, key: Key) -> Record | None:
         table = self._tables.get((key.plane, key.resource))
         return table.records.get((key.namespace, key.name)) if table else None
 
-    def scan(self, plane: str, resource: str, namespace: str = "") -> list[tuple[Key, Record]]:
-        """All objects of a kind in order of namespace and name."""
+    def scan(self, plane: str, resource: str, namespace: str = "", at: int | None = None) -> list[tuple[Key, Record]]:
+        """All objects of a kind in order of namespace and name, as they are or as they were at a revision."""
         table = self._tables.get((plane, resource))
         if table is None:
             return []
+        records = table.records if at is None or at >= self.revision else table.records_at(at)
         return [
             (Key(plane, resource, *place), record)
-            for place, record in sorted(table.records.items(), key=lambda item: item[0])
+            for place, record in sorted(records.items(), key=lambda item: item[0])
             if not namespace or place[0] == namespace
         ]
 
@@ -141,7 +168,16 @@ class Store:
 
         An operation that raises an `ApiError` changes nothing, and its error is its outcome.
         """
-        transaction = Transaction(self)
+        committed = self.commit(batch)
+        self.publish(committed)
+        return committed.outcomes
+
+    def commit(self, batch: Sequence["Operation[Any]"]) -> Committed:
+        """The first half of `apply`: when it returns, the log holds what the batch did; when it raises, nothing of it.
+
+        Only ever called by one thread at a time.
+        """
+        transaction = Transaction(self._ahead)
         outcomes: list[Any | ApiError] = []
         for operation in batch:
             try:
@@ -152,9 +188,13 @@ class Store:
                 outcomes.append(error)
         if transaction.events:
             self._log.append([_row(event) for event in transaction.events])
-            for event in transaction.events:
-                self._publish(event)
-        return outcomes
+            self._ahead.committed(transaction.events)
+        return Committed(outcomes, transaction.events)
+
+    def publish(self, committed: Committed) -> None:
+        """The second half: readers see the batch, watchers are told."""
+        for event in committed.events:
+            self._publish(event)
 
     def watch(self, plane: str, resource: str, after: int, deliver: Callable[[Event], None]) -> Callable[[], None]:
         """Delivers every event after a revision, past ones at once; the returned function ends it."""
@@ -188,13 +228,45 @@ class Store:
             deliver(event)
 
 
+class _Ahead:
+    """The committed state, as only the committing thread sees it: what is published, and what will be.
+
+    A key that is not noted here is published. The publishing thread stores a record before it moves the revision, and a
+    note is dropped only once the revision has passed it, so looking here first and there second never finds the past.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.uids = store.uids
+        self.revision = store.revision
+        self._store = store
+        self._latest: dict[Key, Event] = {}
+        self._unpublished: deque[Event] = deque()
+
+    def get(self, key: Key) -> Record | None:
+        event = self._latest.get(key)
+        if event is not None:
+            return None if event.type == "DELETED" else event.record
+        return self._store.get(key)
+
+    def committed(self, events: Sequence[Event]) -> None:
+        published = self._store.revision
+        while self._unpublished and self._unpublished[0].revision <= published:
+            event = self._unpublished.popleft()
+            if self._latest[event.key] is event:
+                del self._latest[event.key]
+        self._unpublished.extend(events)
+        self._latest |= {event.key: event for event in events}
+        self.revision = events[-1].revision
+
+
 class Transaction:
     """What one operation may read and change; it sees the uncommitted work of the batch before it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: _Ahead) -> None:
         self._store = store
         self.events: list[Event] = []
         self._kept = 0
+        self._rehearsing = False
         self._pending: dict[Key, Record | None] = {}
         self._own: dict[Key, Record | None] = {}
 
@@ -211,14 +283,18 @@ class Transaction:
         self._own[key] = record
         return record
 
-    def delete(self, key: Key, value: Json) -> Record:
-        record = self._record(value)
-        self.events.append(Event("DELETED", key, record, self.get(key)))
+    def delete(self, key: Key) -> Record:
+        """Removes an object that exists; what is left of it is its last state, at the revision of the delete."""
+        previous = self.get(key)
+        assert previous is not None
+        record = self._record(previous.object())
+        self.events.append(Event("DELETED", key, record, previous))
         self._own[key] = None
         return record
 
     def new_uid(self, key: Key) -> str:
-        return self._store.uids.assign(key)
+        uncommitted = sum(event.type == "ADDED" and event.key == key for event in self.events)
+        return self._store.uids.assign(key, uncommitted)
 
     def keep(self) -> None:
         self._pending |= self._own
@@ -229,7 +305,18 @@ class Transaction:
         del self.events[self._kept :]
         self._own = {}
 
+    def rehearse(self, operation: "Operation[T]") -> T:
+        """The outcome of an operation, errors included, without its effect; what it made keeps the revision it had."""
+        self._rehearsing = True
+        try:
+            return operation(self)
+        finally:
+            self._rehearsing = False
+            self.discard()
+
     def _record(self, value: Json) -> Record:
+        if self._rehearsing:
+            return record_of(encode(value))
         revision = self._store.revision + len(self.events) + 1
         stamped = value | {"metadata": value["metadata"] | {"resourceVersion": str(revision)}}
         return record_of(encode(stamped))

@@ -4,7 +4,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.external import PROPAGATION_POLICY, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.names import policy_name
-from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.kube.meta import Json, decode, encode, plain
 
 
 def city_policy(namespace: str, city: str) -> Json:
@@ -28,4 +28,10 @@ def routes(policy: PropagationPolicy, city: str) -> bool:
         (selector.api_version, selector.kind, selector.name, selector.label_selector)
         for selector in wanted.spec.resource_selectors
     ]
-    return selected == asked and policy.spec.placement == wanted.spec.placement
+    return selected == asked and policy.spec.placement == wanted.spec.placement and not _narrowed(policy)
+
+
+def _narrowed(policy: PropagationPolicy) -> bool:
+    """Whether clusters are also chosen by name or field, which no server fills in by itself."""
+    affinity = plain(policy.spec_json)["placement"]["clusterAffinity"]
+    return any(value for key, value in affinity.items() if key != "labelSelector")

@@ -1,5 +1,7 @@
 """The roles that planes play. Entry points: the constants."""
 
+ROOT = "root"
 PROJECT = "project"
 HUB = "hub"
 CELL = "cell"
+CLAIMS = "claims"  # a project plane as a cell sees it: where quota is asked for

@@ -7,13 +7,14 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from datum_compute.kube.errors import ApiError, from_status
+from datum_compute.kube.errors import ApiError, ServerError, from_status
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, decode, encode
 from datum_compute.kube.patches import JSON, MERGE
 from datum_compute.kube.transport import Answer, Call, Transport
 
 T = TypeVar("T", bound=KubeObject)
+D = TypeVar("D")
 
 
 class ListMeta(Struct, frozen=True, rename="camel"):
@@ -57,12 +58,12 @@ class Client:
         self._transport = transport
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return decode(await self._send(Call("GET", kind.path(namespace, name))), kind.type)
+        return self._decoded(await self._send(Call("GET", kind.path(namespace, name))), kind.type)
 
     async def list(self, kind: Kind[T], namespace: str = "", selector: str = "") -> Listing[T]:
         query = {"labelSelector": selector} if selector else {}
-        body = decode(await self._send(Call("GET", kind.path(namespace), query)), _ListBody)
-        return Listing([decode(item, kind.type) for item in body.items], body.metadata.resource_version)
+        body = self._decoded(await self._send(Call("GET", kind.path(namespace), query)), _ListBody)
+        return Listing([self._decoded(item, kind.type) for item in body.items], body.metadata.resource_version)
 
     @asynccontextmanager
     async def watch(
@@ -87,25 +88,25 @@ class Client:
 
     async def _events(self, kind: Kind[T], lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
         async for line in lines:
-            body = decode(line, _EventBody)
+            body = self._decoded(line, _EventBody)
             match body.type:
                 case "ERROR":
-                    status = decode(body.object, dict)
+                    status = self._decoded(body.object, dict)
                     raise from_status(int(status.get("code", 500)), bytes(body.object), self.plane)
                 case "BOOKMARK":
-                    yield WatchEvent("BOOKMARK", decode(body.object, _OnlyMeta).metadata.resource_version)
+                    yield WatchEvent("BOOKMARK", self._decoded(body.object, _OnlyMeta).metadata.resource_version)
                 case type_:
-                    object_ = decode(body.object, kind.type)
+                    object_ = self._decoded(body.object, kind.type)
                     yield WatchEvent(type_, object_.metadata.resource_version, object_)
 
     async def create(self, kind: Kind[T], body: Json) -> T:
         namespace = str(body["metadata"].get("namespace", ""))
-        return decode(await self._send(Call("POST", kind.path(namespace), body=encode(body))), kind.type)
+        return self._decoded(await self._send(Call("POST", kind.path(namespace), body=encode(body))), kind.type)
 
     async def replace(self, kind: Kind[T], body: Json, subresource: str = "") -> T:
         metadata = body["metadata"]
         path = kind.path(str(metadata.get("namespace", "")), str(metadata["name"]), subresource)
-        return decode(await self._send(Call("PUT", path, body=encode(body))), kind.type)
+        return self._decoded(await self._send(Call("PUT", path, body=encode(body))), kind.type)
 
     async def replace_status(self, kind: Kind[T], seen: T, status: Json) -> T:
         """Replaces the whole status of the object as it was seen; `Conflict` when it has changed since."""
@@ -116,13 +117,13 @@ class Client:
 
     async def merge_patch(self, kind: Kind[T], name: str, namespace: str, patch: Json, subresource: str = "") -> T:
         call = Call("PATCH", kind.path(namespace, name, subresource), body=encode(patch), content_type=MERGE)
-        return decode(await self._send(call), kind.type)
+        return self._decoded(await self._send(call), kind.type)
 
     async def json_patch(
         self, kind: Kind[T], name: str, namespace: str, operations: Sequence[Json], subresource: str = ""
     ) -> T:
         call = Call("PATCH", kind.path(namespace, name, subresource), body=encode(operations), content_type=JSON)
-        return decode(await self._send(call), kind.type)
+        return self._decoded(await self._send(call), kind.type)
 
     async def delete(self, kind: Kind[T], name: str, namespace: str = "", *, uid: str = "") -> T | None:
         """The object as it waits for its finalizers, or None when it is gone at once."""
@@ -130,10 +131,16 @@ class Client:
         if uid:
             options["preconditions"] = {"uid": uid}
         answer = await self._send(Call("DELETE", kind.path(namespace, name), body=encode(options)))
-        waiting = decode(answer, _DeleteAnswer)
+        waiting = self._decoded(answer, _DeleteAnswer)
         if waiting.kind == "Status" or waiting.metadata.deletion_timestamp is None:
             return None
-        return decode(answer, kind.type)
+        return self._decoded(answer, kind.type)
+
+    def _decoded(self, data: bytes | Raw, type_: type[D]) -> D:
+        try:
+            return decode(data, type_)
+        except msgspec.MsgspecError as error:
+            raise ServerError(f"the server's answer makes no sense: {error}", plane=self.plane) from None
 
     async def _send(self, call: Call) -> bytes:
         try:

@@ -108,6 +108,12 @@ class Gone(ApiError):
     code, reason, retryable = 410, "Expired", True
 
 
+class TooLarge(ApiError):
+    """The request is larger than the server reads."""
+
+    code, reason = 413, "RequestEntityTooLarge"
+
+
 class UnsupportedMediaType(ApiError):
     code, reason = 415, "UnsupportedMediaType"
 
@@ -145,7 +151,7 @@ class Timeout(ApiError):
 _BY_REASON: dict[str, type[ApiError]] = {
     kind.reason: kind
     for kind in (
-        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, AlreadyExists, Conflict, Gone,
+        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, AlreadyExists, Conflict, Gone, TooLarge,
         UnsupportedMediaType, Invalid, TooManyRequests, ServerError, Unavailable, Timeout,
     )
 }  # fmt: skip

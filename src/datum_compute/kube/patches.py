@@ -1,4 +1,6 @@
-"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `apply_json_patch`."""
+"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `apply_json_patch`,
+`strategic`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from datum_compute.kube.meta import Json
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -22,6 +25,44 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             result[key] = merge(result.get(key), value)
     return result
+
+
+def strategic(target: Any, patch: Any) -> Any:
+    """A strategic merge patch of a kind whose only lists that merge are those of metadata, as with a ConfigMap."""
+    if not isinstance(patch, dict):
+        return patch
+    if patch.get("$patch") in ("replace", "delete"):
+        return {key: value for key, value in patch.items() if key != "$patch"} if patch["$patch"] == "replace" else {}
+    result = dict(target) if isinstance(target, dict) else {}
+    if isinstance(patch.get("$retainKeys"), list):
+        result = {key: value for key, value in result.items() if key in patch["$retainKeys"]}
+    for key, value in patch.items():
+        directive, _, field = key.partition("/")
+        if directive == "$deleteFromPrimitiveList":
+            result[field] = [item for item in result.get(field) or () if item not in value]
+        elif key.startswith("$"):
+            continue  # an order of elements; here none matters
+        elif value is None:
+            result.pop(key, None)
+        elif key == "finalizers":
+            result[key] = list(dict.fromkeys([*(result.get(key) or ()), *value]))
+        elif key == "ownerReferences":
+            result[key] = _merged_by(result.get(key) or (), value, "uid")
+        else:
+            result[key] = strategic(result.get(key), value)
+    return result
+
+
+def _merged_by(items: Sequence[Json], patches: Sequence[Json], key: str) -> list[Json]:
+    by_key = {item[key]: item for item in items}
+    for patch in patches:
+        if not isinstance(patch, dict) or key not in patch:
+            raise BadRequest(f'an element of the patch does not say which it is: it has no "{key}"')
+        if patch.get("$patch") == "delete":
+            by_key.pop(patch[key], None)
+        else:
+            by_key[patch[key]] = strategic(by_key.get(patch[key]), patch)
+    return list(by_key.values())
 
 
 def apply_json_patch(target: Any, operations: Sequence[Json]) -> Any:

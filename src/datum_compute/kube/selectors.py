@@ -89,20 +89,42 @@ def _requirement(term: re.Match[str]) -> Requirement:
 
 
 class FieldSelector(Struct, frozen=True):
-    """Only the two fields every kind serves."""
+    """The two fields every kind serves, and those a kind declares as selectable."""
 
     terms: tuple[tuple[str, bool, str], ...] = ()  # field, must be equal, value
 
     @classmethod
-    def parse(cls, text: str) -> "FieldSelector":
+    def parse(cls, text: str, selectable: Sequence[str] = ()) -> "FieldSelector":
+        known = (*_METADATA, *selectable)
         terms = []
         for term in filter(None, text.split(",")):
             field, operator, value = re.split(r"(==|!=|=)", term, maxsplit=1) if "=" in term else (term, "", "")
-            if not operator or field not in ("metadata.name", "metadata.namespace"):
-                raise BadRequest(f'field label not supported: "{field}"; use metadata.name or metadata.namespace')
+            if not operator or field not in known:
+                choice = f"{', '.join(known[:-1])} or {known[-1]}"
+                raise BadRequest(f'field label not supported: "{field}"; use {choice}')
             terms.append((field, operator != "!=", value))
         return cls(tuple(terms))
 
-    def matches(self, namespace: str, name: str) -> bool:
+    @property
+    def needs_object(self) -> bool:
+        return any(field not in _METADATA for field, _, _ in self.terms)
+
+    def matches(self, namespace: str, name: str, object_: Mapping[str, object] | None = None) -> bool:
+        """`object_` is looked at only where `needs_object` says so."""
         actual = {"metadata.name": name, "metadata.namespace": namespace}
-        return all((actual[field] == value) == equal for field, equal, value in self.terms)
+        return all(
+            ((actual[field] if field in actual else _text_at(object_, field)) == value) == equal
+            for field, equal, value in self.terms
+        )
+
+
+_METADATA = ("metadata.name", "metadata.namespace")
+
+
+def _text_at(value: object, path: str) -> str:
+    """A field as selectors compare it: text; "" when it is not there."""
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (str, int)) else ""

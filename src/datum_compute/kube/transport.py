@@ -23,6 +23,7 @@ class Call(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     code: int
     body: bytes
+    warnings: tuple[str, ...] = ()  # for the person who asked; no program acts on them
 
 
 class Transport(Protocol):

@@ -5,17 +5,24 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datum_compute.api.external import CLUSTER, LOCATION_BINDING
+from datum_compute.api.external import CLUSTER, NETWORK
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.services import PROJECT as PROJECT_KIND
+from datum_compute.api.services import READY, SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.propagation import NamespacePropagation, Propagation
-from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists
-from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json
-from datum_compute.kube.transport import InProcess
+from datum_compute.kube.transport import InProcess, Transport
+from datum_compute.operator.discovery import ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers
+from datum_compute.platform.entitlement import EntitlementController
+from datum_compute.platform.projects import ProjectController
+from datum_compute.platform.quota import QuotaBroker
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.fleet import Fleet
@@ -23,6 +30,7 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.writes import Writes
 
+ROOT_PLANE = "root"
 HUB_PLANE = "hub"
 
 
@@ -35,6 +43,7 @@ class Federation:
         *,
         projects: Iterable[str],
         cities: Mapping[str, str],
+        limits: Mapping[str, int],
         clock: Clock,
         generator: random.Random,
         behaviour: Behaviour,
@@ -43,50 +52,66 @@ class Federation:
         self.projects = tuple(projects)
         self.cities = dict(cities)
         self.writes = Writes()
+        self._generator = generator
         fleet = Fleet()
         self.provider = SimulatedProvider(fleet, clock, behaviour)
         self.manager = Manager(
             fleet,
             [
-                *management_controllers(fleet, clock),
-                *cell_controllers(fleet, clock),
+                ProjectController(fleet, clock, self._open_project),
+                ProjectDiscovery(fleet, self._project_plane),
+                EntitlementController(fleet, clock, cities=tuple(self.cities), limits=limits),
+                QuotaBroker(fleet, clock),
+                *management_controllers(fleet, clock, HUB_PLANE),
+                *cell_controllers(fleet, clock, lambda cell: cell.name),
                 self.provider,
                 NamespacePropagation(fleet, HUB_PLANE),
                 Propagation(fleet, HUB_PLANE),
             ],
         )
-        roles = {HUB_PLANE: HUB} | dict.fromkeys(self.cities.values(), CELL) | dict.fromkeys(self.projects, PROJECT)
-        for name, role in roles.items():
-            transport = InProcess(engine.serve(name, role))
-            fleet.add(Plane(name, role, transport, writes=self.writes, generator=generator))
+        for name, role in {ROOT_PLANE: ROOT, HUB_PLANE: HUB, **dict.fromkeys(self.cities.values(), CELL)}.items():
+            fleet.add(self._plane(name, role))
 
     def client(self, plane: str) -> Client:
         return self.engine.client(plane)
+
+    def transport(self, plane: str, role: str) -> Transport:
+        """How the controllers reach a plane; tests put faults here."""
+        return InProcess(self.engine.serve(plane, role))
+
+    def _plane(self, name: str, role: str, also: Iterable[str] = ()) -> Plane:
+        transport = self.transport(name, role)
+        return Plane(name, role, transport, writes=self.writes, generator=self._generator, also=also)
+
+    def _project_plane(self, name: str) -> Plane:
+        return self._plane(name, PROJECT, also=[CLAIMS])
+
+    def _open_project(self, name: str) -> Client:
+        self.engine.serve(name, PROJECT)
+        return self.client(name)
 
     async def seed(self) -> None:
         """What must exist before anybody asks for anything; doing it again changes nothing."""
         for city, cell in self.cities.items():
             await _ensure(self.client(HUB_PLANE), CLUSTER, CLUSTER.body(cell, labels={TOPOLOGY_CITY: city}))
         for project in self.projects:
-            await _ensure(self.client(project), NAMESPACE, NAMESPACE.body("default"))
-            for city in self.cities:
-                await _ensure(self.client(project), LOCATION_BINDING, _location(city))
+            await _ensure(self.client(ROOT_PLANE), PROJECT_KIND, PROJECT_KIND.body(project) | {"spec": {}})
+
+    async def prepare(self, project: str) -> None:
+        """Asks for compute in a project that is Ready, and gives it the network that workloads use by default."""
+        client = self.client(project)
+        entitlement = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
+        await _ensure(client, SERVICE_ENTITLEMENT, entitlement)
+        await _ensure(client, NETWORK, NETWORK.body("default", "default") | {"spec": {"ipam": {"mode": "Auto"}}})
+
+    async def is_ready(self, project: str) -> bool:
+        found = await self.client(ROOT_PLANE).get(PROJECT_KIND, project)
+        return found.status is not None and conditions.is_true(found.status.conditions, READY)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.engine.run(), name="engine")
             tasks.create_task(self.manager.run(), name="manager")
-
-
-def _location(city: str) -> Json:
-    name = city.lower()
-    spec = {
-        "locationRef": {"name": name},
-        "locationClassName": "datum-managed",
-        "displayName": city,
-        "topology": {TOPOLOGY_CITY: city},
-    }
-    return LOCATION_BINDING.body(name) | {"spec": spec}
 
 
 async def _ensure(client: Client, kind: Kind[Any], body: Json) -> None:

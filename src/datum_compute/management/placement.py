@@ -1,7 +1,7 @@
 """Which deployments a workload asks for. Entry point: `wanted`."""
 
 from collections.abc import Collection, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Raw, Struct
 
@@ -30,7 +30,9 @@ def offered_cities(bindings: Iterable[LocationBinding]) -> list[str]:
 
 def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list[Wanted]:
     """One entry for each placement and city of the spec, in its order; a pair named twice counts once."""
-    by_place = {(found.spec.placement_name, found.spec.city_code): found for found in existing}
+    # Of two for one place the older stays, because it is the one that serves.
+    by_age = sorted(existing, key=_created, reverse=True)
+    by_place = {(found.spec.placement_name, found.spec.city_code): found for found in by_age}
     uid = workload.metadata.uid
     entries: dict[tuple[str, str], Wanted] = {}
     for placement in workload.spec.placements:
@@ -46,6 +48,10 @@ def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list
             }
             entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), found)
     return list(entries.values())
+
+
+def _created(deployment: WorkloadDeployment) -> tuple[datetime, str]:
+    return deployment.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), deployment.name
 
 
 def _template(workload: Workload, existing: WorkloadDeployment | None) -> Raw | Json:

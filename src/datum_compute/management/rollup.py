@@ -23,9 +23,9 @@ _ANSWERS_FOR_THE_TEMPLATE = ("currentReplicas", "updatedReplicas")
 
 
 class Unoffered(Struct, frozen=True):
-    """A city that the spec asks for, no location offers, and no deployment exists for."""
+    """A city that the spec asks for and no location offers (any more)."""
 
-    name: str  # of the deployment it would be
+    name: str  # of the deployment it has or would have
     placement: str
     message: str
 

@@ -17,7 +17,7 @@ from datum_compute.runtime.controller import Source, controller_of, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request, Unfinished
+from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.writes import Writer
 
 BY_WORKLOAD = "by-workload"
@@ -35,7 +35,7 @@ class WorkloadController:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(PROJECT, WORKLOAD, itself),
-            Source(PROJECT, WORKLOAD_DEPLOYMENT, controller_of(WORKLOAD), {BY_WORKLOAD: _workload_uid}),
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, _workload_of, {BY_WORKLOAD: _workload_uid}),
             Source(PROJECT, LOCATION_BINDING, _every_workload),
         )
 
@@ -54,7 +54,7 @@ class WorkloadController:
         await self._remove_orphans(write, existing, entries)
 
         cities = offered_cities(plane.informer(LOCATION_BINDING).all())
-        unoffered = [_unoffered(entry, cities) for entry in entries if not entry.existing and entry.city not in cities]
+        unoffered = [_unoffered(entry, cities) for entry in entries if entry.city not in cities]
         clashes = [
             await self._upsert(plane, write, workload, entry)
             for entry in entries
@@ -128,6 +128,13 @@ def _unoffered(entry: Wanted, cities: Sequence[str]) -> Unoffered:
 
 def _workload_uid(deployment: WorkloadDeployment) -> Iterable[str]:
     return (deployment.spec.workload_ref.uid,)
+
+
+def _workload_of(plane: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:
+    yield from controller_of(WORKLOAD)(plane, change)
+    name = change.object.spec.workload_ref.name
+    if change.object.metadata.controller is None and name:  # made by hand: nothing else says where it belongs
+        yield Request(plane.name, change.object.namespace, name)
 
 
 def _every_workload(plane: Plane, change: Change[LocationBinding]) -> Iterable[Request]:

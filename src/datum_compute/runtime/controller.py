@@ -20,7 +20,8 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 
 T = TypeVar("T", bound=KubeObject)
 
-WORKERS = 8
+WORKERS = 64
+PER_PLANE = 8
 _SOON = 0.01  # after a conflict: the newer object is already on its way
 _SOON_AT_MOST = 1.0
 
@@ -77,9 +78,9 @@ class Controller:
         self._reconciler = reconciler
         self._fleet = fleet
         self._workers = workers
-        self._queue: WorkQueue[Request] = WorkQueue()
+        self._queue: WorkQueue[Request] = WorkQueue(lambda request: request.plane, PER_PLANE)
         self._conflicts: dict[Request, int] = {}
-        self._failed_on: dict[str, dict[Request, None]] = {}
+        self._failed_on: dict[Request, str] = {}  # the plane that did not do as it was asked
         self._missed: dict[str, dict[Request, None]] = {}  # by the plane that was not engaged
         self._subscriptions: dict[str, list[Callable[[], None]]] = {}
         fleet.join(self)
@@ -88,7 +89,7 @@ class Controller:
 
     def prepare(self, plane: Plane) -> None:
         for source in self._reconciler.sources():
-            if source.role == plane.role:
+            if source.role in plane.roles:
                 informer = plane.informer(source.kind)
                 for name, values in source.indexes.items():
                     informer.index(name, values)
@@ -96,17 +97,21 @@ class Controller:
     def engaged(self, plane: Plane) -> None:
         ends = self._subscriptions.setdefault(plane.name, [])
         for source in self._reconciler.sources():
-            if source.role == plane.role and source.map is not None:
+            if source.role in plane.roles and source.map is not None:
                 ends.append(plane.informer(source.kind).subscribe(self._handler(plane, source.map)))
         plane.on_return(lambda: self._returned(plane.name))
-        self._returned(plane.name)
-        self._returned(plane.role)
+        for name in (plane.name, *plane.roles):
+            self._returned(name)
         for request in self._missed.pop(plane.name, {}):
             self._queue.add(request, initial=True)
 
     def disengaged(self, plane: Plane) -> None:
         for end in self._subscriptions.pop(plane.name, []):
             end()
+        self._queue.drop(plane.name)
+        for memory in (self._failed_on, self._conflicts):
+            for request in [request for request in memory if request.plane == plane.name]:
+                del memory[request]
 
     def _handler(
         self, plane: Plane, map_: Callable[[Plane, Change[T]], Iterable[Request | Drop]]
@@ -116,6 +121,11 @@ class Controller:
                 requests = list(map_(plane, change))
             except msgspec.MsgspecError:
                 requests = [Drop("unreadable")]
+            except Exception as error:
+                # A defect, found by one object; the cache that called must go on for all the others.
+                self.crashes.append(error)
+                _log.error("map crashed", controller=self.name, plane=plane.name, exc_info=error)
+                requests = [Drop("crashed")]
             for request in requests:
                 if isinstance(request, Drop):
                     self.dropped[request.reason] += 1
@@ -129,7 +139,8 @@ class Controller:
         return handle
 
     def _returned(self, plane: str) -> None:
-        for request in self._failed_on.pop(plane, {}):
+        for request in [request for request, failed in self._failed_on.items() if failed == plane]:
+            del self._failed_on[request]
             self._queue.forget_failures(request)
             self._queue.add(request)
 
@@ -166,6 +177,7 @@ class Controller:
         else:
             self._queue.forget_failures(request)
             self._conflicts.pop(request, None)
+            self._failed_on.pop(request, None)
             if pass_.floor is not None:
                 _log.debug("requeue after", controller=self.name, request=str(request), seconds=pass_.floor)
                 self._queue.add_after(request, pass_.floor)
@@ -184,7 +196,7 @@ class Controller:
         log = _log.bind(controller=self.name, request=str(request), again_in=delay)
         if isinstance(error, ApiError):
             if error.plane:
-                self._failed_on.setdefault(error.plane, {})[request] = None
+                self._failed_on[request] = error.plane
             log.warning("pass failed", plane=error.plane, error=str(error))
         elif isinstance(error, Unfinished | msgspec.MsgspecError):
             log.warning("pass unfinished", error=str(error))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable
 from datum_compute.kube.meta import decode
@@ -72,7 +72,7 @@ class Faults:
     # Watches
 
     def drop_event(self, matches: Match, nth: int = 1) -> Fault:
-        """The nth event of such watches is lost; the watch goes on as if it had never been. Bookmarks do not count."""
+        """The nth event of such watches is lost; the watch goes on. Only changes of objects count."""
         return _added(self._dropping, Fault(matches, nth))
 
     def silence_watches(self) -> None:
@@ -136,7 +136,7 @@ class Faults:
         loop = asyncio.get_running_loop()
         try:
             async for line in lines:
-                if decode(line, _Type).type == "BOOKMARK" or not _strikes(self._dropping, call):
+                if not (self._dropping and _is_change(line) and _strikes(self._dropping, call)):
                     stream.put(loop.time() + self._generator.uniform(*self._delay), line)
         except ApiError as error:
             stream.end(error)
@@ -191,6 +191,13 @@ class _Stream:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._changed.wait()
+
+
+def _is_change(line: bytes) -> bool:
+    try:
+        return decode(line, _Type).type in ("ADDED", "MODIFIED", "DELETED")
+    except MsgspecError:
+        return False
 
 
 def _added(faults: list[Fault], fault: Fault) -> Fault:

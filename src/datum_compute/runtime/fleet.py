@@ -45,8 +45,12 @@ class Fleet:
     def has(self, name: str) -> bool:
         return name in self._planes
 
+    def knows(self, name: str) -> bool:
+        """Whether a plane is engaged or about to be."""
+        return name in self._planes or name in self._coming
+
     def of_role(self, role: str) -> list[Plane]:
-        return [plane for plane in self._planes.values() if plane.role == role]
+        return [plane for plane in self._planes.values() if role in plane.roles]
 
     def only(self, role: str) -> Plane:
         """The plane of a role that has exactly one."""
@@ -57,7 +61,7 @@ class Fleet:
 
     def add(self, plane: Plane) -> None:
         """Starts to follow a plane; it is engaged as soon as its caches are filled."""
-        if plane.name in self._coming or plane.name in self._planes:
+        if self.knows(plane.name):
             raise ValueError(f"plane {plane.name} is already here")
         self._coming[plane.name] = plane
         if self._tasks is not None:

@@ -25,6 +25,7 @@ T = TypeVar("T", bound=KubeObject)
 RELIST_SECONDS = 600.0
 STALL_SECONDS = 150.0  # two bookmarks and a half
 WATCH_SECONDS = (240, 480)
+SHORTEST_ROUND = 0.5  # a list and a watch that are over sooner brought nothing
 LONGEST_RETRY = 5.0  # short: the first answer of a plane that was away restarts everything that waits for it
 
 _log = structlog.get_logger(__name__)
@@ -119,13 +120,12 @@ class Informer(Generic[T]):
         relist_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
+            began, failed = loop.time(), False
             try:
-                if self.state is not State.WATCHING or loop.time() >= relist_at:
+                if self.state is not State.WATCHING or began >= relist_at:
                     await self._list()
                     relist_at = loop.time() + RELIST_SECONDS * self._generator.uniform(0.9, 1.1)
-                    retries = 0
-                await self._watch(relist_at - loop.time())
-                retries = 0
+                await self._watch(relist_at)
             except Gone:
                 self.state = State.EMPTY
             except TimeoutError:
@@ -133,10 +133,14 @@ class Informer(Generic[T]):
                 self.state = State.EMPTY
             except ApiError as error:
                 # Whatever it is, refused credentials included, may be mended from outside: never give up.
-                retries += 1
-                delay = min(0.1 * 2 ** min(retries, 10), LONGEST_RETRY) * self._generator.uniform(0.8, 1.2)
                 _log.debug("plane does not answer", plane=self._client.plane, kind=self.kind.name, error=str(error))
-                await asyncio.sleep(delay)
+                failed = True
+            # A server that ends every watch at once, however politely, must not be asked in a hot loop.
+            short = loop.time() - began < SHORTEST_ROUND
+            retries = retries + 1 if short else 0
+            if short or failed:
+                delay = min(0.1 * 2 ** min(retries, 10), LONGEST_RETRY)
+                await asyncio.sleep(delay * self._generator.uniform(0.8, 1.2))
 
     async def _list(self) -> None:
         first = self.state is State.EMPTY
@@ -147,8 +151,9 @@ class Informer(Generic[T]):
         self.state = State.WATCHING
         self.synced.set()
 
-    async def _watch(self, seconds: float) -> None:
-        wanted = min(seconds, self._generator.uniform(*WATCH_SECONDS))
+    async def _watch(self, relist_at: float) -> None:
+        loop = asyncio.get_running_loop()
+        wanted = min(relist_at - loop.time(), self._generator.uniform(*WATCH_SECONDS))
         timeout = max(1, int(wanted))
         async with self._client.watch(self.kind, self._resource_version, timeout_seconds=timeout) as events:
             while True:
@@ -157,6 +162,8 @@ class Informer(Generic[T]):
                 if event is None:
                     return
                 self._take(event)
+                if loop.time() >= relist_at:
+                    return  # even when the server does not end the watch as it was asked to
 
     def _take(self, event: WatchEvent[T]) -> None:
         match event:

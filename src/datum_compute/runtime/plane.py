@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -18,11 +18,20 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class Plane:
-    """`role` says which controllers care for it; `run` keeps its caches current until it is cancelled."""
+    """Its roles say which controllers care for it; `run` keeps its caches current until it is cancelled."""
 
-    def __init__(self, name: str, role: str, transport: Transport, *, writes: Writes, generator: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        role: str,
+        transport: Transport,
+        *,
+        writes: Writes,
+        generator: random.Random,
+        also: Iterable[str] = (),
+    ) -> None:
         self.name = name
-        self.role = role
+        self.roles = (role, *also)
         self._reach = _Reach(transport)
         self.client = Client(name, self._reach)
         self._writes = writes
@@ -56,9 +65,13 @@ class Plane:
             self._tasks = tasks
             for informer in list(self._informers.values()):
                 self._start(tasks, informer)
+            await asyncio.get_running_loop().create_future()  # informers may be asked for at any time
 
     def _start(self, tasks: asyncio.TaskGroup, informer: Informer[Any]) -> None:
         tasks.create_task(informer.run(), name=f"informer/{self.name}/{informer.kind.name}")
+
+
+_AWAY = frozenset({502, 503, 504})  # what a gateway says for a plane that does not answer it
 
 
 class _Reach:
@@ -75,7 +88,10 @@ class _Reach:
         except (Unavailable, Timeout):
             self._away = True
             raise
-        self._answered()
+        if answer.code in _AWAY:
+            self._away = True
+        else:
+            self._answered()
         return answer
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

@@ -1,7 +1,8 @@
 """What is left to do, each key at most once at a time. Entry point: `WorkQueue`."""
 
 import asyncio
-from collections import OrderedDict, deque
+import sys
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -14,12 +15,16 @@ LONGEST_BACKOFF = 30.0
 class WorkQueue(Generic[K]):
     """Deduplicated: a key waits once, runs on one worker, and runs again when it was added while running.
 
-    Live changes go before the initial list, so that a restart does not make users wait for what did not change.
+    Live changes go before the initial list, so that a restart does not make users wait for what did not change. Groups
+    take turns and run at most `at_once` keys each, so that one whose passes hang does not hold up the others.
     """
 
-    def __init__(self) -> None:
-        self._live: OrderedDict[K, None] = OrderedDict()
-        self._initial: OrderedDict[K, None] = OrderedDict()
+    def __init__(self, group: Callable[[K], Hashable] = lambda key: None, at_once: int = sys.maxsize) -> None:
+        self._group = group
+        self._at_once = at_once
+        self._busy: Counter[Hashable] = Counter()  # keys running, by group
+        self._live: _Lane[K] = _Lane(group)
+        self._initial: _Lane[K] = _Lane(group)
         self._running: dict[K, bool] = {}  # value: added again meanwhile
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
@@ -32,10 +37,10 @@ class WorkQueue(Generic[K]):
         if key in self._running:
             self._running[key] = True
         elif key in self._initial and not initial:
-            del self._initial[key]
-            self._live[key] = None
+            self._initial.remove(key)
+            self._live.add(key)
         elif key not in self._live and key not in self._initial:
-            (self._initial if initial else self._live)[key] = None
+            (self._initial if initial else self._live).add(key)
             self._wake_one()
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -63,7 +68,7 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key; it is the caller's until `done`. Its delayed add is dropped: the coming pass decides anew."""
-        while not len(self):
+        while (key := self._next()) is None:
             woken = asyncio.get_running_loop().create_future()
             self._wake.append(woken)
             try:
@@ -72,23 +77,36 @@ class WorkQueue(Generic[K]):
                 if not woken.cancelled() and woken.done():
                     self._wake_one()  # the wake-up was meant for a worker that no longer listens
                 raise
-        key, _ = (self._live or self._initial).popitem(last=False)
         self._running[key] = False
+        self._busy[self._group(key)] += 1
         if (delayed := self._delayed.pop(key, None)) is not None:
             delayed.cancel()
         return key
 
     def done(self, key: K) -> None:
+        group = self._group(key)
+        self._busy[group] -= 1
+        if not self._busy[group]:
+            del self._busy[group]
         if self._running.pop(key):
             self.add(key)
+        self._wake_one()  # another key of the group may have waited for this one to end
 
-    def drop(self, matches: Callable[[K], bool]) -> None:
-        """Forgets keys that will never be valid again; a pass that runs is not stopped."""
-        for lane in (self._live, self._initial, self._failures):
-            for key in [key for key in lane if matches(key)]:
-                del lane[key]
-        for key in [key for key in self._delayed if matches(key)]:
+    def drop(self, group: Hashable) -> None:
+        """Forgets the keys of a group that will not come again; passes that run are not stopped."""
+        self._live.drop(group)
+        self._initial.drop(group)
+        for key in [key for key in self._failures if self._group(key) == group]:
+            del self._failures[key]
+        for key in [key for key in self._delayed if self._group(key) == group]:
             self._delayed.pop(key).cancel()
+
+    def _next(self) -> K | None:
+        key = self._live.take(self._has_room)
+        return self._initial.take(self._has_room) if key is None else key
+
+    def _has_room(self, group: Hashable) -> bool:
+        return self._busy[group] < self._at_once
 
     def _due(self, key: K) -> None:
         self._delayed.pop(key, None)
@@ -100,3 +118,39 @@ class WorkQueue(Generic[K]):
             if not woken.done():
                 woken.set_result(None)
                 return
+
+
+class _Lane(Generic[K]):
+    """Keys that wait: first come first served in each group, and the groups in turns."""
+
+    def __init__(self, group: Callable[[K], Hashable]) -> None:
+        self._group = group
+        self._waiting: dict[Hashable, OrderedDict[K, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(keys) for keys in self._waiting.values())
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._waiting.get(self._group(key), ())
+
+    def add(self, key: K) -> None:
+        self._waiting.setdefault(self._group(key), OrderedDict())[key] = None
+
+    def remove(self, key: K) -> None:
+        group = self._group(key)
+        del self._waiting[group][key]
+        if not self._waiting[group]:
+            del self._waiting[group]
+
+    def drop(self, group: Hashable) -> None:
+        self._waiting.pop(group, None)
+
+    def take(self, has_room: Callable[[Hashable], bool]) -> K | None:
+        for group, keys in self._waiting.items():
+            if has_room(group):
+                key, _ = keys.popitem(last=False)
+                del self._waiting[group]
+                if keys:
+                    self._waiting[group] = keys  # behind the others now
+                return key
+        return None

@@ -1,0 +1,75 @@
+"""Milo's project and service catalog, as far as they are used here. Entry points: `PROJECT`, `SERVICE_ENTITLEMENT`."""
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Struct
+
+from datum_compute.api import GROUP
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
+
+RESOURCE_MANAGER_GROUP = "resourcemanager.miloapis.com"
+SERVICES_GROUP = "services.miloapis.com"
+
+SERVICE_NAME = GROUP  # the canonical name
+SERVICE_OBJECT = "compute"  # of the Service and, by custom, of its entitlement
+SERVICE_LABEL = f"{SERVICES_GROUP}/service-name"
+
+READY = "Ready"
+
+_Conditions = Annotated[tuple[Condition, ...], schema(list_type="map", list_map_keys=["type"])]
+
+
+class ProjectStatus(Struct, frozen=True, rename="camel"):
+    conditions: _Conditions = ()
+
+
+class Project(KubeObject, frozen=True):
+    """A tenant; when it is Ready, its plane can be worked on."""
+
+    status = optional_part("status_json", ProjectStatus)
+
+
+INITIAL_PROJECT_STATUS: Json = {
+    "conditions": [
+        {
+            "type": READY,
+            "status": "Unknown",
+            "reason": "Unknown",
+            "message": "Waiting for control plane to be created",
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }
+    ]
+}
+
+
+class ServiceRef(Struct, frozen=True, rename="camel"):
+    name: Annotated[str, schema(minLength=1, maxLength=253)]
+
+
+class ServiceEntitlementSpec(Struct, frozen=True, rename="camel"):
+    service_ref: ServiceRef
+    request_message: Annotated[str, schema(maxLength=1024)] = ""
+
+
+class ServiceEntitlementStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""  # PendingApproval, Active, Rejected
+    origin: str = ""
+    service_name: str = ""
+    entitled_at: datetime | None = None
+    observed_generation: Annotated[int, schema(format="int64")] = 0
+    conditions: _Conditions = ()
+
+
+class ServiceEntitlement(KubeObject, frozen=True):
+    """A project's right to use a service."""
+
+    spec = part("spec_json", ServiceEntitlementSpec)
+    status = optional_part("status_json", ServiceEntitlementStatus)
+
+
+PROJECT = Kind(RESOURCE_MANAGER_GROUP, "v1alpha1", "Project", "projects", Project, namespaced=False)
+SERVICE_ENTITLEMENT = Kind(
+    SERVICES_GROUP, "v1alpha1", "ServiceEntitlement", "serviceentitlements", ServiceEntitlement, namespaced=False
+)

@@ -1,0 +1,168 @@
+"""What a request says in its body and query. Entry points: `object_of`, `change_of`, `delete_options`, `dry_run`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from datum_compute.embedded.served import Served
+from datum_compute.embedded.structural import MAX_DEPTH
+from datum_compute.kube import patches
+from datum_compute.kube.errors import BadRequest, Cause, Invalid, UnsupportedMediaType
+from datum_compute.kube.meta import Json
+from datum_compute.kube.transport import Call
+
+Propagation = Literal["", "Background", "Foreground", "Orphan"]
+
+
+def object_of(call: Call) -> Json:
+    """The object of a create or an update."""
+    match _media_type(call):
+        case "" | "application/json":
+            return json_object(call.body)
+        case "application/yaml" | "application/x-yaml":
+            value = _yaml(call.body)
+            if not isinstance(value, dict):
+                raise BadRequest("the body of the request is not an object")
+            return value
+    raise _unsupported("application/json", "application/yaml")
+
+
+def change_of(served: Served, call: Call) -> Callable[[Json], Json]:
+    """What a patch makes of an object; strategic patches are for built-in kinds, as on any API server."""
+    match _media_type(call):
+        case patches.MERGE:
+            change = json_object(call.body)
+            return lambda current: patches.merge(current, change)
+        case patches.JSON:
+            operations = _json(call.body)
+            if not isinstance(operations, list):
+                raise BadRequest("a JSON patch is a list of operations")
+            return lambda current: patches.apply_json_patch(current, operations)
+        case patches.STRATEGIC if served.builtin:
+            change = json_object(call.body)
+            return lambda current: patches.strategic(current, change)
+    raise _unsupported(patches.JSON, patches.MERGE, *([patches.STRATEGIC] if served.builtin else []))
+
+
+class _Preconditions(Struct, frozen=True, rename="camel"):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Struct, frozen=True, rename="camel"):
+    preconditions: _Preconditions | None = None
+    propagation_policy: Propagation | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+    @property
+    def uid(self) -> str | None:
+        return self.preconditions.uid if self.preconditions else None
+
+    @property
+    def revision(self) -> str | None:
+        return self.preconditions.resource_version if self.preconditions else None
+
+    @property
+    def propagation(self) -> Propagation:
+        if self.orphan_dependents is not None:  # the older way to say it
+            return "Orphan" if self.orphan_dependents else "Background"
+        return self.propagation_policy or ""
+
+
+def delete_options(call: Call) -> DeleteOptions:
+    """From the body, or from the query when there is none."""
+    said = object_of(call) if call.body else {"propagationPolicy": call.query.get("propagationPolicy")}
+    try:
+        return msgspec.convert(said, DeleteOptions)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the delete options cannot be read: {error}") from None
+
+
+def dry_run(query: Mapping[str, str], options: DeleteOptions | None = None) -> bool:
+    """Whether everything shall be checked and nothing written."""
+    asked = [*((options and options.dry_run) or ()), *([query["dryRun"]] if query.get("dryRun") else [])]
+    for value in asked:
+        if value != "All":
+            message = f'Unsupported value: "{value}": supported values: "All"'
+            raise Invalid(f"dryRun: {message}", causes=[Cause("FieldValueNotSupported", message, "dryRun")])
+    return bool(asked)
+
+
+def json_object(body: bytes) -> Json:
+    value = _json(body)
+    if not isinstance(value, dict):
+        raise BadRequest("the body of the request is not a JSON object")
+    return value
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body of the request is not JSON: {error}") from None
+
+
+def _media_type(call: Call) -> str:
+    return call.content_type.partition(";")[0].strip().lower()
+
+
+def _unsupported(*accepted: str) -> UnsupportedMediaType:
+    listed = ", ".join(accepted)
+    return UnsupportedMediaType(
+        f"the body of the request was in an unknown format - accepted media types include: {listed}"
+    )
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: what looks like a time stays text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml(body: bytes) -> Any:
+    try:
+        _check_events(yaml.parse(body, Loader=_Loader))
+        return _as_json(yaml.load(body, Loader=_Loader))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise BadRequest(f"the body of the request is not YAML: {error}") from None
+
+
+def _check_events(events: Iterable[yaml.Event]) -> None:
+    """Refuses what the loader would not survive: it builds by recursion in C, and an alias stands for any amount."""
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise BadRequest("the body of the request is YAML with aliases; write them out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise BadRequest("the body of the request is nested too deeply")
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case dict():
+            return {_key(key): _as_json(item) for key, item in value.items()}
+        case list():
+            return [_as_json(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise BadRequest(f"the body of the request is YAML with a value that JSON cannot hold: {type(value).__name__}")
+
+
+def _key(key: Any) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return str(key).lower()
+        case int() | float():
+            return str(key)
+    raise BadRequest(f"the body of the request is YAML with a key that is no text: {key!r}")

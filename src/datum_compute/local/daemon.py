@@ -1,0 +1,157 @@
+"""Starts and stops a local federation as a background process. Entry points: `up`, `down`, `status`, `reset`.
+
+The process reports through a pipe: either that it is ready, or one sentence why it cannot be. It holds a lock on its
+directory for as long as it lives, so that two never serve the same file.
+"""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from datum_compute.local.state import Paths, Running, default_directory, is_locked, kubeconfig_path, running
+
+__all__ = ["LocalError", "Running", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+_LOOK_SECONDS = 0.05
+
+
+class LocalError(Exception):
+    """One sentence for the user, with the next step."""
+
+
+class Report(Struct, frozen=True):
+    """What the background process says, once: that it runs, why it cannot, or that another one is at it."""
+
+    running: Running | None = None
+    error: str = ""
+    busy: bool = False
+
+
+def up(directory: Path, port: int = 0) -> Running:
+    """Returns when the federation is ready; one that runs already is fine. Port 0 keeps the last one, if it is free."""
+    if (found := running(directory)) is not None:
+        if port not in (0, found.port):
+            raise LocalError(
+                f"a federation runs in {directory} on port {found.port} already; "
+                "stop it with 'compute local down' to use another port"
+            )
+        return found
+    paths = Paths(directory)
+    _make_directory(directory)
+    report = _launch(paths, port)
+    if report.busy:
+        return _wait_for_other(directory)
+    if report.running is None:
+        raise LocalError(report.error or f"the federation did not start; see {paths.output}")
+    return report.running
+
+
+def status(directory: Path) -> Running | None:
+    return running(directory)
+
+
+def down(directory: Path) -> bool:
+    """Stops the federation of a directory; False when none runs. Its state stays."""
+    paths = Paths(directory)
+    found = running(directory)
+    if found is None:
+        if is_locked(paths.lock):
+            raise LocalError(f"a federation is just starting in {directory}; try again in a moment")
+        return False
+    os.kill(found.pid, signal.SIGTERM)
+    if not _until(lambda: not is_locked(paths.lock), STOP_SECONDS):
+        os.kill(found.pid, signal.SIGKILL)
+        if not _until(lambda: not is_locked(paths.lock), STOP_SECONDS):
+            raise LocalError(f"process {found.pid} does not stop; end it by hand and try again")
+    return True
+
+
+def reset(directory: Path) -> None:
+    """Stops the federation and removes everything it stored."""
+    down(directory)
+    paths = Paths(directory)
+    for path in (paths.log, paths.running, paths.kubeconfig, paths.output, paths.lock):
+        for file in path.parent.glob(f"{path.name}*"):  # the database keeps two files beside it
+            file.unlink(missing_ok=True)
+    shutil.rmtree(paths.credentials, ignore_errors=True)
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LocalError(f"cannot write to {directory}: {reason}; choose another directory with --dir") from None
+
+
+def _launch(paths: Paths, port: int) -> Report:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    command = [sys.executable, "-m", "datum_compute.local.process", str(paths.directory), str(port), str(write)]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[write],
+            start_new_session=True,  # Ctrl-C in this terminal is not meant for it
+        )
+    finally:
+        os.close(write)
+        os.close(output)
+    try:
+        return _read_report(read, process, paths)
+    finally:
+        os.close(read)
+
+
+def _read_report(read: int, process: "subprocess.Popen[bytes]", paths: Paths) -> Report:
+    """The pipe also ends when the process dies, so this never waits for a process that is gone."""
+    deadline = time.monotonic() + START_SECONDS
+    text = b""
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([read], [], [], left)[0]:
+            break
+        piece = os.read(read, 65536)
+        if not piece:
+            if text:
+                return msgspec.json.decode(text, type=Report)
+            return Report(error=f"the federation ended while it started; see {paths.output}")
+        text += piece
+    process.terminate()
+    return Report(error=f"the federation was not ready after {START_SECONDS:.0f} s; see {paths.output}")
+
+
+def _wait_for_other(directory: Path) -> Running:
+    """Two were started at once: the one that came first serves both."""
+    if not _until(lambda: running(directory) is not None, START_SECONDS):
+        raise LocalError(f"another federation is starting in {directory} and did not get ready; try again")
+    found = running(directory)
+    if found is None:
+        raise LocalError(f"the other federation in {directory} ended; try again")
+    return found
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return condition()

@@ -1,0 +1,90 @@
+"""What a local federation leaves in its directory, and whether one runs there. Entry points: `running`, `Paths`.
+
+Imports nothing heavy: every `compute` command asks here whether there is something to talk to.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+DIRECTORY_VARIABLE = "DATUM_COMPUTE_LOCAL_DIR"
+
+
+class Running(Struct, frozen=True, rename="camel"):
+    """A federation that is up."""
+
+    pid: int
+    port: int
+    url: str
+    directory: str
+    project: str
+    cities: list[str]
+    projects: list[str]
+
+
+class Paths(Struct, frozen=True):
+    directory: Path
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "federation.db"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that serves this directory, for as long as it lives."""
+        return self.directory / "lock"
+
+    @property
+    def running(self) -> Path:
+        return self.directory / "running.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "kubeconfig.yaml"
+
+    @property
+    def output(self) -> Path:
+        """What the process logs."""
+        return self.directory / "federation.log"
+
+    @property
+    def credentials(self) -> Path:
+        return self.directory / "credentials"
+
+
+def default_directory() -> Path:
+    if chosen := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "datum-compute"
+
+
+def kubeconfig_path(directory: Path) -> Path:
+    return Paths(directory).kubeconfig
+
+
+def running(directory: Path) -> Running | None:
+    """The federation that serves this directory now. A lock tells, not a process id: ids are used again."""
+    paths = Paths(directory)
+    if not is_locked(paths.lock):
+        return None
+    try:
+        return msgspec.json.decode(paths.running.read_bytes(), type=Running)
+    except (OSError, msgspec.MsgspecError):
+        return None  # it is starting, and will say so when it is ready
+
+
+def is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,108 @@
+"""Activates a project's entitlement and gives it what comes with it. Entry point: `EntitlementController`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.quota import RESOURCE_GRANT
+from datum_compute.api.services import (
+    READY,
+    SERVICE_ENTITLEMENT,
+    SERVICE_LABEL,
+    SERVICE_NAME,
+    SERVICE_OBJECT,
+    ServiceEntitlement,
+)
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.meta import Json, owner_reference, plain, timestamp
+from datum_compute.platform.grants import QUOTA_NAMESPACE, default_grants
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.controller import Source, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime.writes import Writer
+
+
+class EntitlementController:
+    """Every request for compute is granted at once, with the cities and the default quota of the install."""
+
+    name = "entitlement"
+
+    def __init__(self, fleet: Fleet, clock: Clock, *, cities: Sequence[str], limits: Mapping[str, int]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._cities = tuple(cities)
+        self._limits = dict(limits)
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (
+            Source(PROJECT, SERVICE_ENTITLEMENT, itself),
+            Source(PROJECT, LOCATION_BINDING),
+            Source(PROJECT, RESOURCE_GRANT),
+            Source(PROJECT, NAMESPACE),
+        )
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        plane = self._fleet.plane(request.plane)
+        entitlement = plane.informer(SERVICE_ENTITLEMENT).get("", request.name)
+        if entitlement is None or entitlement.metadata.deleting:
+            return  # bindings and grants are owned by it and go with it
+        if entitlement.spec.service_ref.name != SERVICE_OBJECT:
+            return
+        write = plane.writer(self.name)
+        await self._provide(plane, write, entitlement)
+        await self._activate(write, entitlement)
+
+    async def _provide(self, plane: Plane, write: Writer, entitlement: ServiceEntitlement) -> None:
+        owner = owner_reference(
+            SERVICE_ENTITLEMENT.api_version, SERVICE_ENTITLEMENT.name, entitlement.metadata, controller=True
+        )
+        for city in self._cities:
+            await _ensure(plane, write, LOCATION_BINDING, _location(city, owner))
+        await _ensure(plane, write, NAMESPACE, NAMESPACE.body(QUOTA_NAMESPACE))
+        for grant in default_grants(plane.name, self._limits, owner):
+            await _ensure(plane, write, RESOURCE_GRANT, grant)
+
+    async def _activate(self, write: Writer, entitlement: ServiceEntitlement) -> None:
+        before = entitlement.status
+        generation, now = entitlement.metadata.generation, self._clock.now()
+        ready = conditions.condition(
+            READY, True, "EntitlementActive", "Compute is enabled for this project", generation=generation, now=now
+        )
+        entitled_at = before.entitled_at if before and before.entitled_at else now
+        status: Json = plain(entitlement.status_json) | {
+            "phase": "Active",
+            "origin": "Direct",
+            "serviceName": SERVICE_NAME,
+            "entitledAt": timestamp(entitled_at),
+            "observedGeneration": generation,
+            "conditions": conditions.to_json(conditions.updated(before.conditions if before else (), [ready])),
+        }
+        await write.status(SERVICE_ENTITLEMENT, entitlement, status)
+
+
+def _location(city: str, owner: Json) -> Json:
+    name = city.lower().replace(" ", "-")
+    labels = {"networking.datumapis.com/location": name, SERVICE_LABEL: SERVICE_NAME}
+    spec = {
+        "locationRef": {"name": name},
+        "locationClassName": "datum-managed",
+        "displayName": city,
+        "topology": {TOPOLOGY_CITY: city},
+    }
+    return LOCATION_BINDING.body(name, labels=labels, ownerReferences=[owner]) | {"spec": spec}
+
+
+async def _ensure(plane: Plane, write: Writer, kind: Kind[Any], body: Json) -> None:
+    """Creates what is missing; what an operator changed by hand stays changed."""
+    metadata = body["metadata"]
+    if plane.informer(kind).get(metadata.get("namespace", ""), metadata["name"]) is None:
+        try:
+            await write.create(kind, body)
+        except AlreadyExists:
+            return

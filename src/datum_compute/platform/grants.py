@@ -1,0 +1,67 @@
+"""What a project may use unless somebody grants it more. Entry points: `DEFAULT_LIMITS`, `default_grants`, `LIMITS`."""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from msgspec import Struct
+
+from datum_compute.api.quota import (
+    INSTANCES,
+    MEMORY,
+    QUOTA_NAMESPACE,
+    RESOURCE_GRANT,
+    RESOURCE_REGISTRATION,
+    VCPUS,
+    WORKLOADS,
+)
+from datum_compute.api.services import PROJECT, RESOURCE_MANAGER_GROUP, SERVICE_NAME
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube.meta import Json
+
+__all__ = ["DEFAULT_LIMITS", "LIMITS", "QUOTA_NAMESPACE", "Limit", "default_grants", "registration"]
+
+
+class Limit(Struct, frozen=True):
+    name: str
+    resource_type: str
+    default: int
+    claimed_by: tuple[str, str]  # group and kind
+
+
+_PROJECT = (RESOURCE_MANAGER_GROUP, PROJECT.name)
+
+LIMITS = (
+    Limit("compute-workloads", WORKLOADS, 1000, (WORKLOAD.group, WORKLOAD.name)),
+    Limit("compute-instances", INSTANCES, 10, _PROJECT),
+    Limit("compute-vcpus", VCPUS, 40_000, _PROJECT),
+    Limit("compute-memory", MEMORY, 81_920, _PROJECT),
+)
+DEFAULT_LIMITS = {limit.resource_type: limit.default for limit in LIMITS}
+
+
+def registration(limit: Limit) -> Json:
+    group, kind = limit.claimed_by
+    spec = {
+        "consumerType": {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT.name},
+        "type": "Entity",
+        "resourceType": limit.resource_type,
+        "baseUnit": "1",
+        "displayUnit": "1",
+        "unitConversionFactor": 1,
+        "claimingResources": [{"apiGroup": group, "kind": kind}],
+    }
+    return RESOURCE_REGISTRATION.body(limit.name) | {"spec": spec}
+
+
+def default_grants(project: str, limits: Mapping[str, int], owner: Json) -> Iterator[Json]:
+    """One grant a limit, named as the service catalog names them."""
+    for limit in LIMITS:
+        digest = sha256(f"{SERVICE_NAME}/{project}/{limit.name}".encode()).hexdigest()[:16]
+        amount = limits.get(limit.resource_type, limit.default)
+        spec = {
+            "consumerRef": {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT.name, "name": project},
+            "allowances": [{"resourceType": limit.resource_type, "buckets": [{"amount": amount}]}],
+        }
+        labels = {"app.kubernetes.io/managed-by": "services.miloapis.com"}
+        body = RESOURCE_GRANT.body(f"rg-{digest}", QUOTA_NAMESPACE, labels=labels, ownerReferences=[owner])
+        yield body | {"spec": spec}

@@ -1,0 +1,87 @@
+"""Opens a plane for each Project and empties it before the Project goes. Entry point: `ProjectController`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.quota import RESOURCE_REGISTRATION
+from datum_compute.api.services import PROJECT, READY, RESOURCE_MANAGER_GROUP, SERVICE_ENTITLEMENT, Project
+from datum_compute.federation.roles import ROOT
+from datum_compute.kube import conditions
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import AlreadyExists, NotFound
+from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.meta import plain
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.controller import Source, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime.writes import Writer
+
+FINALIZER = f"{RESOURCE_MANAGER_GROUP}/project-controller"
+DEFAULT_NAMESPACE = "default"
+_DEFAULT_LABEL = {"miloapis.com/project-default": "true"}
+_LOOK_AGAIN_SECONDS = 0.5
+_CLUSTER_SCOPED: tuple[Kind[Any], ...] = (SERVICE_ENTITLEMENT, LOCATION_BINDING, RESOURCE_REGISTRATION)
+
+
+class ProjectController:
+    """Sets Project Ready once its plane is open and has its `default` namespace."""
+
+    name = "project"
+
+    def __init__(self, fleet: Fleet, clock: Clock, open_plane: Callable[[str], Client]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._open_plane = open_plane
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(ROOT, PROJECT, itself),)
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        root = self._fleet.plane(request.plane)
+        project = root.informer(PROJECT).get("", request.name)
+        if project is None:
+            return
+        write = root.writer(self.name)
+        client = self._open_plane(project.name)
+        if project.metadata.deleting:
+            if await _emptied(client):
+                await write.remove_finalizers(PROJECT, project, FINALIZER)
+            else:
+                pass_.no_later_than(_LOOK_AGAIN_SECONDS)
+            return
+        project = await write.add_finalizer(PROJECT, project, FINALIZER)
+        try:
+            await client.get(NAMESPACE, DEFAULT_NAMESPACE)
+        except NotFound:
+            await _create_namespace(client)
+        await self._report_ready(write, project)
+
+    async def _report_ready(self, write: Writer, project: Project) -> None:
+        before = project.status.conditions if project.status else ()
+        generation, now = project.metadata.generation, self._clock.now()
+        ready = conditions.condition(READY, True, "Ready", "Project is ready for use", generation=generation, now=now)
+        after = conditions.to_json(conditions.updated(before, [ready]))
+        await write.status(PROJECT, project, plain(project.status_json) | {"conditions": after})
+
+
+async def _create_namespace(client: Client) -> None:
+    try:
+        await client.create(NAMESPACE, NAMESPACE.body(DEFAULT_NAMESPACE, labels=_DEFAULT_LABEL))
+    except AlreadyExists:
+        return
+
+
+async def _emptied(client: Client) -> bool:
+    """Deletes what is on the plane, while it is still served, so that finalizers run; True when nothing is left."""
+    left = 0
+    for kind in (NAMESPACE, *_CLUSTER_SCOPED):
+        for found in (await client.list(kind)).items:
+            left += 1
+            if not found.metadata.deleting:
+                try:
+                    await client.delete(kind, found.name)
+                except NotFound:
+                    continue
+    return left == 0

@@ -1,0 +1,436 @@
+"""controllers.md 5 and 6: the deployment controller alone in a cell. The test plays Karmada, quota and the provider."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.template_hash import template_hash
+from datum_compute.cell.deployment import DeploymentController
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.transport import InProcess
+from datum_compute.runtime.faults import Faults, calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+
+GROUP = "compute.datumapis.com"
+RESTARTED_AT = f"{GROUP}/restartedAt"
+UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
+WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
+
+TEMPLATE: Json = {
+    "metadata": {"labels": {"app": "hello"}, "annotations": {RESTARTED_AT: "2026-06-01T12:00:00Z"}},
+    "spec": {
+        "runtime": {
+            "resources": {"instanceType": "datumcloud/d1-standard-2"},
+            "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+        },
+        "networkInterfaces": [{"network": {"name": "default"}}],
+    },
+}
+
+
+class Cell:
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.faults = Faults(InProcess(self.engine.serve("cell", CELL)), simulation.random)
+        self.client = self.engine.client("cell")
+        self.writes = Writes()
+        fleet = Fleet()
+        fleet.add(Plane("cell", CELL, self.faults, writes=self.writes, generator=simulation.random))
+        self.manager = Manager(fleet, [DeploymentController(fleet, simulation)])
+        self.controller = self.manager.controllers["workloaddeployment"]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
+        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        assert self.controller.crashes == []
+
+    # What Karmada brings
+
+    async def deploy(self, replicas: int = 1, *, annotations: Mapping[str, str] | None = None) -> WorkloadDeployment:
+        spec = {
+            "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+            "placementName": "main",
+            "cityCode": "DFW",
+            "template": TEMPLATE,
+            "scaleSettings": {"minReplicas": replicas},
+        }
+        body = WORKLOAD_DEPLOYMENT.body("web", "ns", annotations=dict(annotations or {}))
+        await self.client.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
+        await self.settle()
+        return await self.deployment()
+
+    async def running(self, replicas: int) -> WorkloadDeployment:
+        await self.deploy(replicas)
+        for ordinal in range(replicas):
+            await self.report(f"web-{ordinal}", "True")
+        assert [instance.name for instance in await self.instances()] == [f"web-{n}" for n in range(replicas)]
+        return await self.deployment()
+
+    async def change(self, patch: Json) -> WorkloadDeployment:
+        await self.client.merge_patch(WORKLOAD_DEPLOYMENT, "web", "ns", patch)
+        await self.settle()
+        return await self.deployment()
+
+    async def scale(self, replicas: int) -> None:
+        await self.change({"spec": {"scaleSettings": {"minReplicas": replicas}}})
+
+    async def set_image(self, image: str) -> str:
+        """The hash of the template with this image."""
+        containers = [{"name": "web", "image": image}]
+        deployment = await self.change(
+            {"spec": {"template": {"spec": {"runtime": {"sandbox": {"containers": containers}}}}}}
+        )
+        return template_hash(deployment.template_json)
+
+    async def deployment(self) -> WorkloadDeployment:
+        return await self.client.get(WORKLOAD_DEPLOYMENT, "web", "ns")
+
+    # What instance controller and provider do
+
+    async def report(self, name: str, ready: str, reason: str = "Available") -> None:
+        """Ready and Programmed, and the hash of what runs."""
+        instance = await self.client.get(INSTANCE, name, "ns")
+        said = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
+        status: Json = {"conditions": [{"type": "Programmed"} | said, {"type": "Ready"} | said]}
+        if instance.spec.controller is not None:
+            status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
+        await self.client.replace_status(INSTANCE, instance, status)
+        await self.settle()
+
+    async def release(self, name: str) -> None:
+        """Lets an Instance go that waits for its finalizers."""
+        await self.client.merge_patch(INSTANCE, name, "ns", {"metadata": {"finalizers": None}})
+        await self.settle()
+
+    async def instances(self) -> list[Instance]:
+        return (await self.client.list(INSTANCE)).items
+
+    async def names(self) -> dict[str, str]:
+        """Name to the hash it was made from; "" for what goes."""
+        return {
+            found.name: ""
+            if found.metadata.deleting or not found.spec.controller
+            else found.spec.controller.template_hash
+            for found in await self.instances()
+        }
+
+    def verbs(self) -> list[str]:
+        """What the controller wrote, oldest first, as `create Instance`."""
+        return [" ".join(line.split(" ")[1:3]) for line in self.writes.last]
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    cell = Cell(simulation)
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+def available(deployment: WorkloadDeployment) -> tuple[str, str]:
+    (found,) = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == "Available"]
+    return found["status"], found["reason"]
+
+
+# 6.1: a new Instance
+
+
+async def test_6_1_a_new_instance(cell: Cell) -> None:
+    deployment = await cell.deploy()
+    (instance,) = await cell.instances()
+    metadata = instance.metadata
+    assert (metadata.namespace, metadata.name) == ("ns", "web-0")
+    assert metadata.labels == {
+        "app": "hello",
+        f"{GROUP}/workload-uid": "uid-of-hello",
+        f"{GROUP}/workload-deployment-uid": deployment.metadata.uid,
+        f"{GROUP}/workload-deployment-name": "web",
+        f"{GROUP}/workload-name": "hello",
+        f"{GROUP}/placement-name": "main",
+        f"{GROUP}/city-code": "DFW",
+        f"{GROUP}/instance-index": "0",
+    }
+    assert metadata.annotations == {RESTARTED_AT: "2026-06-01T12:00:00Z"}
+    assert metadata.finalizers == (f"{GROUP}/instance-controller", f"quota.{GROUP}/claim-cleanup")
+    (owner,) = metadata.owner_references
+    assert (owner.kind, owner.name, owner.uid) == ("WorkloadDeployment", "web", deployment.metadata.uid)
+    assert owner.controller
+    assert plain(instance.spec_json) == TEMPLATE["spec"] | {
+        "controller": {
+            "templateHash": template_hash(encode(TEMPLATE)),
+            "schedulingGates": [{"name": "Quota"}],
+        }
+    }
+
+
+async def test_row_27_the_template_is_the_same_before_and_after(cell: Cell) -> None:
+    deployment = await cell.deploy()
+    assert plain(deployment.template_json) == TEMPLATE
+    assert template_hash(deployment.template_json) == template_hash(encode(TEMPLATE))
+
+
+async def test_6_1_the_location_of_the_deployment_is_handed_on_where_it_is_known(cell: Cell) -> None:
+    deployment = await cell.running(1)
+    status = plain(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
+    await cell.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
+    await cell.scale(2)
+    first, second = await cell.instances()
+    assert first.spec.location is None
+    assert second.spec.location is not None
+    assert second.spec.location.name == "dfw"
+
+
+# 6.3: the order
+
+
+async def test_6_3_ordinal_1_is_created_after_0_is_ready(cell: Cell) -> None:
+    await cell.deploy(3)
+    assert list(await cell.names()) == ["web-0"]
+    await cell.report("web-0", "False")
+    assert list(await cell.names()) == ["web-0"]
+    await cell.report("web-0", "True")
+    assert list(await cell.names()) == ["web-0", "web-1"]
+
+
+async def test_row_8_a_new_template_deletes_and_creates_from_the_highest(cell: Cell) -> None:
+    await cell.running(2)
+    old = (await cell.names())["web-0"]
+    before = {instance.name: instance.metadata.uid for instance in await cell.instances()}
+    new = await cell.set_image("registry.example/hello:2")
+    assert await cell.names() == {"web-0": old, "web-1": ""}
+    await cell.release("web-1")
+    assert await cell.names() == {"web-0": old, "web-1": new}
+    await cell.report("web-1", "True")
+    assert await cell.names() == {"web-0": "", "web-1": new}
+    await cell.release("web-0")
+    await cell.report("web-0", "True")
+    assert await cell.names() == {"web-0": new, "web-1": new}
+    after = {instance.name: instance.metadata.uid for instance in await cell.instances()}
+    assert all(after[name] != before[name] for name in before)
+
+
+async def test_row_14_a_roll_is_seen_in_the_counters(cell: Cell) -> None:
+    await cell.running(2)
+    await cell.set_image("registry.example/hello:2")
+    status = (await cell.deployment()).status
+    assert status is not None
+    assert (status.updated_replicas, status.current_replicas, status.ready_replicas, status.replicas) == (0, 0, 1, 2)
+    await cell.release("web-1")
+    await cell.report("web-1", "True")
+    status = (await cell.deployment()).status
+    assert status is not None
+    assert (status.updated_replicas, status.current_replicas, status.ready_replicas, status.replicas) == (1, 1, 1, 2)
+
+
+async def test_row_40_a_broken_one_never_blocks_its_fix(cell: Cell) -> None:
+    await cell.deploy(2)
+    await cell.report("web-0", "Unknown", "ImageUnavailable")
+    fixed = await cell.set_image("registry.example/hello:2")
+    assert await cell.names() == {"web-0": ""}
+    await cell.release("web-0")
+    assert await cell.names() == {"web-0": fixed}
+
+
+async def test_6_3_scale_down_goes_from_the_highest_one_at_a_time(cell: Cell) -> None:
+    await cell.running(3)
+    await cell.scale(1)
+    assert [name for name, hash_ in (await cell.names()).items() if not hash_] == ["web-1", "web-2"]
+    assert [line for line in cell.verbs() if line.startswith("delete")] == ["delete Instance"] * 2
+
+
+async def test_6_1_a_stray_goes_first(cell: Cell) -> None:
+    deployment = await cell.deploy(2)
+    labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid, f"{GROUP}/instance-index": "odd"}
+    await cell.client.create(INSTANCE, INSTANCE.body("odd", "ns", labels=labels) | {"spec": TEMPLATE["spec"]})
+    await cell.settle()
+    assert list(await cell.names()) == ["web-0"]
+
+
+async def test_6_1_an_index_that_belongs_to_another_name_does_not_lead_to_a_dead_end(cell: Cell) -> None:
+    await cell.running(1)
+    uid = (await cell.instances())[0].metadata.uid
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"labels": {f"{GROUP}/instance-index": "7"}}})
+    await cell.settle()
+    await cell.release("web-0")
+    (instance,) = await cell.instances()
+    assert instance.metadata.uid != uid
+    assert instance.metadata.labels[f"{GROUP}/instance-index"] == "0"
+
+
+# 6.2: labels and gates are mended outside the order
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("workload-uid", None),
+        ("workload-deployment-uid", None),
+        ("workload-deployment-uid", "spoiled"),
+        ("placement-name", "spoiled"),
+        ("city-code", ""),
+        ("instance-index", None),
+        ("instance-index", "01"),
+    ],
+)
+async def test_6_2_labels_are_mended_outside_the_order(cell: Cell, label: str, value: str | None) -> None:
+    await cell.running(1)
+    await cell.scale(3)
+    (_, second) = await cell.instances()
+    wanted = second.metadata.labels
+    changes = {f"{GROUP}/{label}": value, "mine": "stays"}
+    await cell.client.merge_patch(INSTANCE, "web-1", "ns", {"metadata": {"labels": changes}})
+    await cell.settle()
+    (_, mended) = await cell.instances()
+    assert mended.metadata.labels == wanted | {"mine": "stays"}
+    assert mended.metadata.uid == second.metadata.uid
+    assert cell.verbs().count("patch Instance") == 1
+
+
+async def test_5_2_with_networking_off_a_network_gate_is_opened_and_no_other(cell: Cell) -> None:
+    await cell.deploy()
+    gates = {"spec": {"controller": {"schedulingGates": [{"name": "Network"}, {"name": "Quota"}]}}}
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", gates)
+    await cell.settle()
+    (instance,) = await cell.instances()
+    assert instance.spec.controller is not None
+    assert [gate.name for gate in instance.spec.controller.scheduling_gates] == ["Quota"]
+
+
+async def test_row_26_an_instance_without_a_controller_block_is_counted_and_replaced(cell: Cell) -> None:
+    deployment = await cell.deploy(0)
+    labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid}
+    await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns", labels=labels) | {"spec": TEMPLATE["spec"]})
+    await cell.scale(1)
+    (instance,) = await cell.instances()
+    assert instance.spec.controller is not None
+    assert instance.spec.controller.template_hash == template_hash(encode(TEMPLATE))
+    assert (await cell.deployment()).status is not None
+
+
+# 5.2: what a pass survives
+
+
+async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: Cell) -> None:
+    dropped = cell.faults.drop_event(calls(path="instances"))
+    await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
+    await cell.settle()
+    assert dropped.fired
+    deployment = await cell.deploy()
+    assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
+    assert cell.controller.passes == 1
+    assert available(deployment) == ("False", "InstancesProvisioning")
+
+
+async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) -> None:
+    cell.faults.fail(calls("POST", "instances"))
+    await cell.deploy()
+    assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
+    assert available(await cell.deployment()) == ("False", "InstancesProvisioning")
+
+    async def created() -> bool:
+        return bool(await cell.instances())
+
+    await cell.simulation.until(created, within=1)
+
+
+# 5.1: who wakes it
+
+
+async def test_5_1_a_status_write_does_not_wake_it(cell: Cell) -> None:
+    deployment = await cell.running(1)
+    passes = cell.controller.passes
+    status = plain(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
+    await cell.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
+    await cell.change({"metadata": {"annotations": {"note": "by hand"}, "labels": {"by": "hand"}}})
+    assert cell.controller.passes == passes
+
+
+async def test_5_1_its_own_writes_wake_it_no_more_than_its_instances_do(cell: Cell) -> None:
+    await cell.deploy()
+    assert cell.controller.passes == 2  # the deployment, and the Instance it created
+
+
+async def test_r24_another_generation_of_the_project_wakes_it_and_is_answered(cell: Cell) -> None:
+    deployment = await cell.deploy(annotations={UPSTREAM_GENERATION: "4"})
+    assert deployment.status is not None
+    assert deployment.status.observed_generation == 4
+    deployment = await cell.change({"metadata": {"annotations": {UPSTREAM_GENERATION: "5"}}})
+    assert deployment.status is not None
+    assert deployment.status.observed_generation == 5
+    assert {one.observed_generation for one in deployment.status.conditions} == {5}
+
+
+async def test_row_28_a_second_pass_writes_nothing(cell: Cell) -> None:
+    await cell.running(2)
+    before = cell.writes.total()
+    cell.controller.enqueue(Request("cell", "ns", "web"))
+    passes = cell.controller.passes
+    await cell.settle()
+    assert cell.controller.passes == passes + 1
+    assert cell.writes.total() == before
+
+
+# 5.2: deletion
+
+
+async def test_5_2_the_finalizer_is_there_before_the_first_instance(cell: Cell) -> None:
+    deployment = await cell.deploy()
+    assert deployment.metadata.finalizers == (WORKLOAD_FINALIZER,)
+    assert cell.verbs()[:2] == ["patch WorkloadDeployment", "create Instance"]
+
+
+async def test_5_2_deletion_takes_all_instances_at_once_and_waits_for_them(cell: Cell) -> None:
+    await cell.running(3)
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    await cell.settle()
+    assert set((await cell.names()).values()) == {""}
+    for name in ("web-1", "web-0"):
+        await cell.release(name)
+    assert list(await cell.names()) == ["web-2"]
+    assert (await cell.deployment()).metadata.finalizers == (WORKLOAD_FINALIZER,)
+    await cell.release("web-2")
+    assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
+    assert cell.verbs().count("delete Instance") == 3
+
+
+async def test_5_2_deletion_without_instances_is_done_at_once(cell: Cell) -> None:
+    await cell.deploy(0)
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    await cell.settle()
+    assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
+
+
+async def test_5_2_an_instance_that_lost_its_label_is_waited_for_as_well(cell: Cell) -> None:
+    await cell.running(1)
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    label: dict[str, Any] = {f"{GROUP}/workload-deployment-uid": None}
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"labels": label}})
+    await cell.settle()
+    assert (await cell.deployment()).metadata.finalizers == (WORKLOAD_FINALIZER,)
+    await cell.release("web-0")
+    assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []

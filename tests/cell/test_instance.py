@@ -1,0 +1,376 @@
+"""controllers.md 7: the instance controller alone in a cell, without a hub. The test plays everybody else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.cell.instance import InstanceController
+from datum_compute.cell.quota import Disabled, Quota, Verdict
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import CELL
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import Conflict, NotFound, Unavailable
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Condition, Json, decode, plain
+from datum_compute.kube.transport import Answer, Call, InProcess, Transport
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.conftest import count
+
+GROUP = "compute.datumapis.com"
+FINALIZERS = (f"{GROUP}/instance-controller", f"quota.{GROUP}/claim-cleanup")
+PROVIDER = "provider.example/finalizer"
+
+SPEC: Json = {
+    "runtime": {
+        "resources": {"instanceType": "datumcloud/d1-standard-2"},
+        "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+    },
+    "networkInterfaces": [{"network": {"name": "default"}}],
+}
+
+
+class Interrupted:
+    """A transport that lets the test act just before a call reaches the server, and keeps what was written."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.writes: list[tuple[Call, int]] = []  # with the code of the answer
+        self.before: Callable[[Call], Awaitable[None]] | None = None
+        self._transport = transport
+
+    async def call(self, call: Call) -> Answer:
+        if self.before is not None:
+            await self.before(call)
+        answer = await self._transport.call(call)
+        if call.method != "GET":
+            self.writes.append((call, answer.code))
+        return answer
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._transport.stream(call)
+
+
+class Ledger:
+    """A quota system that says and does what the test wants."""
+
+    def __init__(self) -> None:
+        self.verdict = Verdict("False", "QuotaExceeded", "2 of 1 instances")
+        self.away = False
+
+    async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
+        return self.verdict
+
+    async def release(self, cell: Plane, instance: Instance) -> None:
+        if self.away:
+            raise Unavailable("the quota system is away")
+
+
+class Cell:
+    def __init__(self, simulation: Simulation, quota: Quota) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.transport = Interrupted(InProcess(self.engine.serve("cell", CELL)))
+        self.client = self.engine.client("cell")
+        self.writes = Writes()
+        self.fleet = Fleet()
+        self.fleet.add(Plane("cell", CELL, self.transport, writes=self.writes, generator=simulation.random))
+        self.reconciler = InstanceController(self.fleet, simulation, quota, None)
+        self.controller = Manager(self.fleet, [self.reconciler]).controllers["instance"]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Fills the caches; nothing is done before `work`."""
+        await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
+        self._tasks += [asyncio.create_task(self.engine.run()), asyncio.create_task(self.fleet.run())]
+        await self.simulation.settle()
+
+    async def work(self) -> None:
+        self._tasks.append(asyncio.create_task(self.controller.run()))
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        assert self.controller.crashes == []
+
+    async def create(
+        self, gates: Sequence[str] | None = ("Quota",), finalizers: Sequence[str] = FINALIZERS
+    ) -> Instance:
+        spec = SPEC
+        if gates is not None:
+            controller = {"templateHash": "0123456789", "schedulingGates": [{"name": gate} for gate in gates]}
+            spec = SPEC | {"controller": controller}
+        body = INSTANCE.body("web-0", "ns", finalizers=list(finalizers))
+        await self.client.create(INSTANCE, body | {"spec": spec})
+        await self.settle()
+        return await self.instance()
+
+    async def report(self, **said: tuple[str, str]) -> None:
+        """What the provider says: type to status and reason."""
+        instance = await self.instance()
+        before = instance.status.conditions if instance.status else ()
+        now = self.simulation.now()
+        told = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
+        status = plain(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, told))}
+        await self.client.replace_status(INSTANCE, instance, status)
+        await self.settle()
+
+    async def delete(self) -> None:
+        await self.client.delete(INSTANCE, "web-0", "ns")
+        await self.settle()
+
+    async def instance(self) -> Instance:
+        return await self.client.get(INSTANCE, "web-0", "ns")
+
+    async def gates(self) -> list[str]:
+        controller = (await self.instance()).spec.controller
+        return [gate.name for gate in controller.scheduling_gates] if controller else []
+
+    async def condition(self, type_: str) -> Condition:
+        status = (await self.instance()).status
+        found = conditions.find(status.conditions, type_) if status else None
+        assert found is not None
+        return found
+
+    async def remove_gate(self, name: str) -> None:
+        """As another controller does it: by the list that it saw, again when that was changed."""
+        instance = await self.instance()
+        assert instance.spec.controller is not None
+        left = [{"name": gate.name} for gate in instance.spec.controller.scheduling_gates if gate.name != name]
+        metadata = {"resourceVersion": instance.metadata.resource_version}
+        patch = {"metadata": metadata, "spec": {"controller": {"schedulingGates": left}}}
+        try:
+            await self.client.merge_patch(INSTANCE, "web-0", "ns", patch)
+        except Conflict:
+            await self.remove_gate(name)
+
+    def gate_patches(self) -> list[tuple[Json, int]]:
+        written = [(decode(call.body, dict), code) for call, code in self.transport.writes if call.method == "PATCH"]
+        return [(patch, code) for patch, code in written if "schedulingGates" in str(patch)]
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    """Without quota."""
+    cell = Cell(simulation, Disabled())
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def metered(runner: asyncio.Runner, simulation: Simulation, ledger: Ledger) -> Iterator[Cell]:
+    """With quota as the `ledger` has it."""
+    cell = Cell(simulation, ledger)
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+# The quota gate
+
+
+async def test_row_17_one_pass_writes_the_status_and_lifts_the_gate(cell: Cell) -> None:
+    await cell.create()
+    await cell.reconciler.reconcile(Request("cell", "ns", "web-0"), Pass(Request("cell", "ns", "web-0")))
+    granted = await cell.condition("QuotaGranted")
+    assert (granted.status, granted.reason) == ("True", "QuotaDisabled")
+    assert granted.message == "Quota enforcement disabled: no credential configured"
+    assert await cell.gates() == []
+    assert cell.writes.total() == 2
+
+
+async def test_other_gates_are_left_alone(cell: Cell) -> None:
+    await cell.work()
+    await cell.create(["Network", "Quota", "ReferencedData"])
+    assert await cell.gates() == ["Network", "ReferencedData"]
+    ready = await cell.condition("Ready")
+    assert (ready.status, ready.reason) == ("False", "SchedulingGatesPresent")
+    assert ready.message == "Scheduling gates present: Network, ReferencedData"
+
+
+async def test_r16_the_gate_patch_carries_the_resource_version_it_was_made_for(cell: Cell) -> None:
+    await cell.work()
+    await cell.create(["Network", "Quota"])
+    ((patch, code),) = cell.gate_patches()
+    assert code == 200
+    assert patch["metadata"]["resourceVersion"]
+    assert patch["spec"]["controller"]["schedulingGates"] == [{"name": "Network"}]
+
+
+async def test_row_44_a_gate_removed_in_between_stays_gone(cell: Cell) -> None:
+    async def network_is_ready(call: Call) -> None:
+        if call.method == "PATCH" and b"schedulingGates" in call.body:
+            cell.transport.before = None
+            await cell.remove_gate("Network")
+
+    cell.transport.before = network_is_ready
+    await cell.work()
+    await cell.create(["Network", "Quota"])
+
+    async def open_() -> bool:
+        return await cell.gates() == []
+
+    await cell.simulation.until(open_, within=1)
+    assert [code for _, code in cell.gate_patches()] == [409, 200]
+
+
+@pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
+async def test_row_44_network_and_quota_gates_removed_at_once_both_stay_gone(cell: Cell, seed: int) -> None:
+    await cell.create(["Network", "Quota"])
+    working = asyncio.create_task(cell.work())
+    await cell.remove_gate("Network")
+    await working
+
+    async def open_() -> bool:
+        return await cell.gates() == []
+
+    await cell.simulation.until(open_, within=1)
+    await cell.settle()
+    assert await cell.gates() == []
+
+
+async def test_a_denial_keeps_the_gate_until_it_is_lifted(metered: Cell, ledger: Ledger) -> None:
+    await metered.work()
+    await metered.create()
+    assert await metered.gates() == ["Quota"]
+    for type_ in ("Ready", "Programmed", "Available"):
+        told = await metered.condition(type_)
+        assert (told.status, told.reason, told.message) == ("False", "PendingQuota", "2 of 1 instances")
+
+    ledger.verdict = Verdict("True", "QuotaAvailable", "granted")
+
+    async def open_() -> bool:
+        return await metered.gates() == []
+
+    await metered.simulation.until(open_, within=2)  # the safety net: nobody told it
+    assert (await metered.condition("QuotaGranted")).reason == "QuotaAvailable"
+    assert (await metered.condition("Programmed")).reason == "Pending"
+
+
+# Ready
+
+
+async def test_7_3_ready_follows_what_the_provider_says(cell: Cell) -> None:
+    await cell.work()
+    await cell.create()
+    assert (await cell.condition("Ready")).reason == "PendingProgramming"
+    await cell.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", "ImageUnavailable"))
+    ready = await cell.condition("Ready")
+    assert (ready.status, ready.reason, ready.message) == ("Unknown", "ImageUnavailable", "as told")
+    await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
+    ready = await cell.condition("Ready")
+    assert (ready.status, ready.reason, ready.message) == ("True", "Available", "Instance is ready")
+
+
+async def test_r13_ready_and_quota_answer_the_generation_they_were_made_for(cell: Cell) -> None:
+    await cell.work()
+    instance = await cell.create()
+    assert instance.metadata.generation == 2  # the gate is part of the spec
+    assert (await cell.condition("Ready")).observed_generation == 2
+    assert (await cell.condition("QuotaGranted")).observed_generation == 2
+
+
+async def test_the_provider_s_conditions_and_its_report_survive(cell: Cell) -> None:
+    await cell.work()
+    instance = await cell.create()
+    addresses = [{"assignments": {"networkIP": "10.0.0.1", "externalIP": ""}}]
+    report = {"controller": {"observedTemplateHash": "0123456789"}, "networkInterfaces": addresses}
+    await cell.client.replace_status(INSTANCE, instance, plain(instance.status_json) | report)
+    await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
+    status = plain((await cell.instance()).status_json)
+    assert {key: status[key] for key in report} == report
+    assert (await cell.condition("Programmed")).message == "as told"
+
+
+@pytest.mark.parametrize("gates", [None, []])
+async def test_row_26_no_controller_block_means_no_gates(cell: Cell, gates: Sequence[str] | None) -> None:
+    await cell.work()
+    await cell.create(gates)
+    assert (await cell.condition("Ready")).reason == "PendingProgramming"
+    assert (await cell.condition("QuotaGranted")).status == "True"
+
+
+async def test_row_28_a_second_pass_writes_nothing(cell: Cell) -> None:
+    await cell.work()
+    await cell.create()
+    await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
+    before, passes = cell.writes.total(), cell.controller.passes
+    cell.controller.enqueue(Request("cell", "ns", "web-0"))
+    await cell.settle()
+    assert cell.controller.passes == passes + 1
+    assert cell.writes.total() == before
+
+
+# Finalizers
+
+
+async def test_7_2_an_instance_made_by_hand_gets_its_finalizers_before_anything_else(cell: Cell) -> None:
+    await cell.work()
+    instance = await cell.create(finalizers=[PROVIDER])
+    assert instance.metadata.finalizers == (PROVIDER, *FINALIZERS)
+    first, _ = cell.transport.writes[0]
+    assert decode(first.body, dict)["metadata"]["finalizers"] == [PROVIDER, *FINALIZERS]
+    assert await cell.gates() == []
+
+
+async def test_7_5_both_finalizers_go_and_the_provider_s_stays(cell: Cell) -> None:
+    await cell.work()
+    await cell.create(finalizers=[PROVIDER, *FINALIZERS])
+    before = cell.writes.total()
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (PROVIDER,)
+    assert cell.writes.total() == before + 1
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": None}})
+    await cell.settle()
+    with pytest.raises(NotFound):
+        await cell.instance()
+
+
+async def test_7_5_nothing_is_said_about_an_instance_that_goes(cell: Cell) -> None:
+    await cell.work()
+    await cell.create(finalizers=[PROVIDER, *FINALIZERS])
+    await cell.delete()
+    before = cell.writes.total()
+    await cell.report(Programmed=("False", "Stopping"), Available=("False", "Stopping"))
+    assert cell.writes.total() == before
+    assert (await cell.condition("Ready")).reason == "PendingProgramming"
+
+
+async def test_7_5_one_that_goes_before_it_was_seen_is_let_go_of(cell: Cell) -> None:
+    await cell.create(finalizers=[])
+    await cell.delete()
+    await cell.work()
+    assert cell.writes.total() == 0
+
+
+async def test_7_5_only_the_finalizer_of_what_failed_stays(metered: Cell, ledger: Ledger) -> None:
+    await metered.work()
+    await metered.create()
+    ledger.away = True
+    await metered.delete()
+    assert (await metered.instance()).metadata.finalizers == FINALIZERS[1:]
+    ledger.away = False
+
+    async def gone() -> bool:
+        return (await metered.client.list(INSTANCE)).items == []
+
+    await metered.simulation.until(gone, within=31)

@@ -1,0 +1,229 @@
+"""controllers.md 5.4: what a deployment reports about its Instances."""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.instance import Instance
+from datum_compute.cell.replicas import deployment_status, is_ready, observed_generation
+from datum_compute.kube.meta import Json, decode, encode
+
+H = "0123456789"
+OLD = "9876543210"
+NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
+EARLIER = "2026-06-01T11:00:00Z"
+UPSTREAM_GENERATION = "compute.datumapis.com/upstream-generation"
+
+
+def deployment(
+    *, generation: int = 1, annotations: Mapping[str, str] | None = None, status: Json | None = None
+) -> WorkloadDeployment:
+    metadata = {"name": "web", "namespace": "ns", "generation": generation, "annotations": dict(annotations or {})}
+    spec = {
+        "workloadRef": {"name": "web", "uid": "u"},
+        "placementName": "main",
+        "cityCode": "DFW",
+        "template": {},
+        "scaleSettings": {"minReplicas": 2},
+    }
+    body = {"metadata": metadata, "spec": spec} | ({"status": status} if status else {})
+    return decode(encode(body), WorkloadDeployment)
+
+
+def instance(
+    ordinal: int, conditions: Mapping[str, tuple[str, str]], runs: str | None = H, *, deleting: bool = False
+) -> Instance:
+    """`conditions` is type to (status, reason); the message of each is "about" its reason."""
+    metadata: Json = {"name": f"web-{ordinal}", "namespace": "ns"}
+    if deleting:
+        metadata["deletionTimestamp"] = EARLIER
+    status: Json = {"conditions": [condition(type_, *said) for type_, said in conditions.items()]}
+    if runs is not None:
+        status["controller"] = {"observedTemplateHash": runs}
+    return decode(encode({"metadata": metadata, "spec": {}, "status": status}), Instance)
+
+
+def condition(type_: str, status: str, reason: str) -> Json:
+    told = {"type": type_, "status": status, "reason": reason, "message": f"about {reason}"}
+    return told | {"lastTransitionTime": EARLIER}
+
+
+RUNNING = {"Programmed": ("True", "Programmed"), "Ready": ("True", "Available")}
+STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Ready": ("Unknown", "Provisioning")}
+SET_UP = {"Programmed": ("True", "Programmed"), "Ready": ("False", "Stopping")}
+BLOCKED = {"QuotaGranted": ("False", "QuotaExceeded"), "Ready": ("False", "PendingQuota")}
+NO_IMAGE = {"Ready": ("Unknown", "ImageUnavailable")}
+CRASHING = {"Ready": ("False", "InstanceCrashing")}
+NO_NETWORK = {"Ready": ("False", "NetworkFailedToCreate")}
+
+NEVER_SEEN = decode(encode({"metadata": {"name": "web-9", "namespace": "ns"}, "spec": {}}), Instance)
+
+
+def reported(instances: Collection[Instance], desired: int = 2) -> Json:
+    return deployment_status(deployment(), instances, H, desired, NOW)
+
+
+def told(status: Json, type_: str) -> tuple[str, str, str]:
+    (found,) = [one for one in status["conditions"] if one["type"] == type_]
+    return found["status"], found["reason"], found["message"]
+
+
+# The counters: replicas, current, updated, ready
+
+COUNTS: dict[str, tuple[list[Instance], tuple[int, int, int, int]]] = {
+    "none": ([], (0, 0, 0, 0)),
+    "all well": ([instance(0, RUNNING), instance(1, RUNNING)], (2, 2, 2, 2)),
+    "the old template still runs": ([instance(0, RUNNING, OLD), instance(1, RUNNING)], (2, 1, 1, 2)),
+    "updated, but not programmed": ([instance(0, STARTING)], (1, 0, 1, 0)),
+    "updated and programmed, but not ready": ([instance(0, SET_UP)], (1, 1, 1, 0)),
+    "row 26: no controller block": ([instance(0, RUNNING, None), instance(1, RUNNING)], (2, 1, 1, 2)),
+    "row 26: no status at all": ([NEVER_SEEN], (1, 0, 0, 0)),
+    "terminating ones count in replicas only": (
+        [instance(0, RUNNING), instance(1, RUNNING, deleting=True)],
+        (2, 1, 1, 1),
+    ),
+    "only terminating ones": ([instance(0, RUNNING, deleting=True)], (1, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), COUNTS.values(), ids=COUNTS.keys())
+def test_counters(instances: list[Instance], expected: tuple[int, int, int, int]) -> None:
+    status = reported(instances, desired=3)
+    counters = ("replicas", "currentReplicas", "updatedReplicas", "readyReplicas")
+    assert tuple(status[counter] for counter in counters) == expected
+    assert status["desiredReplicas"] == 3
+
+
+def test_row_36_every_counter_is_there_from_the_first_status_on() -> None:
+    counters = {"replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas"}
+    assert {key: value for key, value in reported([], desired=0).items() if key in counters} == dict.fromkeys(
+        counters, 0
+    )
+
+
+# ReplicasReady
+
+REPLICAS_READY: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
+    "none yet": ([], ("True", "ReplicasAvailable", "0/2 replicas available")),
+    "some": ([instance(0, RUNNING)], ("True", "ReplicasAvailable", "1/2 replicas available")),
+    "one blocked": (
+        [instance(0, RUNNING), instance(1, BLOCKED)],
+        ("False", "QuotaExceeded", "1 of 2 desired replicas are pending quota"),
+    ),
+    "undecided is not blocked": (
+        [instance(0, {"QuotaGranted": ("Unknown", "QuotaNoBudget")})],
+        ("True", "ReplicasAvailable", "0/2 replicas available"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), REPLICAS_READY.values(), ids=REPLICAS_READY.keys())
+def test_replicas_ready(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(reported(instances), "ReplicasReady") == expected
+
+
+# Available
+
+AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
+    "one ready": ([instance(0, RUNNING)], ("True", "StableInstanceFound", "1/1 instances are ready")),
+    "one ready, one blocked": (
+        [instance(0, RUNNING), instance(1, BLOCKED)],
+        ("True", "StableInstanceFound", "1/2 instances are ready"),
+    ),
+    "one ready, one broken": (
+        [instance(0, RUNNING), instance(1, NO_IMAGE)],
+        ("True", "StableInstanceFound", "1/2 instances are ready"),
+    ),
+    "none yet": ([], ("False", "InstancesProvisioning", "No instances available yet")),
+    "starting": ([instance(0, STARTING)], ("False", "InstancesProvisioning", "Instances are being provisioned")),
+    "a ready one that goes is none": (
+        [instance(0, RUNNING, deleting=True)],
+        ("False", "InstancesProvisioning", "Instances are being provisioned"),
+    ),
+    "blocked": ([instance(0, BLOCKED)], ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota")),
+    "blocked beats starting": (
+        [instance(0, STARTING), instance(1, BLOCKED)],
+        ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota"),
+    ),
+    "R23: the Instance's own reason": (
+        [instance(0, NO_IMAGE)],
+        ("False", "ImageUnavailable", "about ImageUnavailable"),
+    ),
+    "R23: it beats quota": (
+        [instance(0, BLOCKED), instance(1, NO_IMAGE)],
+        ("False", "ImageUnavailable", "about ImageUnavailable"),
+    ),
+    "R23: the network beats it": (
+        [instance(0, NO_IMAGE), instance(1, NO_NETWORK)],
+        ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate"),
+    ),
+    "R23: a tie stays with the first": (
+        [instance(0, CRASHING), instance(1, NO_IMAGE)],
+        ("False", "InstanceCrashing", "about InstanceCrashing"),
+    ),
+    "R23: below rank 5 the summary says more": (
+        [instance(0, {"Ready": ("False", "AwaitingPropagation")})],
+        ("False", "InstancesProvisioning", "Instances are being provisioned"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), AVAILABLE.values(), ids=AVAILABLE.keys())
+def test_available(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(reported(instances), "Available") == expected
+
+
+# R24
+
+GENERATIONS: dict[str, tuple[dict[str, str], int]] = {
+    "the project's, where it travelled along": ({UPSTREAM_GENERATION: "3"}, 3),
+    "else the cell's": ({}, 7),
+    "what is no number is not believed": ({UPSTREAM_GENERATION: "-3"}, 7),
+    "nor what is empty": ({UPSTREAM_GENERATION: ""}, 7),
+}
+
+
+@pytest.mark.parametrize(("annotations", "expected"), GENERATIONS.values(), ids=GENERATIONS.keys())
+def test_r24_the_status_answers_in_the_generation_of_the_project(annotations: dict[str, str], expected: int) -> None:
+    asked = deployment(generation=7, annotations=annotations)
+    status = deployment_status(asked, [], H, 2, NOW)
+    assert observed_generation(asked) == status["observedGeneration"] == expected
+    assert {one["observedGeneration"] for one in status["conditions"]} == {expected}
+
+
+# What was there before
+
+
+def test_transition_times_move_with_the_status_only() -> None:
+    first = reported([instance(0, STARTING)])
+    before = first | {"conditions": [one | {"lastTransitionTime": EARLIER} for one in first["conditions"]]}
+    after = deployment_status(deployment(status=before), [instance(0, RUNNING)], H, 2, NOW)
+    times = {one["type"]: one["lastTransitionTime"] for one in after["conditions"]}
+    assert times == {"Available": "2026-06-01T12:00:00Z", "ReplicasReady": EARLIER}
+    assert told(after, "ReplicasReady")[2] == "1/2 replicas available"
+
+
+def test_the_same_again_is_the_same() -> None:
+    first = reported([instance(0, RUNNING)])
+    later = NOW.replace(hour=13)
+    assert deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 2, later) == first
+
+
+def test_fields_and_conditions_of_others_survive() -> None:
+    foreign = condition("ReferencedDataReady", "True", "Resolved")
+    before = reported([]) | {"location": {"name": "dfw", "namespace": ""}, "later": {"field": 1}}
+    before["conditions"] = [foreign, *before["conditions"]]
+    after = deployment_status(deployment(status=before), [instance(0, RUNNING)], H, 2, NOW)
+    assert after["location"] == {"name": "dfw", "namespace": ""}
+    assert after["later"] == {"field": 1}
+    assert after["conditions"][0] == foreign
+    assert [one["type"] for one in after["conditions"]] == ["ReferencedDataReady", "Available", "ReplicasReady"]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"), [(instance(0, RUNNING), True), (instance(0, STARTING), False), (NEVER_SEEN, False)]
+)
+def test_is_ready(one: Instance, expected: bool) -> None:
+    assert is_ready(one) == expected

@@ -1,0 +1,101 @@
+"""controllers.md 9: the policy that sends the deployments of a city to its cluster."""
+
+from typing import Any
+
+import pytest
+
+from datum_compute.api.external import PropagationPolicy
+from datum_compute.federation.policy import city_policy, routes
+from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.kube.patches import merge
+
+CITY = "topology.datum.net/city-code"
+
+
+def policy(body: Json) -> PropagationPolicy:
+    return decode(encode(body), PropagationPolicy)
+
+
+def test_9_the_policy_of_a_city() -> None:
+    assert city_policy("ns-1", "LAX") == {
+        "apiVersion": "policy.karmada.io/v1alpha1",
+        "kind": "PropagationPolicy",
+        "metadata": {"name": "city-lax", "namespace": "ns-1"},
+        "spec": {
+            "resourceSelectors": [
+                {
+                    "apiVersion": "compute.datumapis.com/v1alpha",
+                    "kind": "WorkloadDeployment",
+                    "labelSelector": {"matchLabels": {CITY: "LAX"}},
+                }
+            ],
+            "placement": {"clusterAffinity": {"labelSelector": {"matchLabels": {CITY: "LAX"}}}},
+        },
+    }
+
+
+def test_9_only_the_name_is_lower_cased() -> None:
+    body = city_policy("ns-1", "New York")
+    assert body["metadata"]["name"] == "city-new-york"
+    assert body["spec"]["placement"]["clusterAffinity"]["labelSelector"]["matchLabels"] == {CITY: "New York"}
+
+
+def test_row_30_there_is_no_policy_without_a_city() -> None:
+    with pytest.raises(ValueError, match="needs a city"):
+        city_policy("ns-1", "")
+
+
+def test_9_a_policy_routes_its_own_city_only() -> None:
+    assert routes(policy(city_policy("ns-1", "DFW")), "DFW")
+    assert not routes(policy(city_policy("ns-1", "DFW")), "dfw")
+    assert not routes(policy(city_policy("ns-1", "DFW")), "AMS")
+
+
+def changed(**spec: Any) -> PropagationPolicy:
+    return policy(merge(city_policy("ns-1", "DFW"), {"spec": spec}))
+
+
+def selector(**changes: Any) -> Json:
+    changed: Json = merge(city_policy("ns-1", "DFW")["spec"]["resourceSelectors"][0], changes)
+    return changed
+
+
+FILLED_IN: dict[str, Json] = {
+    "namespace of the selector": {"resourceSelectors": [selector(namespace="ns-1")]},
+    "priority and preemption": {"priority": 0, "preemption": "Never", "conflictResolution": "Abort"},
+    "scheduler": {"schedulerName": "default-scheduler"},
+    "tolerations": {"placement": {"clusterTolerations": [{"key": "cluster.karmada.io/not-ready"}]}},
+    "spread": {"placement": {"spreadConstraints": [{"spreadByField": "cluster", "minGroups": 1}]}},
+    "empty expressions": {"resourceSelectors": [selector(labelSelector={"matchExpressions": []})]},
+}
+
+
+@pytest.mark.parametrize("spec", FILLED_IN.values(), ids=FILLED_IN.keys())
+def test_9_what_a_server_fills_in_is_its_own_affair(spec: Json) -> None:
+    assert routes(changed(**spec), "DFW")
+
+
+OTHER_CITY = {"matchLabels": {CITY: "AMS"}}
+ONE_MORE = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]}
+
+EDITED: dict[str, Json] = {
+    "selects another city": {"resourceSelectors": [selector(labelSelector=OTHER_CITY)]},
+    "selects less": {"resourceSelectors": [selector(labelSelector=ONE_MORE)]},
+    "selects one by name": {"resourceSelectors": [selector(name="web-main-dfw")]},
+    "selects another kind": {"resourceSelectors": [selector(kind="Instance")]},
+    "selects another version": {"resourceSelectors": [selector(apiVersion="compute.datumapis.com/v1")]},
+    "selects nothing": {"resourceSelectors": []},
+    "selects twice": {"resourceSelectors": [selector(), selector()]},
+    "selects everything": {"resourceSelectors": [selector(labelSelector=None)]},
+    "goes to another city": {"placement": {"clusterAffinity": {"labelSelector": OTHER_CITY}}},
+    "goes to fewer": {"placement": {"clusterAffinity": {"labelSelector": ONE_MORE}}},
+    "goes to one by name": {"placement": {"clusterAffinity": {"clusterNames": ["cell-ams"]}}},
+    "leaves one out": {"placement": {"clusterAffinity": {"exclude": ["cell-dfw"]}}},
+    "goes everywhere": {"placement": {"clusterAffinity": None}},
+    "goes nowhere": {"placement": None},
+}
+
+
+@pytest.mark.parametrize("spec", EDITED.values(), ids=EDITED.keys())
+def test_9_an_edited_policy_does_not_route(spec: Json) -> None:
+    assert not routes(changed(**spec), "DFW")

@@ -1,0 +1,267 @@
+"""controllers.md 2.3: what a workload reports about its deployments."""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from itertools import permutations
+
+import pytest
+
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.workload import Workload
+from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.management.rollup import Unoffered, workload_status
+
+NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
+EARLIER = "2026-06-01T11:00:00Z"
+COUNTERS = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+
+YES = ("True", "StableInstanceFound")
+NO_PLACEMENT = ("False", "NoAvailablePlacements", "No available placements were found for the workload")
+NO_DEPLOYMENT = ("False", "NoAvailableDeployments", "No available deployments were found for the placement")
+
+
+def workload(*, generation: int = 1, status: Json | None = None) -> Workload:
+    metadata = {"name": "web", "namespace": "default", "uid": "uid-of-web", "generation": generation}
+    body = {"metadata": metadata, "spec": {"template": {}, "placements": []}} | ({"status": status} if status else {})
+    return decode(encode(body), Workload)
+
+
+def deployment(
+    place: str,
+    available: tuple[str, str] | None = None,
+    counters: Sequence[int] | None = (0, 0, 0, 0, 0),
+    *,
+    generation: int = 1,
+    observed: int = 1,
+    deleting: bool = False,
+) -> WorkloadDeployment:
+    """`place` is placement/city. A deployment without counters has no status yet."""
+    placement, city = place.split("/")
+    name = f"web-{placement}-{city.lower()}"
+    metadata: Json = {"name": name, "namespace": "default", "generation": generation}
+    if deleting:
+        metadata["deletionTimestamp"] = EARLIER
+    spec = {
+        "workloadRef": {"name": "web", "uid": "uid-of-web"},
+        "placementName": placement,
+        "cityCode": city,
+        "template": {},
+        "scaleSettings": {"minReplicas": 1},
+    }
+    body = {"metadata": metadata, "spec": spec}
+    if counters is not None:
+        told = [condition("Available", *available, f"{name}: {available[1]}")] if available else []
+        status = dict(zip(COUNTERS, counters, strict=True)) | {"observedGeneration": observed, "conditions": told}
+        body["status"] = status
+    return decode(encode(body), WorkloadDeployment)
+
+
+def condition(type_: str, status: str, reason: str, message: str) -> Json:
+    said = {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": EARLIER}
+    return said | {"observedGeneration": 1}
+
+
+def unoffered(place: str) -> Unoffered:
+    placement, city = place.split("/")
+    return Unoffered(f"web-{placement}-{city.lower()}", placement, f"no {city}")
+
+
+def rolled_up(deployments: Collection[WorkloadDeployment], missing: Collection[Unoffered] = ()) -> Json:
+    return workload_status(workload(), deployments, missing, NOW)
+
+
+def available(status: Json) -> tuple[str, str, str]:
+    (found,) = [one for one in status["conditions"] if one["type"] == "Available"]
+    return found["status"], found["reason"], found["message"]
+
+
+def counters(status: Json) -> tuple[int, ...]:
+    return tuple(status[counter] for counter in COUNTERS)
+
+
+# Sums
+
+
+def test_the_counters_are_sums_over_all_deployments() -> None:
+    status = rolled_up(
+        [
+            deployment("b/DFW", YES, (3, 1, 2, 3, 2)),
+            deployment("a/DFW", YES, (1, 1, 1, 1, 1)),
+            deployment("b/AMS", YES, (10, 20, 30, 40, 50)),
+        ]
+    )
+    assert counters(status) == (14, 22, 33, 44, 53)
+    assert status["deployments"] == 3
+    assert [(entry["name"], counters(entry)) for entry in status["placements"]] == [
+        ("a", (1, 1, 1, 1, 1)),
+        ("b", (13, 21, 32, 43, 52)),
+    ]
+
+
+def test_terminating_deployments_count_until_they_are_gone() -> None:
+    status = rolled_up([deployment("a/DFW", YES, (2, 2, 2, 2, 2), deleting=True)])
+    assert status["deployments"] == 1
+    assert counters(status) == (2, 2, 2, 2, 2)
+
+
+def test_a_deployment_without_status_counts_nothing() -> None:
+    status = rolled_up([deployment("a/DFW", counters=None), deployment("a/AMS", YES, (1, 1, 1, 1, 1))])
+    assert status["deployments"] == 2
+    assert counters(status) == (1, 1, 1, 1, 1)
+
+
+def test_row_14_r24_an_answer_to_an_older_generation_is_not_updated_and_not_current() -> None:
+    behind = deployment("a/DFW", YES, (2, 2, 2, 2, 2), generation=3, observed=2)
+    status = rolled_up([behind, deployment("a/AMS", YES, (1, 1, 1, 1, 1), generation=3, observed=3)])
+    assert counters(status) == (3, 1, 1, 3, 3)
+    assert counters(status["placements"][0]) == (3, 1, 1, 3, 3)
+
+
+def test_zero_deployments_is_a_full_status() -> None:
+    status = rolled_up([])
+    assert counters(status) == (0, 0, 0, 0, 0)
+    assert status["deployments"] == 0
+    assert status["placements"] == []
+    assert available(status) == NO_PLACEMENT
+
+
+def test_row_14_the_status_answers_the_generation_of_the_workload() -> None:
+    status = workload_status(workload(generation=7), [deployment("a/DFW", YES)], [], NOW)
+    assert status["observedGeneration"] == 7
+    told = [*status["conditions"], *status["placements"][0]["conditions"]]
+    assert {one["observedGeneration"] for one in told} == {7}
+
+
+# Available
+
+NO_LOCATION = ("False", "NoMatchingLocation")
+NO_IMAGE = ("False", "ImageUnavailable")
+
+
+def test_one_available_deployment_is_enough_for_its_placement_and_the_workload() -> None:
+    status = rolled_up(
+        [deployment("a/AMS", NO_IMAGE), deployment("a/DFW", YES), deployment("b/DFW", NO_IMAGE)],
+        [unoffered("a/SIN")],
+    )
+    assert available(status) == ("True", "AvailablePlacementFound", "At least one available placement was found")
+    a, b = status["placements"]
+    assert available(a) == ("True", "AvailableDeploymentFound", "At least one available deployment was found")
+    assert available(b) == NO_DEPLOYMENT
+
+
+RANKS: dict[str, tuple[str, str]] = {  # of two reasons, the one that is told
+    "7 over 6": ("NetworkFailedToCreate", "NetworkNotFound"),
+    "6 over 5": ("NetworkNotFound", "ImageUnavailable"),
+    "5 over 4": ("InstanceCrashing", "AwaitingPropagation"),
+    "5 over 3": ("ConfigurationError", "QuotaNotGranted"),
+    "4 over 3": ("ReferencedDataNotReady", "PendingQuota"),
+    "3 over 2": ("QuotaNotGranted", "NetworkProvisioning"),
+    "2 over 1": ("NoMatchingLocation", "InstancesProvisioning"),
+    "2 over 1, network": ("NetworkProvisioning", "InstancesProvisioning"),
+    "1 over 0": ("InstancesProvisioning", "SomethingNew"),
+    "7 over 1": ("RuntimeClassNotServed", "InstancesProvisioning"),
+}
+
+
+@pytest.mark.parametrize(("higher", "lower"), RANKS.values(), ids=RANKS.keys())
+def test_the_blocker_of_the_highest_rank_is_told(higher: str, lower: str) -> None:
+    for first, second in ((higher, lower), (lower, higher)):
+        status = rolled_up([deployment("a/DFW", ("False", first)), deployment("b/DFW", ("False", second))])
+        name = "web-a-dfw" if first == higher else "web-b-dfw"
+        assert available(status) == ("False", higher, f"{name}: {higher}")
+
+
+def test_equal_blockers_go_by_placement_then_by_name_whatever_the_order() -> None:
+    tied = [
+        deployment("a/LHR", ("False", "InstanceCrashing")),
+        deployment("b/AMS", NO_IMAGE),
+        deployment("a/DFW", ("False", "ConfigurationError")),
+    ]
+    for order in permutations(tied):
+        assert available(rolled_up(order)) == ("False", "ConfigurationError", "web-a-dfw: ConfigurationError")
+
+
+@pytest.mark.parametrize("reason", ["SomethingNew", "NoAvailableDeployments"])
+def test_a_reason_without_a_rank_never_replaces_the_general_sentence(reason: str) -> None:
+    assert available(rolled_up([deployment("a/DFW", ("False", reason))])) == NO_PLACEMENT
+
+
+def test_unknown_blocks_as_well() -> None:
+    status = rolled_up([deployment("a/DFW", ("Unknown", "ImageUnavailable"))])
+    assert available(status) == ("False", "ImageUnavailable", "web-a-dfw: ImageUnavailable")
+
+
+def test_a_deployment_that_has_not_said_anything_blocks_nothing() -> None:
+    status = rolled_up([deployment("a/DFW"), deployment("a/AMS", counters=None)])
+    assert available(status) == NO_PLACEMENT
+    assert available(status["placements"][0]) == NO_DEPLOYMENT
+
+
+# R23: cities that no location offers
+
+
+def test_r23_a_placement_of_unoffered_cities_is_told() -> None:
+    status = rolled_up([], [unoffered("b/SIN"), unoffered("a/LHR")])
+    assert [(entry["name"], available(entry)) for entry in status["placements"]] == [
+        ("a", ("False", "NoMatchingLocation", "no LHR")),
+        ("b", ("False", "NoMatchingLocation", "no SIN")),
+    ]
+    assert available(status) == ("False", "NoMatchingLocation", "no LHR")
+    assert status["deployments"] == 0
+    assert counters(status["placements"][0]) == (0, 0, 0, 0, 0)
+
+
+def test_r23_it_is_told_on_the_placement_while_none_of_its_deployments_is_available() -> None:
+    status = rolled_up([deployment("a/DFW", NO_IMAGE)], [unoffered("a/SIN")])
+    assert available(status["placements"][0]) == ("False", "NoMatchingLocation", "no SIN")
+    assert available(status) == ("False", "ImageUnavailable", "web-a-dfw: ImageUnavailable")
+
+
+@pytest.mark.parametrize(("city", "expected"), [("AMS", "no AMS"), ("SIN", "web-a-dfw: NoMatchingLocation")])
+def test_r23_it_competes_under_the_name_the_deployment_would_have(city: str, expected: str) -> None:
+    status = rolled_up([deployment("a/DFW", NO_LOCATION)], [unoffered(f"a/{city}")])
+    assert available(status) == ("False", "NoMatchingLocation", expected)
+
+
+# What was there before
+
+
+def test_transition_times_move_with_the_status_only() -> None:
+    first = rolled_up([deployment("a/DFW", NO_IMAGE), deployment("b/DFW", NO_IMAGE)])
+    earlier = decode(encode(first).replace(b"2026-06-01T12:00:00Z", EARLIER.encode()), dict)
+    after = workload_status(
+        workload(generation=2, status=earlier), [deployment("a/DFW", YES), deployment("b/DFW", NO_LOCATION)], [], NOW
+    )
+    a, b = after["placements"]
+    assert after["conditions"][0]["lastTransitionTime"] == "2026-06-01T12:00:00Z"
+    assert a["conditions"][0]["lastTransitionTime"] == "2026-06-01T12:00:00Z"
+    assert b["conditions"][0]["lastTransitionTime"] == EARLIER
+
+
+def test_another_reason_alone_moves_no_time() -> None:
+    first = rolled_up([deployment("a/DFW", NO_IMAGE)])
+    later = NOW.replace(hour=13)
+    after = workload_status(workload(status=first), [deployment("a/DFW", NO_LOCATION)], [], later)
+    assert available(after)[1] == "NoMatchingLocation"
+    assert after["conditions"][0]["lastTransitionTime"] == "2026-06-01T12:00:00Z"
+
+
+def test_the_same_again_is_the_same() -> None:
+    deployments = [deployment("a/DFW", YES, (1, 1, 1, 1, 1)), deployment("b/DFW", NO_IMAGE)]
+    first = rolled_up(deployments, [unoffered("c/SIN")])
+    later = NOW.replace(hour=13)
+    assert workload_status(workload(status=first), deployments, [unoffered("c/SIN")], later) == first
+
+
+def test_a_placement_that_is_no_longer_there_is_no_longer_told() -> None:
+    first = rolled_up([deployment("a/DFW", YES), deployment("b/DFW", YES)])
+    after = workload_status(workload(status=first), [deployment("b/DFW", YES)], [], NOW)
+    assert [entry["name"] for entry in after["placements"]] == ["b"]
+
+
+def test_fields_and_conditions_of_others_survive() -> None:
+    first = rolled_up([deployment("a/DFW", YES)])
+    foreign = condition("Billed", "True", "Metered", "by somebody else")
+    before = first | {"later": 1, "conditions": [foreign, *first["conditions"]]}
+    after = workload_status(workload(status=before), [deployment("a/DFW", YES)], [], NOW)
+    assert after == before

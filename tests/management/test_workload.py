@@ -1,0 +1,440 @@
+"""controllers.md 2: the workload controller alone on a project. The test plays user, platform and federator."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.transport import InProcess
+from datum_compute.management.workload import WorkloadController
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request, Unfinished
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+
+GROUP = "compute.datumapis.com"
+CITY = "topology.datum.net/city-code"
+WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
+FEDERATOR_FINALIZER = f"{GROUP}/federator"
+RESTARTED_AT = f"{GROUP}/restartedAt"
+COUNTERS = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+
+TEMPLATE: Json = {
+    "metadata": {"labels": {"app": "hello"}},
+    "spec": {
+        "runtime": {
+            "resources": {"instanceType": "datumcloud/d1-standard-2"},
+            "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+        },
+        "networkInterfaces": [{"network": {"name": "default"}}],
+    },
+}
+SCALE: Json = {"minReplicas": 2, "instanceManagementPolicy": "OrderedReady"}
+
+
+def placements(cities: Mapping[str, Sequence[str]]) -> list[Json]:
+    return [{"name": name, "cityCodes": list(codes), "scaleSettings": SCALE} for name, codes in cities.items()]
+
+
+class Project:
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        transport = InProcess(self.engine.serve("demo", PROJECT))
+        self.client = self.engine.client("demo")
+        self.writes = Writes()
+        fleet = Fleet()
+        fleet.add(Plane("demo", PROJECT, transport, writes=self.writes, generator=simulation.random))
+        self.reconciler = WorkloadController(fleet, simulation)
+        self.manager = Manager(fleet, [self.reconciler])
+        self.controller = self.manager.controllers["workload"]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body("default"))
+        for city in ("AMS", "DFW"):
+            await self.offer(city)
+        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        assert self.controller.crashes == []
+
+    # The platform
+
+    async def offer(self, city: str) -> None:
+        spec = {"locationRef": {"name": city.lower()}, "topology": {CITY: city}}
+        await self.client.create(LOCATION_BINDING, LOCATION_BINDING.body(city.lower()) | {"spec": spec})
+        await self.simulation.settle()
+
+    async def withdraw(self, city: str) -> None:
+        await self.client.delete(LOCATION_BINDING, city.lower())
+        await self.settle()
+
+    # The user
+
+    async def deploy(self, cities: Sequence[str], name: str = "web") -> Workload:
+        spec = {"template": TEMPLATE, "placements": placements({"main": cities})}
+        await self.client.create(WORKLOAD, WORKLOAD.body(name, "default") | {"spec": spec})
+        await self.settle()
+        return await self.workload(name)
+
+    async def change(self, spec: Json) -> Workload:
+        await self.client.merge_patch(WORKLOAD, "web", "default", {"spec": spec})
+        await self.settle()
+        return await self.workload()
+
+    async def delete(self) -> None:
+        await self.client.delete(WORKLOAD, "web", "default")
+        await self.settle()
+
+    async def workload(self, name: str = "web") -> Workload:
+        return await self.client.get(WORKLOAD, name, "default")
+
+    # The federator
+
+    async def create_deployment(self, name: str, workload_uid: str, city: str = "DFW", **metadata: Any) -> None:
+        spec = {
+            "workloadRef": {"name": "web", "uid": workload_uid},
+            "placementName": "main",
+            "cityCode": city,
+            "template": TEMPLATE,
+            "scaleSettings": SCALE,
+        }
+        body = WORKLOAD_DEPLOYMENT.body(name, "default", **metadata)
+        await self.client.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
+        await self.settle()
+
+    async def change_deployment(self, name: str, patch: Json) -> WorkloadDeployment:
+        await self.client.merge_patch(WORKLOAD_DEPLOYMENT, name, "default", patch)
+        await self.settle()
+        return await self.deployment(name)
+
+    async def report(self, name: str, counters: Sequence[int], available: tuple[str, str]) -> None:
+        deployment = await self.deployment(name)
+        generation = deployment.metadata.generation
+        said = {"type": "Available", "status": available[0], "reason": available[1], "message": f"about {name}"}
+        condition = said | {"lastTransitionTime": "2026-06-01T12:00:00Z", "observedGeneration": generation}
+        status: Json = dict(zip(COUNTERS, counters, strict=True))
+        status |= {"observedGeneration": generation, "conditions": [condition]}
+        await self.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
+        await self.settle()
+
+    async def release(self, name: str) -> None:
+        await self.client.merge_patch(WORKLOAD_DEPLOYMENT, name, "default", {"metadata": {"finalizers": None}})
+        await self.settle()
+
+    async def deployment(self, name: str) -> WorkloadDeployment:
+        return await self.client.get(WORKLOAD_DEPLOYMENT, name, "default")
+
+    async def deployments(self) -> dict[str, WorkloadDeployment]:
+        return {found.name: found for found in (await self.client.list(WORKLOAD_DEPLOYMENT)).items}
+
+
+@pytest.fixture
+def project(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]:
+    """It offers AMS and DFW."""
+    project = Project(simulation)
+    runner.run(project.start())
+    yield project
+    runner.run(project.stop())
+
+
+def available(workload: Workload) -> tuple[str, str, str]:
+    (found,) = plain(workload.status_json)["conditions"]
+    return found["status"], found["reason"], found["message"]
+
+
+def placement_available(workload: Workload) -> tuple[str, str, str]:
+    (placement,) = plain(workload.status_json)["placements"]
+    (found,) = placement["conditions"]
+    return found["status"], found["reason"], found["message"]
+
+
+# 2.2: deployments
+
+
+async def test_2_2_one_deployment_for_each_placement_and_city(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.change({"placements": placements({"main": ["DFW", "AMS"], "more": ["DFW"]})})
+    assert list(await project.deployments()) == ["web-main-ams", "web-main-dfw", "web-more-dfw"]
+
+
+async def test_2_2_a_new_deployment(project: Project) -> None:
+    workload = await project.deploy(["DFW"])
+    deployment = await project.deployment("web-main-dfw")
+    assert deployment.metadata.labels == {f"{GROUP}/workload-uid": workload.metadata.uid}
+    assert deployment.metadata.finalizers == (FEDERATOR_FINALIZER,)
+    (owner,) = deployment.metadata.owner_references
+    assert (owner.kind, owner.name, owner.uid) == ("Workload", "web", workload.metadata.uid)
+    assert owner.controller
+    assert plain(deployment.spec_json) == {
+        "workloadRef": {"name": "web", "uid": workload.metadata.uid},
+        "placementName": "main",
+        "cityCode": "DFW",
+        "template": TEMPLATE,
+        "scaleSettings": SCALE,
+    }
+
+
+async def test_2_2_the_finalizer_is_there_before_the_first_deployment(project: Project) -> None:
+    workload = await project.deploy(["DFW"])
+    assert workload.metadata.finalizers == (WORKLOAD_FINALIZER,)
+    assert [" ".join(line.split(" ")[1:3]) for line in project.writes.last] == [
+        "patch Workload",
+        "create WorkloadDeployment",
+        "status Workload",
+    ]
+
+
+async def test_2_2_a_change_reaches_every_deployment_in_one_write_each(project: Project) -> None:
+    await project.deploy(["DFW", "AMS"])
+    before = project.writes.total()
+    changed = TEMPLATE | {"metadata": {"labels": {"app": "changed"}}}
+    await project.change({"template": changed, "placements": placements({"main": ["DFW", "AMS"]})})
+    assert all(plain(found.template_json) == changed for found in (await project.deployments()).values())
+    assert project.writes.total() == before + 3  # two deployments, and the status
+
+
+async def test_row_29_what_others_put_on_a_deployment_survives(project: Project) -> None:
+    await project.deploy(["DFW"])
+    marks = {"labels": {"theirs": "1"}, "annotations": {f"{GROUP}/federation-namespace": "ns-1", "theirs": "2"}}
+    await project.change_deployment("web-main-dfw", {"metadata": marks})
+    await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+    deployment = await project.deployment("web-main-dfw")
+    assert deployment.spec.template.metadata.labels == {"app": "changed"}
+    assert deployment.metadata.annotations == marks["annotations"]
+    assert deployment.metadata.labels["theirs"] == "1"
+
+
+async def test_2_2_an_edited_deployment_is_put_back(project: Project) -> None:
+    workload = await project.deploy(["DFW"])
+    changes = {"metadata": {"labels": {f"{GROUP}/workload-uid": None}}, "spec": {"scaleSettings": {"minReplicas": 9}}}
+    deployment = await project.change_deployment("web-main-dfw", changes)
+    assert deployment.spec.scale_settings.min_replicas == 2
+    assert deployment.metadata.labels == {f"{GROUP}/workload-uid": workload.metadata.uid}
+
+
+async def test_r14_a_restart_of_one_city_stays_until_a_newer_one_of_all(project: Project) -> None:
+    await project.deploy(["DFW", "AMS"])
+    restart = {"metadata": {"annotations": {RESTARTED_AT: "2026-06-01T12:00:00Z"}}}
+    await project.change_deployment("web-main-dfw", {"spec": {"template": restart}})
+    await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+
+    async def restarts() -> dict[str, str]:
+        found = (await project.deployments()).items()
+        return {name: one.spec.template.metadata.annotations.get(RESTARTED_AT, "") for name, one in found}
+
+    assert await restarts() == {"web-main-ams": "", "web-main-dfw": "2026-06-01T12:00:00Z"}
+    newer = {"metadata": {"annotations": {RESTARTED_AT: "2026-06-01T13:00:00Z"}}}
+    await project.change({"template": newer})
+    assert await restarts() == dict.fromkeys(["web-main-ams", "web-main-dfw"], "2026-06-01T13:00:00Z")
+
+
+async def test_2_2_a_deployment_deleted_by_hand_comes_back_when_it_is_gone(project: Project) -> None:
+    await project.deploy(["DFW"])
+    uid = (await project.deployment("web-main-dfw")).metadata.uid
+    await project.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
+    await project.settle()
+    assert (await project.deployment("web-main-dfw")).metadata.uid == uid
+    await project.release("web-main-dfw")
+    assert (await project.deployment("web-main-dfw")).metadata.uid != uid
+
+
+async def test_2_2_a_city_that_is_no_longer_asked_for_is_removed(project: Project) -> None:
+    await project.deploy(["DFW", "AMS"])
+    workload = await project.change({"placements": placements({"main": ["DFW"]})})
+    going = {name: found.metadata.deleting for name, found in (await project.deployments()).items()}
+    assert going == {"web-main-ams": True, "web-main-dfw": False}
+    assert workload.status is not None
+    assert workload.status.deployments == 2  # counted until it is gone
+    await project.release("web-main-ams")
+    workload = await project.workload()
+    assert workload.status is not None
+    assert workload.status.deployments == 1
+
+
+# Whose deployment it is
+
+
+async def test_2_2_a_name_that_another_workload_has_is_not_touched(project: Project) -> None:
+    await project.create_deployment("web-main-dfw", "uid-of-another")
+    before = await project.deployment("web-main-dfw")
+    workload = await project.deploy(["DFW", "AMS"])
+    assert await project.deployment("web-main-dfw") == before
+    assert list(await project.deployments()) == ["web-main-ams", "web-main-dfw"]
+    assert workload.status is not None
+    assert workload.status.deployments == 1
+
+    request = Request("demo", "default", "web")
+    with pytest.raises(Unfinished, match=r"web-main-dfw belongs to workload web \(uid uid-of-another\); rename"):
+        await project.reconciler.reconcile(request, Pass(request))
+
+
+async def test_2_2_a_name_that_becomes_free_is_taken(project: Project) -> None:
+    await project.create_deployment("web-main-dfw", "uid-of-another")
+    workload = await project.deploy(["DFW"])
+    await project.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
+
+    async def taken() -> bool:
+        found = (await project.deployments()).get("web-main-dfw")
+        return found is not None and found.spec.workload_ref.uid == workload.metadata.uid
+
+    await project.simulation.until(taken, within=31)
+
+
+async def test_2_4_a_deployment_without_a_uid_belongs_to_nobody(project: Project) -> None:
+    await project.create_deployment("stray", "")
+    await project.deploy(["DFW"])
+    await project.change({"placements": placements({"main": ["AMS"]})})
+    assert not (await project.deployment("stray")).metadata.deleting
+
+
+# Locations
+
+
+async def test_row_47_r20_a_city_that_is_no_longer_offered_keeps_its_deployment(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    await project.withdraw("DFW")
+    workload = await project.workload()
+    assert not (await project.deployment("web-main-dfw")).metadata.deleting
+    assert available(workload)[0] == "True"
+    await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+    deployment = await project.deployment("web-main-dfw")
+    assert deployment.spec.template.metadata.labels == {"app": "changed"}  # kept, and updated
+
+
+async def test_row_47_r20_what_is_no_longer_offered_and_no_longer_runs_says_so(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.report("web-main-dfw", (2, 0, 0, 2, 0), ("False", "InstancesProvisioning"))
+    await project.withdraw("DFW")
+    workload = await project.workload()
+    sentence = 'City "DFW" is not offered to this project; choose one of AMS'
+    assert placement_available(workload) == ("False", "NoMatchingLocation", sentence)
+    assert available(workload) == ("False", "NoMatchingLocation", sentence)
+    assert not (await project.deployment("web-main-dfw")).metadata.deleting
+
+
+async def test_r23_a_new_city_that_is_not_offered_gets_no_deployment_and_a_sentence(project: Project) -> None:
+    workload = await project.deploy(["SIN"])
+    sentence = 'City "SIN" is not offered to this project; choose one of AMS, DFW'
+    assert await project.deployments() == {}
+    assert placement_available(workload) == ("False", "NoMatchingLocation", sentence)
+    assert available(workload) == ("False", "NoMatchingLocation", sentence)
+
+
+async def test_r23_the_case_of_a_city_counts(project: Project) -> None:
+    workload = await project.deploy(["dfw"])
+    assert await project.deployments() == {}
+    assert available(workload)[1] == "NoMatchingLocation"
+
+
+async def test_r23_a_city_gets_its_deployment_when_it_is_offered(project: Project) -> None:
+    await project.deploy(["SIN"])
+    await project.offer("SIN")
+    assert list(await project.deployments()) == ["web-main-sin"]
+    assert available(await project.workload())[1] == "NoAvailablePlacements"
+
+
+async def test_r23_a_project_without_any_location_is_no_error(project: Project) -> None:
+    for city in ("AMS", "DFW"):
+        await project.withdraw(city)
+    workload = await project.deploy(["DFW"])
+    sentence = 'No locations are offered to this project, so city "DFW" cannot be served'
+    assert available(workload) == ("False", "NoMatchingLocation", sentence)
+    assert await project.deployments() == {}
+    await project.offer("DFW")
+    assert list(await project.deployments()) == ["web-main-dfw"]
+
+
+# 2.3: status
+
+
+async def test_row_14_what_deployments_report_is_rolled_up(project: Project) -> None:
+    await project.deploy(["DFW", "AMS"])
+    await project.report("web-main-dfw", (2, 1, 1, 2, 2), ("True", "StableInstanceFound"))
+    await project.report("web-main-ams", (3, 3, 3, 3, 3), ("True", "StableInstanceFound"))
+    workload = await project.workload()
+    assert available(workload)[:2] == ("True", "AvailablePlacementFound")
+    assert tuple(plain(workload.status_json)[counter] for counter in COUNTERS) == (5, 4, 4, 5, 5)
+    assert plain(workload.status_json)["observedGeneration"] == workload.metadata.generation
+
+
+async def test_row_14_r24_after_a_change_nothing_counts_as_updated_until_it_is_answered(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    workload = await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+    assert workload.status is not None
+    assert workload.status.observed_generation == 2
+    assert (workload.status.updated_replicas, workload.status.ready_replicas) == (0, 2)
+
+
+async def test_row_36_the_first_status_has_every_counter(project: Project) -> None:
+    workload = await project.deploy(["SIN"])
+    assert {counter: plain(workload.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
+
+
+async def test_row_28_a_second_pass_writes_nothing(project: Project) -> None:
+    await project.deploy(["DFW", "AMS", "SIN"])
+    await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    before, passes = project.writes.total(), project.controller.passes
+    project.controller.enqueue(Request("demo", "default", "web"))
+    await project.settle()
+    assert project.controller.passes == passes + 1
+    assert project.writes.total() == before
+
+
+# 2.2: deletion
+
+
+async def test_2_2_deletion_waits_for_the_deployments_then_lets_go(project: Project) -> None:
+    await project.deploy(["DFW", "AMS"])
+    await project.delete()
+    assert all(found.metadata.deleting for found in (await project.deployments()).values())
+    await project.release("web-main-ams")
+    assert (await project.workload()).metadata.finalizers == (WORKLOAD_FINALIZER,)
+    await project.release("web-main-dfw")
+    assert (await project.client.list(WORKLOAD)).items == []
+
+
+async def test_2_2_deletion_without_deployments_is_done_at_once(project: Project) -> None:
+    await project.deploy(["SIN"])
+    await project.delete()
+    assert (await project.client.list(WORKLOAD)).items == []
+
+
+async def test_2_2_deletion_waits_for_a_deployment_made_by_hand_as_well(project: Project) -> None:
+    workload = await project.deploy(["SIN"])
+    await project.create_deployment("by-hand", workload.metadata.uid, "SIN", finalizers=[FEDERATOR_FINALIZER])
+    await project.delete()
+    assert (await project.deployment("by-hand")).metadata.deleting
+    assert (await project.workload()).metadata.deleting
+    await project.release("by-hand")
+    assert (await project.client.list(WORKLOAD)).items == []
+
+
+async def test_2_2_deletion_leaves_the_deployments_of_others_alone(project: Project) -> None:
+    await project.create_deployment("web-main-dfw", "uid-of-another")
+    await project.deploy(["DFW"])
+    await project.delete()
+    assert (await project.client.list(WORKLOAD)).items == []
+    assert not (await project.deployment("web-main-dfw")).metadata.deleting

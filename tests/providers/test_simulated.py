@@ -1,0 +1,301 @@
+"""platform.md 5.1 to 5.3: the simulated provider alone in a cell. The test plays the controllers of compute."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.transport import InProcess
+from datum_compute.providers.simulated import (
+    CRASHING,
+    FINALIZER,
+    IMAGE_UNAVAILABLE,
+    MISCONFIGURED,
+    Behaviour,
+    Failure,
+    SimulatedProvider,
+)
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+
+COMPUTE = "compute.datumapis.com/instance-controller"
+HASH = "0123456789"
+
+SPEC: Json = {
+    "runtime": {
+        "resources": {"instanceType": "datumcloud/d1-standard-2"},
+        "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+    },
+    "networkInterfaces": [{"network": {"name": "default"}}],
+}
+
+NOT_SEEN_YET = {"Programmed": ("Unknown", "Pending"), "Available": ("Unknown", "Pending")}
+STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Unknown", "Provisioning")}
+RUNNING = {"Programmed": ("True", "Programmed"), "Available": ("True", "Available")}
+
+
+class Cell:
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        transport = InProcess(self.engine.serve("cell", CELL))
+        self.client = self.engine.client("cell")
+        self.writes = Writes()
+        fleet = Fleet()
+        fleet.add(Plane("cell", CELL, transport, writes=self.writes, generator=simulation.random))
+        self.provider = SimulatedProvider(fleet, simulation, Behaviour())
+        self.manager = Manager(fleet, [self.provider])
+        self.controller = self.manager.controllers["simulated-provider"]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
+        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        assert self.controller.crashes == []
+
+    async def create(self, gates: Sequence[str] | None = ()) -> Instance:
+        spec = SPEC
+        if gates is not None:
+            controller = {"templateHash": HASH, "schedulingGates": [{"name": gate} for gate in gates]}
+            spec = SPEC | {"controller": controller}
+        await self.client.create(INSTANCE, INSTANCE.body("web-0", "ns", finalizers=[COMPUTE]) | {"spec": spec})
+        await self.settle()
+        return await self.instance()
+
+    async def patch(self, patch: Json) -> None:
+        await self.client.merge_patch(INSTANCE, "web-0", "ns", patch)
+        await self.settle()
+
+    async def delete(self) -> None:
+        await self.client.delete(INSTANCE, "web-0", "ns")
+        await self.settle()
+
+    async def look_again(self) -> None:
+        """A pass that nothing asked for."""
+        passes = self.controller.passes
+        self.controller.enqueue(Request("cell", "ns", "web-0"))
+        await self.settle()
+        assert self.controller.passes > passes
+
+    async def instance(self) -> Instance:
+        return await self.client.get(INSTANCE, "web-0", "ns")
+
+    async def said(self) -> dict[str, tuple[str, str]]:
+        """Programmed and Available, each with status and reason."""
+        status = (await self.instance()).status
+        assert status is not None
+        return {one.type: (one.status, one.reason) for one in status.conditions if one.type in RUNNING}
+
+    async def hash(self) -> str | None:
+        status = (await self.instance()).status
+        return status.controller.observed_template_hash if status and status.controller else None
+
+    async def until_said(self, expected: dict[str, tuple[str, str]], within: float) -> None:
+        async def told() -> bool:
+            return await self.said() == expected
+
+        await self.simulation.until(told, within)
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    cell = Cell(simulation)
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+# 5.1: gates
+
+
+@pytest.mark.parametrize("gates", [["Quota"], ["Network", "Quota"], ["SomethingNew"]])
+async def test_5_1_nothing_is_done_while_a_gate_is_there(cell: Cell, gates: list[str]) -> None:
+    instance = await cell.create(gates)
+    assert instance.metadata.finalizers == (COMPUTE,)
+    assert await cell.said() == NOT_SEEN_YET
+    assert cell.writes.total() == 0
+
+
+async def test_5_1_it_starts_when_the_last_gate_goes(cell: Cell) -> None:
+    await cell.create(["Network", "Quota"])
+    await cell.patch({"spec": {"controller": {"schedulingGates": [{"name": "Network"}]}}})
+    assert cell.writes.total() == 0
+    await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
+    assert await cell.said() == RUNNING
+
+
+async def test_5_1_no_controller_block_means_no_gates(cell: Cell) -> None:
+    await cell.create(None)
+    assert await cell.said() == RUNNING
+    assert await cell.hash() is None
+
+
+# 5.2: finalizer and teardown
+
+
+async def test_5_2_its_finalizer_is_there_before_it_starts_anything(cell: Cell) -> None:
+    instance = await cell.create()
+    assert instance.metadata.finalizers == (COMPUTE, FINALIZER)
+    assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "status"]
+
+
+async def test_5_2_it_holds_its_finalizer_for_as_long_as_a_stop_takes(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(stop_seconds=20)
+    await cell.create()
+    began = cell.simulation.time()
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE, FINALIZER)
+
+    async def released() -> bool:
+        return (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+    await cell.simulation.until(released, within=20)
+    assert cell.simulation.time() - began == pytest.approx(20)
+
+
+async def test_5_2_a_look_in_between_does_not_make_the_stop_longer(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(stop_seconds=20)
+    await cell.create()
+    began = cell.simulation.time()
+    await cell.delete()
+    cell.simulation.call_later(15, cell.controller.enqueue, Request("cell", "ns", "web-0"))
+
+    async def released() -> bool:
+        return (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+    await cell.simulation.until(released, within=20)
+    assert cell.simulation.time() - began == pytest.approx(20)
+
+
+async def test_5_2_without_a_delay_it_lets_go_at_once_of_its_own_finalizer_only(cell: Cell) -> None:
+    await cell.create()
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+
+async def test_5_2_what_never_started_is_not_held(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(stop_seconds=20)
+    await cell.create(["Quota"])
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    assert cell.writes.total() == 0
+
+
+async def test_5_2_what_is_deleted_while_it_starts_stops(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=60, stop_seconds=5)
+    await cell.create()
+    await cell.delete()
+
+    async def released() -> bool:
+        return (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+    await cell.simulation.until(released, within=5)
+    assert await cell.said() == STARTING
+
+
+async def test_5_1_a_replacement_of_the_same_name_takes_its_own_time(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=10)
+    await cell.create()
+    await cell.until_said(RUNNING, within=10)
+    await cell.delete()
+    await cell.patch({"metadata": {"finalizers": None}})
+    await cell.create()
+    assert await cell.said() == STARTING
+    await cell.until_said(RUNNING, within=10)
+
+
+# 5.3: what it writes
+
+
+async def test_5_3_a_start_takes_its_time(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=30)
+    began = cell.simulation.time()
+    await cell.create()
+    assert await cell.said() == STARTING
+    assert await cell.hash() is None
+    await cell.until_said(RUNNING, within=30)
+    assert cell.simulation.time() - began == pytest.approx(30)
+    assert await cell.hash() == HASH
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (IMAGE_UNAVAILABLE, "ImageUnavailable"),
+        (CRASHING, "InstanceCrashing"),
+        (MISCONFIGURED, "ConfigurationError"),
+    ],
+)
+async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure, reason: str) -> None:
+    cell.provider.behaviour = Behaviour(fails=lambda instance: failure)
+    instance = await cell.create()
+    assert await cell.said() == {
+        "Programmed": ("Unknown", "ProgrammingInProgress"),
+        "Available": ("Unknown", reason),
+    }
+    assert await cell.hash() is None
+    assert instance.status is not None
+    assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {failure.message}
+
+
+async def test_5_3_a_failure_that_is_over_is_over(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING)
+    await cell.create()
+    cell.provider.behaviour = Behaviour()
+    await cell.look_again()
+    assert await cell.said() == RUNNING
+    assert await cell.hash() == HASH
+
+
+async def test_5_3_only_what_fails_fails(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING if instance.name == "web-1" else None)
+    await cell.create()
+    assert await cell.said() == RUNNING
+
+
+@pytest.mark.parametrize("fails", [None, IMAGE_UNAVAILABLE])
+async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell, fails: Failure | None) -> None:
+    cell.provider.behaviour = Behaviour(fails=lambda instance: fails)
+    instance = await cell.create()
+    own = ("Ready", "QuotaGranted")
+    after = [one for one in plain(instance.status_json)["conditions"] if one["type"] in own]
+    assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
+
+
+async def test_5_3_its_conditions_answer_the_generation_they_were_made_for(cell: Cell) -> None:
+    await cell.create(["Quota"])
+    await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
+    instance = await cell.instance()
+    assert instance.status is not None
+    answered = {one.observed_generation for one in instance.status.conditions if one.type in RUNNING}
+    assert answered == {instance.metadata.generation} == {2}
+
+
+async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=1, stop_seconds=1)
+    await cell.create()
+    await cell.until_said(RUNNING, within=1)
+    before = cell.writes.total()
+    await cell.look_again()
+    await cell.patch({"metadata": {"labels": {"by": "hand"}}})
+    assert cell.writes.total() == before == 3  # finalizer, starting, running

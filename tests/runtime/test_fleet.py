@@ -1,0 +1,204 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from datum_compute.kube.transport import InProcess
+from datum_compute.runtime.faults import Faults
+from datum_compute.runtime.fleet import Fleet, NotEngaged
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, background
+
+
+class Member:
+    """Caches widgets on every plane of the east, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.seen: dict[str, list[str]] = {}
+
+    def prepare(self, plane: Plane) -> None:
+        self.told.append(f"prepare {plane.name}")
+        if "east" in plane.roles:
+            plane.informer(WIDGET)
+
+    def engaged(self, plane: Plane) -> None:
+        self.told.append(f"engaged {plane.name}")
+        if "east" in plane.roles:
+            self.seen[plane.name] = [widget.name for widget in plane.informer(WIDGET).all()]
+
+    def disengaged(self, plane: Plane) -> None:
+        self.told.append(f"disengaged {plane.name}")
+
+
+class World:
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.member = Member()
+        self.fleet.join(self.member)
+        self.servers: dict[str, Server] = {}
+        self.faults: dict[str, Faults] = {}
+
+    def add(self, name: str, role: str = "east") -> Server:
+        server = self.servers.setdefault(name, Server())
+        self.faults[name] = Faults(InProcess(server), random.Random(1))
+        self.fleet.add(Plane(name, role, self.faults[name], writes=Writes(), generator=random.Random(1)))
+        return server
+
+    @asynccontextmanager
+    async def running(self, simulation: Simulation) -> AsyncIterator[None]:
+        async with background(self.fleet.run()):
+            await simulation.settle()
+            yield
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# Coming
+
+
+async def test_a_plane_is_engaged_when_its_caches_are_filled(world: World, simulation: Simulation) -> None:
+    world.add("a").make("w")
+    assert not world.fleet.has("a")
+    async with world.running(simulation):
+        assert world.fleet.plane("a").name == "a"
+        assert world.member.told == ["prepare a", "engaged a"]
+        assert world.member.seen == {"a": ["w"]}
+
+
+async def test_a_plane_may_come_at_any_time(world: World, simulation: Simulation) -> None:
+    async with world.running(simulation):
+        world.add("a")
+        await simulation.settle()
+        assert world.fleet.has("a")
+
+
+async def test_a_plane_that_does_not_answer_does_not_hold_up_another(world: World, simulation: Simulation) -> None:
+    world.add("hung").answering.clear()
+    world.add("away")
+    world.faults["away"].take_away()
+    world.add("b")
+    async with world.running(simulation):
+        assert [plane.name for plane in world.fleet.of_role("east")] == ["b"]
+        world.servers["hung"].answering.set()
+        world.faults["away"].bring_back()
+        await asyncio.sleep(6)
+        assert sorted(plane.name for plane in world.fleet.of_role("east")) == ["away", "b", "hung"]
+
+
+async def test_a_plane_that_no_cache_is_wanted_on_is_engaged_and_can_be_cached_later(
+    world: World, simulation: Simulation
+) -> None:
+    world.add("c", role="west").make("g", GADGET)
+    async with world.running(simulation):
+        informer = world.fleet.plane("c").informer(GADGET)
+        await simulation.settle()
+        assert informer.get(NAMESPACE, "g") is not None
+
+
+async def test_a_plane_comes_only_once(world: World, simulation: Simulation) -> None:
+    world.add("a")
+    with pytest.raises(ValueError, match="already here"):
+        world.add("a")
+    async with world.running(simulation):
+        with pytest.raises(ValueError, match="already here"):
+            world.add("a")
+
+
+# Asking for planes
+
+
+async def test_a_plane_that_is_not_engaged_is_an_error_that_names_it(world: World, simulation: Simulation) -> None:
+    with pytest.raises(NotEngaged) as caught:
+        world.fleet.plane("a")
+    assert caught.value.plane == "a"
+    assert caught.value.retryable
+
+
+async def test_the_only_plane_of_a_role(world: World, simulation: Simulation) -> None:
+    world.add("a")
+    world.add("b")
+    world.add("c", role="west")
+    async with world.running(simulation):
+        assert world.fleet.only("west").name == "c"
+        for role in ("east", "south"):
+            with pytest.raises(NotEngaged, match=role):
+                world.fleet.only(role)
+
+
+# Going
+
+
+async def test_a_plane_that_goes_is_no_longer_followed(world: World, simulation: Simulation) -> None:
+    world.add("a")
+    world.add("b")
+    async with world.running(simulation):
+        plane = world.fleet.plane("a")
+        world.fleet.remove("a")
+        await simulation.settle()
+        assert not world.fleet.has("a")
+        assert world.member.told[-1] == "disengaged a"
+        calls = len(world.servers["a"].calls)
+        for server in world.servers.values():
+            server.make("w")
+        await asyncio.sleep(3600)
+        assert len(world.servers["a"].calls) == calls
+        assert plane.informer(WIDGET).all() == []
+        assert world.fleet.plane("b").informer(WIDGET).get(NAMESPACE, "w") is not None
+
+
+async def test_a_plane_that_goes_before_it_was_engaged_is_not_told_of(world: World, simulation: Simulation) -> None:
+    world.add("a").answering.clear()
+    async with world.running(simulation):
+        world.fleet.remove("a")
+        world.servers["a"].answering.set()
+        await asyncio.sleep(60)
+        assert world.member.told == ["prepare a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_plane_may_come_and_go_at_any_moment(world: World, simulation: Simulation, seed: int) -> None:
+    async with world.running(simulation):
+        for _ in range(10):
+            world.add("a")
+            for _ in range(simulation.random.randrange(20)):
+                await asyncio.sleep(0)
+            world.fleet.remove("a")
+        world.add("a").make("w")
+        await simulation.settle()
+        assert world.fleet.plane("a").informer(WIDGET).get(NAMESPACE, "w") is not None
+        assert world.member.told[-1] == "engaged a"
+
+
+async def test_removing_what_is_not_there_is_fine(world: World) -> None:
+    world.fleet.remove("nowhere")
+    assert world.member.told == []
+
+
+# Returning
+
+
+@pytest.mark.parametrize("way", ["call", "watch"])
+async def test_a_plane_says_when_it_answers_again(world: World, simulation: Simulation, way: str) -> None:
+    world.add("a")
+    async with world.running(simulation):
+        returned: list[float] = []
+        plane = world.fleet.plane("a")
+        plane.on_return(lambda: returned.append(simulation.time()))
+        await plane.client.list(WIDGET)
+        assert returned == []
+        world.faults["a"].take_away()
+        await simulation.settle()
+        world.faults["a"].bring_back()
+        if way == "call":
+            await plane.client.list(WIDGET)
+            assert returned == [0]
+        await asyncio.sleep(60)
+        assert len(returned) == 1

@@ -1,0 +1,531 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, Unauthorized, Unavailable
+from datum_compute.kube.meta import decode, encode
+from datum_compute.kube.transport import InProcess
+from datum_compute.runtime.faults import Faults, calls
+from datum_compute.runtime.informer import STALL_SECONDS, Change, Informer
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writer, Writes
+from tests.conftest import count
+from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget, background
+
+ELEVEN_MINUTES = 660.0
+
+
+class Setup:
+    """A server, the faults in front of it, and an informer with a writer behind them."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.server = Server()
+        self.faults = Faults(InProcess(self.server), random.Random(seed))
+        self.client = Client("p", self.faults)
+        self.informer = Informer(self.client, WIDGET, random.Random(seed))
+        self.writer = Writer(self.client, {WIDGET.resource: self.informer}, "tester", Writes())  # type: ignore[dict-item]
+        self.changes: list[Change[Widget]] = []
+        self.informer.subscribe(self.changes.append)
+
+    def versions(self) -> dict[str, str]:
+        return {widget.name: widget.metadata.resource_version for widget in self.informer.all()}
+
+    def widget(self, name: str) -> Widget:
+        found = self.informer.get(NAMESPACE, name)
+        assert found is not None
+        return found
+
+    async def agrees(self) -> bool:
+        return self.informer.synced.is_set() and self.versions() == self.server.versions()
+
+    def told(self) -> list[str]:
+        """The changes so far as `+a`, `~a` and `-a`; forgotten once told."""
+        signs = {(False, True): "+", (True, True): "~", (True, False): "-"}
+        told, self.changes[:] = list(self.changes), []
+        return [signs[change.before is not None, change.after is not None] + change.object.name for change in told]
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+@asynccontextmanager
+async def following(setup: Setup, simulation: Simulation) -> AsyncIterator[None]:
+    async with background(setup.informer.run()):
+        await simulation.until(setup.agrees, within=0)
+        yield
+
+
+# Listing and following
+
+
+async def test_the_initial_list_tells_of_every_object_as_new(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("b")
+    setup.server.make("a")
+    async with following(setup, simulation):
+        assert [widget.name for widget in setup.informer.all()] == ["a", "b"]
+        assert all(change.initial for change in setup.changes)
+        assert sorted(setup.told()) == ["+a", "+b"]
+
+
+async def test_changes_arrive_with_what_was_before(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.server.make("a")
+        setup.server.change("a")
+        setup.server.remove("a")
+        await simulation.settle()
+        first, second, third = setup.changes
+        assert first.before is None
+        assert first.after is second.before is not None
+        assert second.after is third.before is not None
+        assert third.after is None
+        assert third.object is third.before
+        assert not any(change.initial for change in setup.changes)
+        assert setup.informer.all() == []
+
+
+async def test_a_late_subscriber_is_told_of_what_is_there(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    async with following(setup, simulation):
+        late: list[Change[Widget]] = []
+        end = setup.informer.subscribe(late.append)
+        setup.server.change("a")
+        await simulation.settle()
+        end()
+        setup.server.change("a")
+        await simulation.settle()
+        assert [(change.object.name, change.initial) for change in late] == [("a", True), ("a", False)]
+
+
+async def test_one_kind_hears_nothing_of_another(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.server.make("a", GADGET)
+        await simulation.settle()
+        assert setup.told() == []
+
+
+async def test_reading_by_namespace(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    async with following(setup, simulation):
+        assert [widget.name for widget in setup.informer.all(NAMESPACE)] == ["a"]
+        assert setup.informer.all("elsewhere") == []
+        assert setup.informer.get("elsewhere", "a") is None
+
+
+async def test_an_ended_watch_goes_on_where_it_was(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.server.end_watches()
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=1)
+        assert setup.server.listed() == 1
+
+
+# Missed events
+
+
+async def test_a_relist_tells_of_deletes_nobody_saw(setup: Setup, simulation: Simulation) -> None:
+    for name in ("gone", "reborn", "same"):
+        setup.server.make(name)
+    async with following(setup, simulation):
+        setup.told()
+        setup.faults.take_away()
+        await simulation.settle()
+        setup.server.remove("gone")
+        setup.server.remove("reborn")
+        setup.server.make("reborn")
+        setup.server.forget_history()
+        setup.faults.bring_back()
+        await simulation.until(setup.agrees, within=10)
+        assert sorted(setup.told()) == ["-gone", "~reborn"]
+
+
+@pytest.mark.parametrize("way", ["refused", "in the stream"])
+async def test_410_lists_again(setup: Setup, simulation: Simulation, way: str) -> None:
+    async with following(setup, simulation):
+        setup.faults.drop_event(calls(path="/widgets"))
+        setup.server.make("a")
+        setup.server.forget_history()
+        if way == "refused":
+            setup.server.end_watches()
+        else:
+            setup.server.send(encode({"type": "ERROR", "object": Gone("too old").status()}))
+        await simulation.until(setup.agrees, within=1)
+        assert setup.told() == ["+a"]
+        assert setup.server.listed() == 2
+
+
+async def test_a_silent_stream_is_noticed_and_heals(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.faults.silence_watches()
+        setup.faults.restore_watches()
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=STALL_SECONDS)
+        setup.server.make("b")
+        await simulation.until(setup.agrees, within=0)
+
+
+async def test_with_all_watches_silent_the_copy_is_never_older_than_the_stall_timer(
+    setup: Setup, simulation: Simulation
+) -> None:
+    async with following(setup, simulation):
+        setup.faults.silence_watches()
+        for name in "abc":
+            setup.server.make(name)
+            await simulation.until(setup.agrees, within=STALL_SECONDS)
+
+
+async def test_a_quiet_kind_is_not_taken_for_a_silent_stream(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        await asyncio.sleep(500)
+        assert setup.server.listed() == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("lost", ["make", "change", "remove"])
+async def test_a_dropped_event_heals_within_eleven_minutes(simulation: Simulation, seed: int, lost: str) -> None:
+    setup = Setup(seed)
+    setup.server.make("a")
+    setup.server.make("old")
+    async with following(setup, simulation):
+        await asyncio.sleep(simulation.random.uniform(0, 600))
+        setup.faults.drop_event(calls(path="/widgets"))
+        match lost:
+            case "make":
+                setup.server.make("new")
+            case "change":
+                setup.server.change("a")
+            case "remove":
+                setup.server.remove("old")
+        setup.server.change("a")  # moves the stream past what was lost
+        await simulation.settle()
+        await simulation.until(setup.agrees, within=ELEVEN_MINUTES)
+
+
+async def test_a_server_that_never_ends_a_watch_is_still_listed_again(setup: Setup, simulation: Simulation) -> None:
+    setup.server.endless = True
+    async with following(setup, simulation):
+        setup.faults.drop_event(calls(path="/widgets"))
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=ELEVEN_MINUTES + 60)
+
+
+async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    async with following(setup, simulation):
+        setup.told()
+        await asyncio.sleep(3600)
+        assert setup.server.listed() > 5
+        assert setup.told() == []
+
+
+# Planes that refuse
+
+
+@pytest.mark.parametrize("error", [Unauthorized, Forbidden, NotFound, ServerError, Unavailable])
+async def test_no_refusal_ends_it(setup: Setup, simulation: Simulation, error: type[ApiError]) -> None:
+    setup.server.make("a")
+    setup.server.refuse = [error("no") for _ in range(20)]
+    async with background(setup.informer.run()):
+        await simulation.until(setup.agrees, within=120)
+        setup.server.refuse = [error("no") for _ in range(20)]
+        setup.server.end_watches()
+        setup.server.make("b")
+        await simulation.until(setup.agrees, within=120)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"<html>bad gateway</html>", b'{"metadata": {}, "items": 3}'])
+async def test_an_answer_that_is_none_is_asked_for_again(setup: Setup, simulation: Simulation, garbage: bytes) -> None:
+    setup.server.make("a")
+    setup.server.garbage = [garbage]
+    async with background(setup.informer.run()):
+        await simulation.until(setup.agrees, within=10)
+
+
+@pytest.mark.parametrize("garbage", [b"", b'{"type": "ADDED", "obj', b'{"type": "ADDED", "object": 3}'])
+async def test_a_broken_line_in_a_watch_is_survived(setup: Setup, simulation: Simulation, garbage: bytes) -> None:
+    async with following(setup, simulation):
+        setup.server.send(garbage)
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=10)
+
+
+@pytest.mark.parametrize("refusal", [Gone("always too old"), Forbidden("no watching"), None])
+async def test_a_server_that_ends_every_watch_is_not_asked_in_a_hot_loop(
+    setup: Setup, simulation: Simulation, refusal: ApiError | None
+) -> None:
+    setup.server.refuse_watches = refusal
+    setup.server.short = refusal is None
+    async with background(setup.informer.run()):
+        await asyncio.sleep(60)
+        assert setup.informer.synced.is_set()
+        assert 10 < len(setup.server.calls) < 60
+
+
+async def test_a_plane_that_is_away_is_tried_every_few_seconds(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    setup.faults.take_away()
+    async with background(setup.informer.run()):
+        await asyncio.sleep(3600)
+        assert not setup.informer.synced.is_set()
+        setup.faults.bring_back()
+        await simulation.until(setup.agrees, within=6)
+
+
+async def test_a_lost_connection_is_not_opened_again_in_the_same_instant(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        await asyncio.sleep(100)
+        setup.faults.take_away()
+        setup.faults.bring_back()
+        await simulation.settle()
+        assert setup.server.watched() == 1  # everybody else lost theirs too
+        await asyncio.sleep(0.15)
+        assert setup.server.watched() == 2
+
+
+# Own writes
+
+
+async def test_an_own_write_is_seen_at_once(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.faults.silence_watches()
+        made = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
+        assert setup.widget("a") is made
+        changed = await setup.writer.patch(WIDGET, made, {"spec": {"size": 2}})
+        assert setup.widget("a") is changed
+        await setup.writer.delete(WIDGET, changed)
+        assert setup.informer.get(NAMESPACE, "a") is None
+        assert setup.told() == ["+a", "~a", "-a"]
+
+
+async def test_an_own_write_is_told_once(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        made = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
+        await setup.writer.delete(WIDGET, made)
+        await simulation.settle()
+        assert setup.told() == ["+a", "-a"]
+
+
+async def test_a_late_event_does_not_undo_an_own_write(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    setup.faults.delay_watches(5, 5)
+    async with following(setup, simulation):
+        setup.server.change("a")
+        own = await setup.writer.patch(WIDGET, setup.widget("a"), {"spec": {"size": 2}})
+        await asyncio.sleep(10)
+        assert setup.widget("a") is own
+
+
+async def test_an_answer_older_than_the_stream_is_ignored(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        old = decode(encode(setup.server.make("a")), Widget)
+        setup.server.remove("a")
+        await simulation.settle()
+        setup.informer.fold(old)
+        assert setup.informer.all() == []
+
+
+async def test_an_own_delete_is_not_undone_by_a_late_event(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    setup.faults.delay_watches(5, 5)
+    async with following(setup, simulation):
+        setup.told()
+        setup.server.change("a")
+        await setup.writer.delete(WIDGET, setup.widget("a"))
+        await asyncio.sleep(10)
+        assert setup.told() == ["-a"]
+
+
+async def test_own_writes_are_not_undone_by_a_list_made_before_them(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("old")
+    async with following(setup, simulation):
+        setup.told()
+        setup.server.sending.clear()
+        setup.server.forget_history()
+        setup.server.end_watches()
+        await simulation.until(lambda: listed(setup, 2), within=1)
+        setup.server.change("old")
+        await setup.writer.delete(WIDGET, setup.widget("old"))
+        await setup.writer.create(WIDGET, WIDGET.body("new", NAMESPACE))
+        setup.server.sending.set()
+        await asyncio.sleep(10)
+        assert setup.told() == ["-old", "+new"]
+        assert await setup.agrees()
+
+
+async def listed(setup: Setup, times: int) -> bool:
+    return setup.server.listed() == times
+
+
+async def test_a_name_deleted_and_made_again_is_the_new_object(setup: Setup, simulation: Simulation) -> None:
+    setup.faults.delay_watches(5, 5)
+    async with following(setup, simulation):
+        first = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
+        await setup.writer.delete(WIDGET, first)
+        second = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
+        await asyncio.sleep(10)
+        assert setup.widget("a") is second
+
+
+async def test_before_the_first_list_own_writes_are_not_taken_for_all_there_is(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.server.make("a")
+    made = await setup.writer.create(WIDGET, WIDGET.body("b", NAMESPACE))
+    assert setup.informer.all() == []
+    async with following(setup, simulation):
+        assert setup.widget("b").metadata.uid == made.metadata.uid
+
+
+# Indexes
+
+
+def colour(widget: Widget) -> list[str]:
+    return [widget.metadata.labels.get("colour", "")]
+
+
+@pytest.mark.parametrize("declared", ["first", "last"])
+async def test_indexes_follow_every_change(setup: Setup, simulation: Simulation, declared: str) -> None:
+    def names(value: str) -> list[str]:
+        return [widget.name for widget in setup.informer.by("colour", value)]
+
+    if declared == "first":
+        setup.informer.index("colour", colour)
+    setup.server.make("a", labels={"colour": "red"})
+    setup.server.make("b", labels={"colour": "red"})
+    setup.server.make("plain")
+    async with following(setup, simulation):
+        setup.informer.index("colour", colour)
+        setup.informer.index("colour", colour)
+        assert names("red") == ["a", "b"]
+        assert names("") == []
+        setup.server.change("a", {"metadata": {"labels": {"colour": "blue"}}})
+        await simulation.settle()
+        assert (names("red"), names("blue")) == (["b"], ["a"])
+        await setup.writer.delete(WIDGET, setup.widget("b"))
+        assert names("red") == []
+
+
+# Everything at once
+
+STEPS = [
+    "make", "change", "remove", "own create", "own change", "own delete", "drop event", "silence", "restore",
+    "away", "back", "forget history", "end watches", "refuse", "delay", "no delay", "settle", "wait", "wait long",
+]  # fmt: skip
+
+
+class Script(Setup):
+    """Checks after each step what must hold at any time; at the end that the copy is right."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.informer.index("colour", colour)
+        self.mirror: dict[str, Widget] = {}
+        self.writing: list[asyncio.Task[None]] = []
+        self.blind = False  # from the first lost event on, an own write may be missed too
+        self.informer.subscribe(self.check)
+
+    def check(self, change: Change[Widget]) -> None:
+        assert change.before is self.mirror.pop(change.object.name, None)
+        if change.after is not None:
+            self.mirror[change.object.name] = change.after
+        assert list(self.mirror.values()) == [self.informer.get(NAMESPACE, name) for name in self.mirror]
+        for value in ("red", "blue"):
+            coloured = sorted(name for name, widget in self.mirror.items() if colour(widget) == [value])
+            assert [widget.name for widget in self.informer.by("colour", value)] == coloured
+
+    async def do(self, step: str, name: str) -> None:
+        server, faults = self.server, self.faults
+        seen = self.informer.get(NAMESPACE, name)
+        match step:
+            case "make" if not server.has(name):
+                server.make(name, labels={"colour": "red"})
+            case "change" if server.has(name):
+                server.change(name, {"metadata": {"labels": {"colour": "blue"}}})
+            case "remove" if server.has(name):
+                server.remove(name)
+            case "own create":
+                self.own(self.writer.create(WIDGET, WIDGET.body(name, NAMESPACE)))
+            case "own change" if seen is not None:
+                self.own(self.writer.patch(WIDGET, seen, {"metadata": {"labels": {"colour": "red"}}}))
+            case "own delete" if seen is not None:
+                self.own(self.writer.delete(WIDGET, seen))
+            case "drop event":
+                self.blind = True
+                faults.drop_event(calls(path="/widgets"))
+            case "silence":
+                faults.silence_watches()
+            case "restore":
+                faults.restore_watches()
+            case "away":
+                faults.take_away()
+            case "back":
+                faults.bring_back()
+            case "forget history":
+                server.forget_history()
+            case "end watches":
+                server.end_watches()
+            case "refuse":
+                server.refuse = [ServerError("not now")]
+            case "delay":
+                faults.delay_watches(0, 3)
+            case "no delay":
+                faults.delay_watches(0, 0)
+            case "settle":
+                loop = asyncio.get_running_loop()
+                assert isinstance(loop, Simulation)
+                await loop.settle()
+            case "wait":
+                await asyncio.sleep(1)
+            case "wait long":
+                await asyncio.sleep(200)
+
+    def own(self, write: Coroutine[Any, Any, Widget | None]) -> None:
+        """Writes in the background, as a pass of another key would."""
+        self.writing.append(asyncio.create_task(self.written(write)))
+
+    async def written(self, write: Coroutine[Any, Any, Widget | None]) -> None:
+        try:
+            answer = await write
+        except ApiError:
+            return
+        if answer is None or not self.informer.synced.is_set() or self.blind:
+            return
+        seen = self.informer.get(NAMESPACE, answer.name)
+        newer = seen is not None and seen.metadata.revision >= answer.metadata.revision
+        assert newer or not self.server.has(answer.name)
+
+    async def quiet(self) -> None:
+        await asyncio.gather(*self.writing)
+        self.faults.restore_watches()
+        self.faults.bring_back()
+        self.server.refuse = []
+
+
+@given(seed=st.integers(0, 1000), steps=st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from("ab")), max_size=40))
+@settings(max_examples=count(200, 5000), deadline=None)
+def test_after_any_changes_and_faults_the_copy_is_right_once_it_is_quiet(
+    seed: int, steps: list[tuple[str, str]]
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Simulation)
+        script = Script(seed)
+        async with background(script.informer.run()):
+            for step, name in steps:
+                await script.do(step, name)
+            await script.quiet()
+            await loop.until(script.agrees, within=ELEVEN_MINUTES + 10)
+            assert {name: widget.metadata.resource_version for name, widget in script.mirror.items()} == (
+                script.server.versions()
+            )
+
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
+        runner.run(main())
