@@ -13,6 +13,7 @@ from datum_compute.cell.deployment import DeploymentController
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
+from datum_compute.kube.errors import Conflict
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, plain
 from datum_compute.kube.transport import InProcess
@@ -23,6 +24,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from tests.conftest import count
 
 GROUP = "compute.datumapis.com"
 RESTARTED_AT = f"{GROUP}/restartedAt"
@@ -68,6 +70,12 @@ class Cell:
     async def settle(self) -> None:
         await self.simulation.settle()
         assert self.controller.crashes == []
+
+    async def wait(self, seconds: float) -> None:
+        """Simulated ones."""
+        later = asyncio.Event()
+        self.simulation.call_later(seconds, later.set)
+        await later.wait()
 
     # What Karmada brings
 
@@ -321,6 +329,39 @@ async def test_5_2_with_networking_off_a_network_gate_is_opened_and_no_other(cel
     assert [gate.name for gate in instance.spec.controller.scheduling_gates] == ["Quota"]
 
 
+@pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
+async def test_row_44_a_quota_gate_removed_at_the_same_time_stays_gone(cell: Cell, seed: int) -> None:
+    await cell.deploy()
+    gates = {"spec": {"controller": {"schedulingGates": [{"name": "Network"}, {"name": "Quota"}]}}}
+    instance = await cell.client.merge_patch(INSTANCE, "web-0", "ns", gates)
+    metadata = {"resourceVersion": instance.metadata.resource_version}
+    left = {"metadata": metadata, "spec": {"controller": {"schedulingGates": [{"name": "Network"}]}}}
+    try:
+        await cell.client.merge_patch(INSTANCE, "web-0", "ns", left)
+    except Conflict:  # it was removed before us, as we can see
+        left = {"spec": {"controller": {"schedulingGates": []}}}
+        await cell.client.merge_patch(INSTANCE, "web-0", "ns", left)
+
+    async def open_() -> bool:
+        (found,) = await cell.instances()
+        return found.spec.controller is not None and found.spec.controller.scheduling_gates == ()
+
+    await cell.simulation.until(open_, within=1)
+    await cell.settle()
+    assert await open_()
+
+
+async def test_6_2_what_goes_already_is_not_mended(cell: Cell) -> None:
+    await cell.running(1)
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    await cell.settle()
+    before = cell.verbs().count("patch Instance")
+    changes: Json = {"metadata": {"labels": {f"{GROUP}/placement-name": "spoiled"}}}
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", changes)
+    await cell.settle()
+    assert cell.verbs().count("patch Instance") == before
+
+
 async def test_row_26_an_instance_without_a_controller_block_is_counted_and_replaced(cell: Cell) -> None:
     deployment = await cell.deploy(0)
     labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid}
@@ -342,8 +383,9 @@ async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: C
     assert dropped.fired
     deployment = await cell.deploy()
     assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
-    assert cell.controller.passes == 1
     assert available(deployment) == ("False", "InstancesProvisioning")
+    await cell.wait(60)
+    assert cell.controller.passes == 1
 
 
 async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) -> None:

@@ -21,8 +21,8 @@ def waiting(ordinal: int, name: str = "", *, current: bool = True) -> Member:
     return Member(name or f"web-{ordinal}", ordinal, ready=False, deleting=False, current=current)
 
 
-def deleting(ordinal: int | None, name: str = "") -> Member:
-    return Member(name or f"web-{ordinal}", ordinal, ready=True, deleting=True, current=True)
+def deleting(ordinal: int | None, name: str = "", *, current: bool = True) -> Member:
+    return Member(name or f"web-{ordinal}", ordinal, ready=True, deleting=True, current=current)
 
 
 def outdated(ordinal: int) -> Member:
@@ -49,12 +49,14 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
     "a roll waits for the new one": ([outdated(0), waiting(1)], 2, [Wait(1), Delete("web-0")]),
     "a roll waits for the old one": ([outdated(0), deleting(1)], 2, [Wait(1), Delete("web-0")]),
     "surplus goes after the roll": ([outdated(0), ready(1)], 1, [Delete("web-0"), Delete("web-1")]),
+    "surplus is no part of the roll": ([outdated(0), outdated(1)], 1, [Delete("web-0"), Delete("web-1")]),
     "surplus goes after what is waited for": ([waiting(0), ready(1)], 1, [Wait(0), Delete("web-1")]),
     "surplus goes from the highest": ([ready(n) for n in range(4)], 2, [Delete("web-3"), Delete("web-2")]),
     "surplus goes by number, not by name": ([ready(9), ready(10)], 0, [Delete("web-10"), Delete("web-9")]),
     "surplus that goes already is not deleted twice": ([ready(0), deleting(1)], 1, []),
     "scale to 0": ([waiting(0), outdated(1)], 0, [Delete("web-1"), Delete("web-0")]),
     "terminating in range blocks": ([deleting(0), outdated(1)], 2, [Wait(0), Delete("web-1")]),
+    "terminating in range is not deleted twice": ([ready(0), deleting(1, current=False)], 2, [Wait(1)]),
     "terminating out of range does not": ([outdated(0), deleting(1)], 1, [Delete("web-0")]),
     # Drift while not Ready (R2)
     "row 40: drifted and not Ready is recreated": ([broken(0)], 1, [Delete("web-0")]),

@@ -153,8 +153,8 @@ async def test_one_owner_of_two_is_enough(cell: Cell) -> None:
 
 async def test_a_kind_that_is_not_served_says_nothing_about_its_objects(cell: Cell) -> None:
     owner = await cell.deployment()
-    await cell.instance("a", reference(owner, WORKLOAD))
-    await cell.instance("b", reference(owner, apiVersion="example.test/v1"))
+    await cell.instance("a", reference(owner, WORKLOAD, uid="unknown"))
+    await cell.instance("b", reference(owner, apiVersion="example.test/v1", uid="unknown"))
     assert await cell.instances() == ["a", "b"]
 
 

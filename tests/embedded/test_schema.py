@@ -170,7 +170,7 @@ def test_what_needs_no_change_is_shared_with_the_value() -> None:
         (INTEGER, 1),
         (INTEGER, 1.0),
         (INTEGER, 2**63 - 1),
-        (INTEGER | {"format": "int32"}, -(2**31)),
+        (INTEGER | {"format": "int32"}, 2**31),  # kube-apiserver does not look at it
         ({"type": "number"}, 5),
         ({"type": "number"}, 1e300),
         (STRING | {"nullable": True}, None),
@@ -247,10 +247,6 @@ def test_a_wrong_type_is_told_with_both_types(schema: Json, spec: Any, given: st
         (
             {"type": "number", "maximum": 1.5}, 2.0, "Invalid",
             "Invalid value: 2: spec in body should be less than or equal to 1.5",
-        ),
-        (  # kube-apiserver does not look at int32
-            INTEGER | {"format": "int32"}, 2**31, "Invalid",
-            "Invalid value: 2147483648: spec in body should be less than or equal to 2147483647",
         ),
         (INTEGER | {"multipleOf": 5}, 7, "Invalid", "Invalid value: 7: spec in body should be a multiple of 5"),
         (array(STRING, minItems=1), [], "Invalid", "Invalid value: 0: spec in body should have at least 1 items"),

@@ -128,5 +128,5 @@ def test_a_cause_without_all_its_parts_is_still_read() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trying_again_helps_unless_the_call_itself_is_wrong(kind: type[ApiError]) -> None:
-    wrong_itself = {400, 404, 405, 413, 415, 422}
+    wrong_itself = {400, 404, 405, 406, 413, 415, 422}
     assert kind.retryable is (kind.code not in wrong_itself and kind is not AlreadyExists)

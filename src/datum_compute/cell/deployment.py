@@ -4,7 +4,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.instance import INSTANCE, NETWORK_GATE, QUOTA_GATE, Instance
+from datum_compute.api.instance import (
+    AVAILABLE,
+    INSTANCE,
+    NETWORK_GATE,
+    PROGRAMMED,
+    QUOTA_GATE,
+    QUOTA_GRANTED,
+    Instance,
+)
 from datum_compute.api.labels import (
     CITY_CODE,
     CLAIM_FINALIZER,
@@ -23,6 +31,7 @@ from datum_compute.api.template_hash import template_hash
 from datum_compute.cell.ordering import Create, Delete, Member, Step, steps
 from datum_compute.cell.replicas import deployment_status, is_ready
 from datum_compute.federation.roles import CELL
+from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, ApiError
 from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain
 from datum_compute.runtime.clock import Clock
@@ -49,7 +58,7 @@ class DeploymentController:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, _when_asked, {BY_UID: _uid}),
-            Source(CELL, INSTANCE, _deployment_of, {BY_DEPLOYMENT: _deployment_uid}),
+            Source(CELL, INSTANCE, _when_settled, {BY_DEPLOYMENT: _deployment_uid}),
         )
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
@@ -136,6 +145,12 @@ def _when_asked(plane: Plane, change: Change[WorkloadDeployment]) -> Iterable[Re
         yield Request(plane.name, after.namespace, after.name)
 
 
+def _about_to_be_ready(instance: Instance) -> bool:
+    if instance.status is None or instance.metadata.deleting or gates(instance) or is_ready(instance):
+        return False
+    return all(conditions.is_true(instance.status.conditions, part) for part in (QUOTA_GRANTED, PROGRAMMED, AVAILABLE))
+
+
 def _asked(deployment: WorkloadDeployment) -> tuple[object, ...]:
     metadata = deployment.metadata
     return metadata.uid, metadata.generation, metadata.deleting, metadata.annotations.get(UPSTREAM_GENERATION)
@@ -147,7 +162,10 @@ def _deployment_uid(instance: Instance) -> Iterable[str]:
     return (owner.uid if owner else instance.metadata.labels.get(DEPLOYMENT_UID, ""),)
 
 
-def _deployment_of(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
+def _when_settled(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
+    """The Instance's deployment; not for a state that lasts only until Ready has followed its parts."""
+    if change.before is not None and change.after is not None and _about_to_be_ready(change.after):
+        return
     yield from controller_of(WORKLOAD_DEPLOYMENT)(plane, change)
     if change.object.metadata.controller is None:  # made by hand: nothing but its label says where it belongs
         label = change.object.metadata.labels.get(DEPLOYMENT_UID, "")

@@ -24,6 +24,7 @@ from datum_compute.runtime.requests import Pass, Request, Unfinished
 from datum_compute.runtime.writes import Writer
 
 NAME = "instance"
+PATIENCE_SECONDS = 0.2
 
 
 class InstanceController:
@@ -62,12 +63,17 @@ class InstanceController:
         verdict = _without_harm(instance, await self._quota.evaluate(cell, instance))
         now = self._clock.now()
         pass_.no_later_than(tier(verdict, now - (instance.metadata.creation_timestamp or now)))
+        if verdict.fresh:
+            # Mostly the answer comes in a moment. Only who really waits is written about, three times on three planes.
+            pass_.no_later_than(PATIENCE_SECONDS)
+            return
 
         instance = await write.status(INSTANCE, instance, self._status(instance, verdict))
         # In the same pass: a grant whose gate waits for another event may wait for ever. Before the hub is written:
         # one that is away must not keep an Instance from starting.
         if verdict.granted and QUOTA_GATE in gates(instance):
-            instance = await write.patch_seen(INSTANCE, instance, without_gate(instance, QUOTA_GATE))
+            await write.patch_seen(INSTANCE, instance, without_gate(instance, QUOTA_GATE))
+            return  # the event of this patch brings us back at once, with one copy to write instead of two
         if self._write_back is not None:
             await self._write_back.write(cell, instance)
         if verdict.failed:

@@ -41,13 +41,15 @@ CellName = Callable[[Plane], str]
 class Verdict(Struct, frozen=True):
     """What is known now. `status` is that of the condition: True opens the gate, False keeps it shut.
 
-    `failed` means that nothing could be learned: told, tried again, and never held against what already runs.
+    `failed` means that nothing could be learned: told, tried again, and never held against what already runs. `fresh`
+    means that the question was put only now.
     """
 
     status: str
     reason: str
     message: str
     failed: bool = False
+    fresh: bool = False
 
     @property
     def granted(self) -> bool:
@@ -147,7 +149,8 @@ class Claims:
     async def _create(self, cell: Plane, project: Plane, identity: Identity, instance: Instance) -> Verdict:
         body = _claim(identity, instance, self._cell_name(cell))
         try:
-            claim = await project.writer(self._controller).create(RESOURCE_CLAIM, body)
+            await project.writer(self._controller).create(RESOURCE_CLAIM, body)
+            return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING, fresh=True)
         except AlreadyExists:
             claim = await project.client.get(RESOURCE_CLAIM, claim_name(instance.name), identity.namespace)
         except NotFound:
@@ -189,6 +192,8 @@ class Claims:
 
     def to_instance(self, project: Plane, change: Change[ResourceClaim]) -> Iterable[Request | Drop]:
         """From a claim to the Instance it is for: by its labels and name, never by its resourceRef (a Project)."""
+        if change.before is None and not _is_decided(change.object):
+            return  # a claim that was just made is no news to who made it
         labels = change.object.metadata.labels
         namespace = labels.get(INSTANCE_NAMESPACE)
         prefix = claim_name("")
@@ -198,6 +203,11 @@ class Claims:
         for cell in self._fleet.of_role(CELL):
             if self._cell_name(cell) == labels.get(SOURCE_CLUSTER):
                 yield Request(cell.name, namespace, change.object.name.removeprefix(prefix))
+
+
+def _is_decided(claim: ResourceClaim) -> bool:
+    granted = conditions.find(claim.status.conditions if claim.status else (), GRANTED)
+    return granted is not None and granted.reason != reasons.PENDING_EVALUATION
 
 
 def _failed(reason: str, message: str) -> Verdict:

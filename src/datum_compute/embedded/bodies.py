@@ -7,6 +7,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from datum_compute.embedded import protobuf
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.structural import MAX_DEPTH
 from datum_compute.kube import patches
@@ -26,6 +27,8 @@ def object_of(call: Call) -> Json:
             value = _yaml(call.body)
             if not isinstance(value, dict):
                 raise BadRequest("the body of the request is not an object")
+            return value
+        case protobuf.MEDIA_TYPE if (value := protobuf.decode(call.body)) is not None:
             return value
     raise _unsupported("application/json", "application/yaml")
 

@@ -35,27 +35,33 @@ class Engine:
         generator: random.Random | None = None,
         writer: Callable[[Store], Writer] = InlineWriter,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._generator = generator or random.Random()
         self.log = log or Log()
         self.store = Store(self.log, uids or RandomUids())
         self._writer = writer(self.store)
         self._planes: dict[str, PlaneServer] = {}
+        self._roles: dict[str, str] = {}
         self._workers: dict[str, tuple[Collector, NamespaceLifecycle]] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     def serve(self, plane: str, role: str) -> PlaneServer:
         """Opens a plane with the kinds of its role; the same plane again is the same server."""
         if plane not in self._planes:
-            server = PlaneServer(plane, served_by(role), self.store, self.submit, self._clock, self._generator)
+            server = PlaneServer(plane, served_by(role), self.store, self.submit, self.clock, self._generator)
             self._planes[plane] = server
+            self._roles[plane] = role
             self._workers[plane] = (
-                Collector(server, self.store, self.submit, self._clock),
-                NamespaceLifecycle(server, self.store, self.submit, self._clock),
+                Collector(server, self.store, self.submit, self.clock),
+                NamespaceLifecycle(server, self.store, self.submit, self.clock),
             )
             if self._tasks is not None:
                 self._start(self._tasks, plane)
         return self._planes[plane]
+
+    def plane(self, name: str, role: str = "") -> PlaneServer | None:
+        """The plane of that name, of that role when one is given; None when there is none."""
+        return self._planes.get(name) if role in ("", self._roles.get(name)) else None
 
     def client(self, plane: str) -> Client:
         return Client(plane, InProcess(self._planes[plane]))

@@ -22,6 +22,7 @@ from datum_compute.kube.errors import (
     Forbidden,
     Invalid,
     NotFound,
+    Subject,
 )
 from datum_compute.kube.meta import Json, OwnerReference, encode, timestamp
 
@@ -76,7 +77,7 @@ def create(served: Served, plane: str, namespace: str, body: Json, *, now: datet
         existing = transaction.get(key)
         if existing is not None:
             waiting = "object is being deleted: " if existing.metadata.deleting else ""
-            raise AlreadyExists(f'{waiting}{served.resource} "{name}" already exists')
+            raise AlreadyExists(f'{waiting}{served.resource} "{name}" already exists', about=_subject(served, name))
         return transaction.put(key, value)
 
     return operation
@@ -295,7 +296,8 @@ def _existing(transaction: Transaction, served: Served, key: Key) -> Record:
 
 
 def _conflict(served: Served, key: Key, why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {served.resource} "{key.name}": {why}')
+    message = f'Operation cannot be fulfilled on {served.resource} "{key.name}": {why}'
+    return Conflict(message, about=_subject(served, key.name))
 
 
 def _other(what: str, given: str, actual: str) -> str:
@@ -303,7 +305,11 @@ def _other(what: str, given: str, actual: str) -> str:
 
 
 def not_found(served: Served, name: str) -> NotFound:
-    return NotFound(f'{served.resource} "{name}" not found')
+    return NotFound(f'{served.resource} "{name}" not found', about=_subject(served, name))
+
+
+def _subject(served: Served, name: str) -> Subject:
+    return Subject(name, served.group, served.plural)
 
 
 def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None:
@@ -331,7 +337,8 @@ def _invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
     sentences = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     kind = f"{served.kind}.{served.group}" if served.group else served.kind
-    return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes)
+    about = Subject(name, served.group, served.kind)
+    return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes, about=about)
 
 
 def _metadata_violations(served: Served, metadata: Json) -> list[Cause]:

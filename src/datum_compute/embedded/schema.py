@@ -23,7 +23,6 @@ Check = Callable[[Path, Any, list[Violation]], None]
 
 _SHOWN = 200  # characters of a value or a key that a message repeats
 _INT64 = (-(2**63), 2**63 - 1)
-_INT32 = (-(2**31), 2**31 - 1)
 # Formats where the native validator and an API server agree; an API server ignores those it does not know.
 _FORMATS = frozenset({"date-time", "date", "ipv4", "ipv6", "email"})
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -101,7 +100,8 @@ def _json_schema(schema: Json, *, root: bool = False) -> Json:
 
 def _limits(schema: Json, *, integer: bool) -> Json:
     """OpenAPI marks a limit as exclusive with a flag; an integer is what its format can hold."""
-    low, high = (_INT32 if schema.get("format") == "int32" else _INT64) if integer else (None, None)
+    # The format int32 is not looked at: kube-apiserver accepts what fits into 64 bits.
+    low, high = _INT64 if integer else (None, None)
     result: Json = {} if low is None else {"minimum": low, "maximum": high}
     for end, exclusive, tighter in (("minimum", "exclusiveMinimum", max), ("maximum", "exclusiveMaximum", min)):
         if schema.get(exclusive):

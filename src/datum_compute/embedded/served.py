@@ -1,6 +1,7 @@
 """A kind as a plane serves it. Entry points: `Served.of`, `served_by`, and the built-in kinds."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,7 @@ class Served:
         columns: Sequence[Json] = (),
         selectable: Sequence[str] = (),
         builtin: bool = False,
+        prepare: Callable[[Json], Json] = lambda value: value,
     ) -> None:
         self.group = group
         self.version = version
@@ -42,6 +44,7 @@ class Served:
         self.selectable = tuple(selectable)  # fields a field selector may name besides name and namespace
         self.builtin = builtin
         self.openapi = schema
+        self._prepare = prepare
         self._schema = Schema(schema)
 
     @classmethod
@@ -70,14 +73,13 @@ class Served:
 
     def shaped(self, value: Json) -> Json:
         """The object as the schema allows it: unknown fields pruned, defaults filled in."""
-        return self._schema.default(self._schema.prune(value))
+        return self._schema.default(self._schema.prune(self._prepare(value)))
 
     def violations(self, value: Json) -> list[Cause]:
         return self._schema.violations(value)
 
 
 _OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
@@ -85,12 +87,32 @@ def _column(name: str, path: str, type_: str = "string", priority: int = 0) -> J
     return {"name": name, "type": type_, "jsonPath": path, "priority": priority}
 
 
+def _schema(description: str, **properties: Json) -> Json:
+    """Open, with the fields that clients look for when they explain, diff or patch."""
+    return _OPEN | {"description": description, "properties": properties}
+
+
+def _text(description: str) -> Json:
+    return {"type": "string", "description": description}
+
+
+def _texts(description: str) -> Json:
+    return {"type": "object", "additionalProperties": {"type": "string"}, "description": description}
+
+
+_MOMENT = {"type": "string", "format": "date-time", "nullable": True}
+_IMMUTABLE = {"type": "boolean", "description": "Accepted and kept; changes are not refused."}
+
 NAMESPACES = Served(
     "",
     "v1",
     {"kind": "Namespace", "plural": "namespaces", "shortNames": ["ns"]},
     namespaced=False,
-    schema=_OPEN | {"properties": {"status": _OPEN | {"default": {"phase": "Active"}}}},
+    schema=_schema(
+        "A scope for names.",
+        spec=_OPEN | {"description": "What holds the namespace until it is empty."},
+        status=_OPEN | {"default": {"phase": "Active"}, "description": "Whether the namespace is on its way out."},
+    ),
     status=True,
     columns=(_column("Status", ".status.phase"), _AGE),
     selectable=("status.phase",),
@@ -102,7 +124,17 @@ EVENTS = Served(
     "v1",
     {"kind": "Event", "plural": "events", "shortNames": ["ev"]},
     namespaced=True,
-    schema=_OPEN,
+    schema=_schema(
+        "Something that happened to an object.",
+        involvedObject=_OPEN | {"description": "The object that this is about."},
+        reason=_text("Why, in one word, for programs."),
+        message=_text("What happened, for people."),
+        type=_text("Normal or Warning."),
+        source=_OPEN | {"description": "The component that saw it."},
+        firstTimestamp=_MOMENT | {"description": "When it was first seen."},
+        lastTimestamp=_MOMENT | {"description": "When it was last seen."},
+        count={"type": "integer", "format": "int32", "description": "How often it was seen."},
+    ),
     status=False,
     columns=(
         _column("Last Seen", ".lastTimestamp", "date"),
@@ -127,17 +159,39 @@ CONFIG_MAPS = Served(
     "v1",
     {"kind": "ConfigMap", "plural": "configmaps", "shortNames": ["cm"]},
     namespaced=True,
-    schema=_OPEN,
+    schema=_schema(
+        "Configuration for programs to read.",
+        data=_texts("Texts by key."),
+        binaryData=_texts("Bytes by key, in base64."),
+        immutable=_IMMUTABLE,
+    ),
     status=False,
     builtin=True,
 )
+
+
+def _without_plain_text(secret: Json) -> Json:
+    plain = secret.get("stringData")
+    if not isinstance(plain, dict) or not all(isinstance(value, str) for value in plain.values()):
+        return secret
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+    kept = {key: value for key, value in secret.items() if key != "stringData"}
+    return kept | {"data": {**(secret.get("data") or {}), **encoded}}
+
 
 SECRETS = Served(
     "",
     "v1",
     {"kind": "Secret", "plural": "secrets"},
     namespaced=True,
-    schema=_OPEN | {"properties": {"type": {"type": "string", "default": "Opaque"}}},
+    schema=_schema(
+        "Confidential data for programs to read; here it is stored as it is.",
+        data=_texts("Bytes by key, in base64."),
+        stringData=_texts("Texts by key; only for writing, they become data."),
+        type=_text("What the data is meant for.") | {"default": "Opaque"},
+        immutable=_IMMUTABLE,
+    ),
+    prepare=_without_plain_text,
     status=False,
     columns=(_column("Type", ".type"), _AGE),
     selectable=("type",),
@@ -149,7 +203,7 @@ LEASES = Served(
     "v1",
     {"kind": "Lease", "plural": "leases"},
     namespaced=True,
-    schema=_OPEN,
+    schema=_schema("A claim on a role for a time.", spec=_OPEN | {"description": "Who holds it, and since when."}),
     status=False,
     columns=(_column("Holder", ".spec.holderIdentity"), _AGE),
     builtin=True,

@@ -22,7 +22,7 @@ from datum_compute.runtime.clock import Clock
 
 T = TypeVar("T")
 
-_DEFAULT_WATCH_SECONDS = 1800
+DEFAULT_WATCH_SECONDS = 1800
 _BACKLOG = 100_000  # events; a watcher that far behind is cut off and lists again
 
 
@@ -193,7 +193,7 @@ class PlaneServer:
     async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
         target = self.target(call.path)
         selection = _selection(target, call.query)
-        seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or _DEFAULT_WATCH_SECONDS
+        seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
         watch = _Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
         start = number(call.query.get("resourceVersion"), "resourceVersion", 0)
         if start > self._store.revision:  # of another life of this server, or of another server

@@ -160,6 +160,11 @@ class Store:
             if not namespace or place[0] == namespace
         ]
 
+    def records(self, plane: str, resource: str) -> dict[tuple[str, str], Record]:
+        """A copy of all objects of a kind by namespace and name; made in one step, so any thread may ask for it."""
+        table = self._tables.get((plane, resource))
+        return table.records.copy() if table else {}
+
     def resources(self, plane: str) -> list[str]:
         return sorted(resource for owner, resource in self._tables if owner == plane)
 
@@ -248,6 +253,13 @@ class _Ahead:
             return None if event.type == "DELETED" else event.record
         return self._store.get(key)
 
+    def records(self, plane: str, resource: str) -> dict[tuple[str, str], Record]:
+        records = self._store.records(plane, resource)
+        for key, event in self._latest.items():
+            if (key.plane, key.resource) == (plane, resource):
+                _set(records, key, None if event.type == "DELETED" else event.record)
+        return records
+
     def committed(self, events: Sequence[Event]) -> None:
         published = self._store.revision
         while self._unpublished and self._unpublished[0].revision <= published:
@@ -275,6 +287,19 @@ class Transaction:
             if key in layer:
                 return layer[key]
         return self._store.get(key)
+
+    def scan(self, plane: str, resource: str, namespace: str = "") -> list[tuple[Key, Record]]:
+        """All objects of a kind in order of namespace and name, as this write finds them."""
+        records = self._store.records(plane, resource)
+        for layer in (self._pending, self._own):
+            for key, record in layer.items():
+                if (key.plane, key.resource) == (plane, resource):
+                    _set(records, key, record)
+        return [
+            (Key(plane, resource, *place), record)
+            for place, record in sorted(records.items(), key=lambda item: item[0])
+            if not namespace or place[0] == namespace
+        ]
 
     def put(self, key: Key, value: Json) -> Record:
         previous = self.get(key)
@@ -323,6 +348,13 @@ class Transaction:
 
 
 Operation = Callable[[Transaction], T]
+
+
+def _set(records: dict[tuple[str, str], Record], key: Key, record: Record | None) -> None:
+    if record is None:
+        records.pop((key.namespace, key.name), None)
+    else:
+        records[key.namespace, key.name] = record
 
 
 class _OnlyMeta(Struct, frozen=True):

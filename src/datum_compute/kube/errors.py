@@ -19,6 +19,14 @@ class Cause(Struct, frozen=True):
     field: str = ""
 
 
+class Subject(Struct, frozen=True):
+    """What an error is about; `kind` is the kind or, where a resource was not found, its plural."""
+
+    name: str
+    group: str
+    kind: str
+
+
 class StatusDetails(Struct, frozen=True, rename="camel"):
     causes: tuple[Cause, ...] = ()
     retry_after_seconds: int = 0
@@ -38,15 +46,24 @@ class ApiError(Exception):
     reason: ClassVar[str] = "InternalError"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, causes: Sequence[Cause] = (), plane: str = "", retry_after: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        causes: Sequence[Cause] = (),
+        plane: str = "",
+        retry_after: int = 0,
+        about: Subject | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.causes = tuple(causes)
+        self.about = about
         self.plane = plane
         self.retry_after = retry_after
 
     def status(self) -> dict[str, Any]:
-        details: dict[str, Any] = {}
+        details: dict[str, Any] = msgspec.to_builtins(self.about) if self.about else {}
         if self.causes:
             details["causes"] = [msgspec.to_builtins(cause) for cause in self.causes]
         if self.retry_after:
@@ -88,6 +105,12 @@ class NotFound(ApiError):
 
 class MethodNotAllowed(ApiError):
     code, reason = 405, "MethodNotAllowed"
+
+
+class NotAcceptable(ApiError):
+    """The server has no answer in any of the forms the client takes."""
+
+    code, reason = 406, "NotAcceptable"
 
 
 class AlreadyExists(ApiError):
@@ -151,8 +174,8 @@ class Timeout(ApiError):
 _BY_REASON: dict[str, type[ApiError]] = {
     kind.reason: kind
     for kind in (
-        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, AlreadyExists, Conflict, Gone, TooLarge,
-        UnsupportedMediaType, Invalid, TooManyRequests, ServerError, Unavailable, Timeout,
+        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists, Conflict, Gone,
+        TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, ServerError, Unavailable, Timeout,
     )
 }  # fmt: skip
 _BY_CODE: dict[int, type[ApiError]] = {kind.code: kind for kind in _BY_REASON.values() if kind is not AlreadyExists}

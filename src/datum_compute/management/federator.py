@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
 from datum_compute.api.instance import AVAILABLE
 from datum_compute.api.labels import (
     FEDERATION_NAMESPACE,
@@ -18,7 +18,7 @@ from datum_compute.api.labels import (
     UPSTREAM_NAMESPACE,
 )
 from datum_compute.api.names import hub_namespace, policy_name
-from datum_compute.federation.identity import bare_project, hub_labels
+from datum_compute.federation.identity import Identity, bare_project, hub_labels
 from datum_compute.federation.policy import city_policy, routes
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
@@ -51,10 +51,21 @@ class Federator:
             Source(PROJECT, WORKLOAD_DEPLOYMENT, itself),
             Source(PROJECT, NAMESPACE),
             Source(HUB, WORKLOAD_DEPLOYMENT, _from_hub),
-            Source(HUB, NAMESPACE, _of_namespace),
+            Source(HUB, NAMESPACE, self._of_namespace),
             Source(HUB, PROPAGATION_POLICY, _of_policy),
-            Source(HUB, CLUSTER),
+            Source(HUB, CLUSTER, _of_cluster),
         )
+
+    def _of_namespace(self, hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
+        """A hub namespace that got other labels or went: the deployments it is or was for are looked at."""
+        seen = [namespace.metadata.labels for namespace in (change.before, change.after) if namespace is not None]
+        if len(seen) == 2 and seen[0] == seen[1]:
+            return
+        for identity in filter(None, map(Identity.of, seen)):
+            if self._fleet.has(identity.project):
+                deployments = self._fleet.plane(identity.project).informer(WORKLOAD_DEPLOYMENT)
+                for deployment in deployments.all(identity.namespace):
+                    yield Request(identity.project, deployment.namespace, deployment.name)
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         project = self._fleet.plane(request.plane)
@@ -114,11 +125,10 @@ class Federator:
         patch = _changes(found, deployment.spec_json, labels, annotations)
         if not patch:
             return found
-        updated = await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
         old_city = found.metadata.labels.get(TOPOLOGY_CITY, "")
-        if old_city and old_city != city:
-            await self._release_policy(hub, write, namespace, old_city)
-        return updated
+        if old_city and old_city != city:  # before the label that tells us is overwritten
+            await self._release_policy(hub, write, namespace, old_city, leaving=deployment.name)
+        return await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
 
     async def _ensure_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
         """On every pass: the last user of a city may have removed the policy a moment ago."""
@@ -154,7 +164,8 @@ class Federator:
         )
         before = deployment.status.conditions if deployment.status else ()
         counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
-        status: Json = dict.fromkeys(counters, 0) | plain(deployment.status_json)
+        status: Json = plain(deployment.status_json) | dict.fromkeys(counters, 0)
+        status["observedGeneration"] = generation
         status["conditions"] = conditions.to_json(conditions.updated(before, [decided]))
         await write.status(WORKLOAD_DEPLOYMENT, deployment, status)
 
@@ -168,17 +179,15 @@ class Federator:
         if not city:
             raise Unfinished("the deployment has no city code, so its policy cannot be told")
         # The annotation first: a namespace that is being deleted must not hold up what lives in it.
-        namespace = deployment.metadata.annotations.get(FEDERATION_NAMESPACE)
-        if namespace is None:
-            namespace = await self._hub_namespace(project, deployment)
+        namespace = _noted_namespace(project, hub, deployment) or await self._hub_namespace(project, deployment)
         await write.delete_named(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
-        await self._release_policy(hub, write, namespace, city)
+        await self._release_policy(hub, write, namespace, city, leaving=deployment.name)
         await project.writer(self.name).remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, FEDERATOR_FINALIZER)
 
-    async def _release_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
+    async def _release_policy(self, hub: Plane, write: Writer, namespace: str, city: str, *, leaving: str) -> None:
         """Removes the policy when no live deployment of the city is left. One that comes right now ensures it anew."""
         if not any(
-            user.metadata.labels.get(TOPOLOGY_CITY) == city and not user.metadata.deleting
+            user.metadata.labels.get(TOPOLOGY_CITY) == city and not user.metadata.deleting and user.name != leaving
             for user in hub.informer(WORKLOAD_DEPLOYMENT).all(namespace)
         ):
             await write.delete_named(PROPAGATION_POLICY, policy_name(city), namespace)
@@ -192,6 +201,14 @@ async def _recorded(write: Writer, deployment: WorkloadDeployment, namespace: st
     if deployment.metadata.annotations.get(FEDERATION_NAMESPACE) != namespace:
         metadata["annotations"] = {FEDERATION_NAMESPACE: namespace}
     return await write.patch_seen(WORKLOAD_DEPLOYMENT, deployment, {"metadata": metadata}) if metadata else deployment
+
+
+def _noted_namespace(project: Plane, hub: Plane, deployment: WorkloadDeployment) -> str:
+    """Where the copy was put, by the annotation, which the user can edit: empty when it leads to somebody else."""
+    noted = deployment.metadata.annotations.get(FEDERATION_NAMESPACE, "")
+    home = hub.informer(NAMESPACE).get("", noted)
+    ours = home is None or Identity.of(home.metadata.labels) == Identity(project.name, deployment.namespace)
+    return noted if ours else ""
 
 
 def _changes(found: WorkloadDeployment, spec: Raw, labels: dict[str, str], annotations: dict[str, str]) -> Json:
@@ -208,28 +225,34 @@ def _changes(found: WorkloadDeployment, spec: Raw, labels: dict[str, str], annot
 
 
 def _from_hub(hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:
-    """From a hub deployment to the project deployment it is a copy of; identity comes from the hub namespace."""
-    copy = change.object
+    """Both sides of a change count, so that a label that was taken away is put back."""
+    yield from dict.fromkeys(_origin(hub, copy) for copy in (change.before, change.after) if copy is not None)
+
+
+def _origin(hub: Plane, copy: WorkloadDeployment) -> Request | Drop:
+    """The project deployment that a hub deployment is a copy of; identity comes from the hub namespace."""
     namespace = copy.metadata.labels.get(UPSTREAM_NAMESPACE)
     home = hub.informer(NAMESPACE).get("", copy.namespace)
     if not namespace or home is None or UPSTREAM_CLUSTER not in home.metadata.labels:
-        yield Drop("unlabelled")
-    elif not (project := bare_project(home.metadata.labels[UPSTREAM_CLUSTER])):
-        yield Drop("undecodable")
-    else:
-        yield Request(project, namespace, copy.name)
-
-
-def _of_namespace(hub: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
-    """A hub namespace that got its labels: what was dropped for want of them is looked at now."""
-    if change.before is not None and change.before.metadata.labels == change.object.metadata.labels:
-        return
-    for copy in hub.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
-        yield from _from_hub(hub, Change(None, copy))
+        return Drop("unlabelled")
+    if not (project := bare_project(home.metadata.labels[UPSTREAM_CLUSTER])):
+        return Drop("undecodable")
+    return Request(project, namespace, copy.name)
 
 
 def _of_policy(hub: Plane, change: Change[PropagationPolicy]) -> Iterable[Request | Drop]:
     """A policy that was edited or removed: every deployment of its city ensures it again."""
     for copy in hub.informer(WORKLOAD_DEPLOYMENT).all(change.object.namespace):
         if policy_name(copy.metadata.labels.get(TOPOLOGY_CITY, "")) == change.object.name:
-            yield from _from_hub(hub, Change(None, copy))
+            yield _origin(hub, copy)
+
+
+def _of_cluster(hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]:
+    """A site that came, went or changed its city: whoever still waits for a first answer is looked at again."""
+    seen = [cluster for cluster in (change.before, change.after) if cluster is not None]
+    cities = {cluster.metadata.labels.get(TOPOLOGY_CITY, "") for cluster in seen}
+    if len(seen) == 2 and len(cities) == 1:
+        return
+    for copy in hub.informer(WORKLOAD_DEPLOYMENT).all():
+        if copy.metadata.labels.get(TOPOLOGY_CITY) in cities and not bytes(copy.status_json):
+            yield _origin(hub, copy)

@@ -132,8 +132,8 @@ def _workload_uid(deployment: WorkloadDeployment) -> Iterable[str]:
 
 def _workload_of(plane: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:
     yield from controller_of(WORKLOAD)(plane, change)
-    name = change.object.spec.workload_ref.name
-    if change.object.metadata.controller is None and name:  # made by hand: nothing else says where it belongs
+    # One made by hand has no owner: nothing but its reference says where it belongs.
+    if change.object.metadata.controller is None and (name := change.object.spec.workload_ref.name):
         yield Request(plane.name, change.object.namespace, name)
 
 

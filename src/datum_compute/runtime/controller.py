@@ -78,6 +78,8 @@ class Controller:
         self._reconciler = reconciler
         self._fleet = fleet
         self._workers = workers
+        self._hired = 0
+        self._idle = 0
         self._queue: WorkQueue[Request] = WorkQueue(lambda request: request.plane, PER_PLANE)
         self._conflicts: dict[Request, int] = {}
         self._failed_on: dict[Request, str] = {}  # the plane that did not do as it was asked
@@ -151,12 +153,20 @@ class Controller:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for number in range(self._workers):
-                tasks.create_task(self._work(), name=f"{self.name}/{number}")
+            self._hired, self._idle = 0, 0
+            self._hire(tasks)
 
-    async def _work(self) -> None:
+    def _hire(self, tasks: asyncio.TaskGroup) -> None:
+        tasks.create_task(self._work(tasks), name=f"{self.name}/{self._hired}")
+        self._hired += 1
+
+    async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            self._idle += 1
             request = await self._queue.get()
+            self._idle -= 1
+            if not self._idle and self._hired < self._workers:
+                self._hire(tasks)  # somebody is always there for the next request
             try:
                 if self._fleet.has(request.plane):
                     await self._pass(request)

@@ -101,9 +101,11 @@ class Informer(Generic[T]):
 
     def fold(self, object_: T) -> None:
         """Takes the answer of an own write as if the stream had brought it already."""
-        # What the stream has passed already is not news, and may have been deleted since.
+        current = self._objects.get(_place(object_))
+        known = current is not None and current.metadata.uid == object_.metadata.uid
+        # One that is not here, and that the stream has passed already, may have been deleted since.
         ahead = object_.metadata.revision > int(self._resource_version or 0)
-        if self.synced.is_set() and ahead and object_.metadata.uid not in self._gone:
+        if self.synced.is_set() and (known or ahead) and object_.metadata.uid not in self._gone:
             self._put(object_)
 
     def fold_delete(self, object_: T) -> None:

@@ -1,0 +1,66 @@
+"""What a plane serves, as clients ask for it. Entry point: `discovered`."""
+
+from collections.abc import Sequence
+
+from datum_compute.embedded.served import Served
+from datum_compute.kube.meta import Json
+
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_STATUS_VERBS = ["get", "patch", "update"]
+
+
+def discovered(kinds: Sequence[Served], path: str) -> Json | None:
+    """The answer for `/api`, `/apis` and what is below them down to the version; None for any other path."""
+    match path.strip("/").split("/"):
+        case [""]:
+            return {"paths": ["/api", "/api/v1", "/apis", *map(_path, _versions(kinds)), "/openapi/v3", "/version"]}
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case ["api", version]:
+            return _resources(kinds, "", version)
+        case ["apis"]:
+            groups = [_group(group, version) for group, version in _versions(kinds)]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        case ["apis", group]:
+            found = [_group(group, version) for name, version in _versions(kinds) if name == group]
+            return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
+        case ["apis", group, version]:
+            return _resources(kinds, group, version)
+    return None
+
+
+def _versions(kinds: Sequence[Served]) -> list[tuple[str, str]]:
+    """Group and version, once each; a group has one version here."""
+    return list(dict.fromkeys((served.group, served.version) for served in kinds if served.group))
+
+
+def _path(version: tuple[str, str]) -> str:
+    return f"/apis/{version[0]}/{version[1]}"
+
+
+def _group(group: str, version: str) -> Json:
+    entry = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"name": group, "versions": [entry], "preferredVersion": entry}
+
+
+def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None:
+    served = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
+    if not served:
+        return None
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": [resource for kind in served for resource in _entries(kind)],
+    }
+
+
+def _entries(served: Served) -> list[Json]:
+    common = {"namespaced": served.namespaced, "kind": served.kind}
+    entry = {"name": served.plural, "singularName": served.singular, **common, "verbs": _VERBS}
+    if served.short_names:
+        entry["shortNames"] = list(served.short_names)
+    if served.categories:
+        entry["categories"] = list(served.categories)
+    status = {"name": f"{served.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS}
+    return [entry, status] if served.has_status else [entry]

@@ -1,0 +1,152 @@
+"""Calls over HTTP for programs that live long. Entry point: `HttpTransport`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+
+import aiohttp
+from yarl import URL
+
+from datum_compute.kube.errors import Timeout, Unavailable, from_status
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.transport import Answer, Call
+
+_TOKEN_SECONDS = 60.0  # how long a token from a file is taken as current
+_IDLE_SECONDS = 60.0
+_WATCH_GRACE_SECONDS = 30.0  # that a server may be late to end a watch
+
+
+class HttpTransport:
+    """Calls below the API root of one endpoint, over connections that are kept and shared.
+
+    Made anywhere, used on one event loop, closed by whoever made it. At most `calls` are under way at once; watches
+    have connections of their own and are not counted.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        agent: str = "",
+        connect_seconds: float = 5.0,
+        answer_seconds: float = 30.0,
+        calls: int = 64,
+    ) -> None:
+        self._endpoint = endpoint
+        self._root = URL(endpoint.server)
+        self._origin = f"{self._root.host}:{self._root.port}"
+        self._agent = agent
+        self._connect_seconds = connect_seconds
+        self._answer_seconds = answer_seconds
+        self._places = asyncio.Semaphore(calls)
+        self._session: aiohttp.ClientSession | None = None
+        self._token = ""
+        self._token_read_at: float | None = None
+
+    async def call(self, call: Call) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=self._answer_seconds)
+        async with self._places:
+            with self._explained():
+                async with await self._send(call, timeout) as response:
+                    body = await response.read()
+        return Answer(response.status, body, tuple(map(_warning, response.headers.getall("Warning", ()))))
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        asked = call.query.get("timeoutSeconds", "")
+        silence = float(asked) + _WATCH_GRACE_SECONDS if asked.isdecimal() else None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=silence)
+        with self._explained():
+            async with asyncio.timeout(self._answer_seconds + self._connect_seconds):
+                response = await self._send(call, timeout)
+        try:
+            if response.status >= 300:
+                with self._explained():
+                    async with asyncio.timeout(self._answer_seconds):
+                        body = await response.read()
+                raise from_status(response.status, body, "")
+            async with aclosing(self._lines(response)) as lines:
+                yield lines
+        finally:
+            response.close()
+
+    async def close(self) -> None:
+        """Ends all connections; a call after it opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json"}
+        if self._agent:
+            headers["User-Agent"] = self._agent
+        if call.body:
+            headers["Content-Type"] = call.content_type
+        if token := self._bearer():
+            headers["Authorization"] = f"Bearer {token}"
+        return await self._opened().request(
+            call.method,
+            self._root.joinpath(call.path.lstrip("/")).with_query(call.query),
+            data=call.body or None,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            server_hostname=self._endpoint.server_name or None,
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            tls = self._endpoint.tls()
+            connector = aiohttp.TCPConnector(ssl=tls or True, limit=0, keepalive_timeout=_IDLE_SECONDS)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+    def _bearer(self) -> str:
+        now = asyncio.get_running_loop().time()
+        if self._token_read_at is None or now - self._token_read_at > _TOKEN_SECONDS:
+            self._token, self._token_read_at = self._endpoint.bearer(), now
+        return self._token
+
+    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        """Lines of any length; whatever pieces they arrive in are joined once."""
+        pieces: list[bytes] = []
+        chunks = response.content.iter_any()
+        while True:
+            with self._explained():
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                line = b"".join([*pieces, end])
+                pieces.clear()
+                if line:
+                    yield line
+            if rest:
+                pieces.append(rest)
+        if pieces:
+            yield b"".join(pieces)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns every way to have no answer into the error that says so."""
+        try:
+            yield
+        except aiohttp.ClientConnectorCertificateError as error:
+            reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
+            raise Unavailable(f"the certificate of {self._origin} is not trusted: {reason}") from None
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            reason = getattr(error, "strerror", None) or "no connection in time"
+            raise Unavailable(f"{self._origin} cannot be reached: {reason}") from None
+        except TimeoutError:
+            raise Timeout(f"no answer from {self._origin} in time") from None
+        except (aiohttp.ClientError, OSError):
+            raise Unavailable(f"{self._origin} ended the connection before its answer was complete") from None
+        except KubeconfigError as error:
+            raise Unavailable(str(error)) from None
+
+
+def _warning(header: str) -> str:
+    """The text of `299 - "text"`."""
+    _, quote, text = header.partition('"')
+    return text.removesuffix('"').replace('\\"', '"').replace("\\\\", "\\") if quote else header

@@ -1,0 +1,712 @@
+"""controllers.md 3 and 9: the federator alone between a project and the hub. The test plays user and Karmada."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.policy import city_policy
+from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.transport import InProcess
+from datum_compute.management.federator import Federator
+from datum_compute.runtime.faults import Faults, calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.conftest import count
+
+GROUP = "compute.datumapis.com"
+CITY = "topology.datum.net/city-code"
+UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
+UPSTREAM_NAMESPACE = "meta.datumapis.com/upstream-namespace"
+FINALIZER = f"{GROUP}/federator"
+FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
+UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
+
+TEMPLATE: Json = {
+    "metadata": {"labels": {"app": "hello"}},
+    "spec": {
+        "runtime": {
+            "resources": {"instanceType": "datumcloud/d1-standard-2"},
+            "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+        },
+        "networkInterfaces": [{"network": {"name": "default"}}],
+    },
+}
+STATUS: Json = {
+    "replicas": 2,
+    "currentReplicas": 1,
+    "updatedReplicas": 1,
+    "desiredReplicas": 2,
+    "readyReplicas": 0,
+    "observedGeneration": 7,
+    "conditions": [
+        {
+            "type": "Available",
+            "status": "False",
+            "reason": "ImageUnavailable",
+            "message": "The image cannot be pulled",
+            "lastTransitionTime": "2026-06-01T12:00:00Z",
+            "observedGeneration": 7,
+        }
+    ],
+}
+
+
+def spec(city: str) -> Json:
+    return {
+        "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+        "placementName": "main",
+        "cityCode": city,
+        "template": TEMPLATE,
+        "scaleSettings": {"minReplicas": 2, "instanceManagementPolicy": "OrderedReady"},
+    }
+
+
+class Federation:
+    """Projects `demo` and `other`, a hub, and a cluster for DFW."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.writes = Writes()
+        self.fleet = Fleet()
+        self.faults: dict[str, Faults] = {}
+        for name, role in (("demo", PROJECT), ("other", PROJECT), ("hub", HUB)):
+            self.faults[name] = Faults(InProcess(self.engine.serve(name, role)), simulation.random)
+            transport = self.faults[name]
+            self.fleet.add(Plane(name, role, transport, writes=self.writes, generator=simulation.random))
+        self.project, self.hub = self.engine.client("demo"), self.engine.client("hub")
+        self.reconciler = Federator(self.fleet, simulation)
+        self.manager = Manager(self.fleet, [self.reconciler])
+        self.controller = self.manager.controllers["workload-deployment-federator"]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        for project in ("demo", "other"):
+            await self.engine.client(project).create(NAMESPACE, NAMESPACE.body("default"))
+        await self.hub.create(CLUSTER, CLUSTER.body("cell-dfw", labels={CITY: "DFW"}))
+        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        assert self.controller.crashes == []
+
+    # The user
+
+    async def deploy(self, city: str = "DFW", name: str = "web", **metadata: Any) -> WorkloadDeployment:
+        body = WORKLOAD_DEPLOYMENT.body(name, "default", **metadata) | {"spec": spec(city)}
+        await self.project.create(WORKLOAD_DEPLOYMENT, body)
+        await self.settle()
+        return await self.deployment(name)
+
+    async def change(self, patch: Json, name: str = "web") -> WorkloadDeployment:
+        await self.project.merge_patch(WORKLOAD_DEPLOYMENT, name, "default", patch)
+        await self.settle()
+        return await self.deployment(name)
+
+    async def delete(self, name: str = "web") -> None:
+        await self.project.delete(WORKLOAD_DEPLOYMENT, name, "default")
+        await self.settle()
+
+    async def deployment(self, name: str = "web") -> WorkloadDeployment:
+        return await self.project.get(WORKLOAD_DEPLOYMENT, name, "default")
+
+    # The hub
+
+    async def home(self, project: str = "demo") -> str:
+        """The hub namespace of a project's default one."""
+        return f"ns-{(await self.engine.client(project).get(NAMESPACE, 'default')).metadata.uid}"
+
+    async def copy(self, name: str = "web") -> WorkloadDeployment:
+        return await self.hub.get(WORKLOAD_DEPLOYMENT, name, await self.home())
+
+    async def edit_copy(self, patch: Json) -> WorkloadDeployment:
+        await self.hub.merge_patch(WORKLOAD_DEPLOYMENT, "web", await self.home(), patch)
+        await self.settle()
+        return await self.copy()
+
+    async def report(self, status: Json, name: str = "web") -> None:
+        await self.hub.replace_status(WORKLOAD_DEPLOYMENT, await self.copy(name), status)
+        await self.settle()
+
+    async def policies(self) -> dict[str, PropagationPolicy]:
+        return {found.name: found for found in (await self.hub.list(PROPAGATION_POLICY)).items}
+
+    async def copies(self) -> list[str]:
+        return [found.name for found in (await self.hub.list(WORKLOAD_DEPLOYMENT)).items]
+
+    async def until_told(self, within: float) -> None:
+        """Until the project deployment has an Available condition."""
+
+        async def told() -> bool:
+            return available(await self.deployment()) is not None
+
+        await self.simulation.until(told, within)
+
+    async def until_gone(self) -> None:
+        async def gone() -> bool:
+            return (await self.project.list(WORKLOAD_DEPLOYMENT)).items == []
+
+        await self.simulation.until(gone, within=10)
+
+    async def one_pass(self, name: str = "web") -> None:
+        request = Request("demo", "default", name)
+        await self.reconciler.reconcile(request, Pass(request))
+
+    def map(self, copy: WorkloadDeployment) -> list[Request | Drop]:
+        """What an event of a hub deployment leads to."""
+        (source,) = [one for one in self.reconciler.sources() if (one.role, one.kind) == (HUB, WORKLOAD_DEPLOYMENT)]
+        assert source.map is not None
+        return list(source.map(self.fleet.only(HUB), Change(None, copy)))
+
+    def planes(self) -> list[str]:
+        """Where was written, oldest first."""
+        return [line.rsplit(" ", 1)[1] for line in self.writes.last]
+
+
+@pytest.fixture
+def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Federation]:
+    federation = Federation(simulation)
+    runner.run(federation.start())
+    yield federation
+    runner.run(federation.stop())
+
+
+def available(deployment: WorkloadDeployment) -> tuple[str, str, str] | None:
+    for one in plain(deployment.status_json).get("conditions", ()):
+        if one["type"] == "Available":
+            return one["status"], one["reason"], one["message"]
+    return None
+
+
+# 3.2: the way down
+
+
+async def test_3_2_finalizer_and_hub_namespace_are_recorded_before_the_first_hub_write(federation: Federation) -> None:
+    deployment = await federation.deploy(annotations={"mine": "stays"}, finalizers=["example.com/mine"])
+    home = await federation.home()
+    assert deployment.metadata.finalizers == ("example.com/mine", FINALIZER)
+    assert deployment.metadata.annotations == {"mine": "stays", FEDERATION_NAMESPACE: home}
+    assert federation.planes() == ["demo", "hub", "hub", "hub"]
+
+
+async def test_3_2_nothing_is_written_to_the_hub_when_that_fails(federation: Federation) -> None:
+    federation.faults["demo"].fail(calls("PATCH"))
+    await federation.deploy(finalizers=[FINALIZER])
+    assert federation.planes() == ["demo"]
+    assert await federation.copies() == []
+
+    async def copied() -> bool:
+        return await federation.copies() == ["web"]
+
+    await federation.simulation.until(copied, within=1)
+
+
+async def test_1_2_the_hub_namespace_says_whose_it_is(federation: Federation) -> None:
+    await federation.deploy()
+    namespace = await federation.hub.get(NAMESPACE, await federation.home())
+    assert (
+        namespace.metadata.labels.items() >= {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}.items()
+    )
+
+
+async def test_1_2_labels_of_the_hub_namespace_are_merged_and_put_back(federation: Federation) -> None:
+    home = await federation.home()
+    await federation.hub.create(NAMESPACE, NAMESPACE.body(home, labels={"theirs": "1", UPSTREAM_NAMESPACE: "wrong"}))
+    await federation.deploy()
+    labels = (await federation.hub.get(NAMESPACE, home)).metadata.labels
+    assert (labels["theirs"], labels[UPSTREAM_NAMESPACE]) == ("1", "default")
+    await federation.hub.merge_patch(
+        NAMESPACE, home, "", {"metadata": {"labels": {UPSTREAM_CLUSTER: "cluster-org_demo"}}}
+    )
+    await federation.settle()
+    labels = (await federation.hub.get(NAMESPACE, home)).metadata.labels
+    assert (labels["theirs"], labels[UPSTREAM_CLUSTER]) == ("1", "cluster-demo")
+
+
+async def test_3_2_the_hub_copy(federation: Federation) -> None:
+    deployment = await federation.deploy(labels={"theirs": "1"})
+    copy = await federation.copy()
+    assert plain(copy.spec_json) == plain(deployment.spec_json) == spec("DFW")
+    assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default"}
+    assert copy.metadata.annotations == {UPSTREAM_GENERATION: "1"}
+    assert copy.metadata.owner_references == ()
+    assert copy.metadata.finalizers == ()
+    assert plain(copy.status_json) == {}
+
+
+async def test_9_the_city_keeps_the_case_of_the_user_and_only_the_policy_name_does_not(federation: Federation) -> None:
+    await federation.deploy("Dfw")
+    home = await federation.home()
+    assert (await federation.copy()).metadata.labels[CITY] == "Dfw"
+    policies = await federation.policies()
+    assert list(policies) == ["city-dfw"]
+    assert plain(policies["city-dfw"].spec_json) == city_policy(home, "Dfw")["spec"]
+    assert policies["city-dfw"].namespace == home
+
+
+async def test_r24_a_change_and_its_generation_travel_in_one_write(federation: Federation) -> None:
+    await federation.deploy()
+    before = federation.writes.total()
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
+    copy = await federation.copy()
+    assert copy.spec.scale_settings.min_replicas == 5
+    assert copy.metadata.annotations[UPSTREAM_GENERATION] == "2"
+    assert federation.writes.total() == before + 1
+
+
+async def test_3_2_a_field_that_is_taken_away_goes_on_the_hub_as_well(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.change({"spec": {"template": {"metadata": {"labels": None}}}})
+    assert (await federation.copy()).spec.template.metadata.labels == {}
+
+
+async def test_3_2_a_namespace_that_the_cache_has_not_heard_of_is_read(federation: Federation) -> None:
+    dropped = federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"))
+    await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
+    await federation.project.create(
+        WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "late") | {"spec": spec("DFW")}
+    )
+    await federation.settle()
+    assert dropped.fired
+    home = f"ns-{(await federation.project.get(NAMESPACE, 'late')).metadata.uid}"
+    assert (await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", home)).metadata.labels[UPSTREAM_NAMESPACE] == "late"
+
+
+async def test_row_30_a_deployment_without_a_city_is_an_error_and_writes_nothing(federation: Federation) -> None:
+    await federation.deploy("")
+    assert federation.writes.total() == 0
+    with pytest.raises(Unfinished, match="no city code"):
+        await federation.one_pass()
+
+
+async def test_row_28_a_second_pass_writes_nothing(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.report(STATUS)
+    before, passes = federation.writes.total(), federation.controller.passes
+    federation.controller.enqueue(Request("demo", "default", "web"))
+    await federation.settle()
+    assert federation.controller.passes == passes + 1
+    assert federation.writes.total() == before
+
+
+# 3.2 and 9: what others do on the hub
+
+
+async def test_3_2_a_hub_copy_edited_by_hand_is_put_back(federation: Federation) -> None:
+    await federation.deploy()
+    marks = {"labels": {CITY: "AMS", "theirs": "1"}, "annotations": {UPSTREAM_GENERATION: "9", "theirs": "2"}}
+    copy = await federation.edit_copy({"metadata": marks, "spec": {"scaleSettings": {"minReplicas": 9}}})
+    assert plain(copy.spec_json) == spec("DFW")
+    assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default", "theirs": "1"}
+    assert copy.metadata.annotations == {UPSTREAM_GENERATION: "1", "theirs": "2"}
+    assert list(await federation.policies()) == ["city-dfw"]
+
+
+async def test_3_2_also_the_label_that_leads_to_the_project_is_put_back(federation: Federation) -> None:
+    await federation.deploy()
+    copy = await federation.edit_copy({"metadata": {"labels": None}})
+    assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default"}
+
+
+async def test_3_2_a_hub_copy_deleted_by_hand_comes_back(federation: Federation) -> None:
+    await federation.deploy()
+    uid = (await federation.copy()).metadata.uid
+    await federation.hub.delete(WORKLOAD_DEPLOYMENT, "web", await federation.home())
+    await federation.settle()
+    assert (await federation.copy()).metadata.uid != uid
+
+
+@pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
+async def test_invariant_3_a_hub_namespace_deleted_by_hand_comes_back_with_all_it_held(
+    federation: Federation, seed: int
+) -> None:
+    await federation.deploy()
+    await federation.deploy("AMS", "more")
+    await federation.hub.delete(NAMESPACE, await federation.home())
+
+    async def back() -> bool:
+        cities = ["city-ams", "city-dfw"]
+        return await federation.copies() == ["more", "web"] and list(await federation.policies()) == cities
+
+    await federation.simulation.until(back, within=1)
+    await federation.settle()
+    assert await back()
+
+
+async def test_9_a_policy_deleted_by_hand_comes_back(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.hub.delete(PROPAGATION_POLICY, "city-dfw", await federation.home())
+    await federation.settle()
+    assert list(await federation.policies()) == ["city-dfw"]
+
+
+async def test_9_a_policy_edited_by_hand_is_put_back_and_what_the_server_filled_in_stays(
+    federation: Federation,
+) -> None:
+    await federation.deploy()
+    home = await federation.home()
+    before = federation.writes.total()
+    filled = {"priority": 0, "placement": {"clusterTolerations": [{"key": "cluster.karmada.io/not-ready"}]}}
+    await federation.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, {"spec": filled})
+    await federation.settle()
+    assert federation.writes.total() == before
+    elsewhere = {"placement": {"clusterAffinity": {"labelSelector": {"matchLabels": {CITY: "AMS"}}}}}
+    await federation.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, {"spec": elsewhere})
+    await federation.settle()
+    mended = plain((await federation.policies())["city-dfw"].spec_json)
+    assert mended["placement"]["clusterAffinity"] == city_policy(home, "DFW")["spec"]["placement"]["clusterAffinity"]
+    assert mended["priority"] == 0
+    assert federation.writes.total() == before + 1
+
+
+# 3.1 and 3.2: the way back
+
+
+async def test_rows_1_and_5_hub_status_reaches_the_project_without_a_resync(federation: Federation) -> None:
+    await federation.deploy()
+    began = federation.simulation.time()
+    await federation.report(STATUS)
+    assert plain((await federation.deployment()).status_json) == STATUS
+    again = STATUS | {"replicas": 0, "observedGeneration": 8}
+    await federation.report(again)
+    assert plain((await federation.deployment()).status_json) == again
+    assert federation.simulation.time() == began
+
+
+async def test_3_2_a_status_edited_in_the_project_is_put_back(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.report(STATUS)
+    made_up = STATUS | {"readyReplicas": 99}
+    await federation.project.replace_status(WORKLOAD_DEPLOYMENT, await federation.deployment(), made_up)
+    await federation.settle()
+    assert plain((await federation.deployment()).status_json) == STATUS
+
+
+async def test_row_1_a_hub_event_leads_to_the_project_and_never_to_no_plane(federation: Federation) -> None:
+    await federation.deploy()
+    assert federation.map(await federation.copy()) == [Request("demo", "default", "web")]
+
+
+def test_row_4_a_request_without_a_plane_cannot_be_built() -> None:
+    with pytest.raises(ValueError, match="needs the name of its plane"):
+        Request("", "default", "web")
+
+
+async def foreign_copy(federation: Federation, labels: dict[str, str], namespace_label: str = "default") -> Any:
+    """A hub deployment in a namespace with these labels."""
+    await federation.hub.create(NAMESPACE, NAMESPACE.body("ns-1", labels=labels))
+    await federation.settle()
+    body = WORKLOAD_DEPLOYMENT.body(
+        "web", "ns-1", labels={UPSTREAM_NAMESPACE: namespace_label} if namespace_label else {}
+    )
+    copy = await federation.hub.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec("DFW")})
+    await federation.settle()
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("label", "project"),
+    [("cluster-demo", "demo"), ("cluster-org_demo", "demo"), ("cluster-_demo", "demo"), ("demo", "demo")],
+)
+async def test_rows_2_and_25_an_organisation_in_front_leads_to_the_bare_project(
+    federation: Federation, label: str, project: str
+) -> None:
+    copy = await foreign_copy(federation, {UPSTREAM_CLUSTER: label})
+    assert federation.map(copy) == [Request(project, "default", "web")]
+    assert federation.controller.dropped == {}
+
+
+async def test_row_3_an_event_for_a_project_that_is_not_engaged_is_dropped(federation: Federation) -> None:
+    passes = federation.controller.passes
+    await foreign_copy(federation, {UPSTREAM_CLUSTER: "cluster-elsewhere"})
+    assert federation.controller.dropped == {"plane_not_engaged": 1}
+    assert federation.controller.passes == passes
+    assert federation.writes.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "namespace_label", "reason"),
+    [
+        ({}, "default", "unlabelled"),
+        ({UPSTREAM_CLUSTER: "cluster-demo"}, "", "unlabelled"),
+        ({UPSTREAM_CLUSTER: ""}, "default", "undecodable"),
+    ],
+)
+async def test_3_1_what_does_not_say_whose_it_is_is_dropped(
+    federation: Federation, labels: dict[str, str], namespace_label: str, reason: str
+) -> None:
+    passes = federation.controller.passes
+    copy = await foreign_copy(federation, labels, namespace_label)
+    assert federation.map(copy) == [Drop(reason)]
+    assert federation.controller.dropped == {reason: 1}
+    assert federation.controller.passes == passes
+
+
+async def test_3_1_what_was_dropped_for_want_of_a_label_is_made_up_for_when_it_is_there(federation: Federation) -> None:
+    await federation.deploy()
+    home = await federation.home()
+    federation.faults["hub"].fail(calls("PATCH", home))
+    federation.faults["hub"].fail(calls("PATCH", home), nth=2)
+    await federation.hub.merge_patch(NAMESPACE, home, "", {"metadata": {"labels": {UPSTREAM_CLUSTER: None}}})
+    await federation.report(STATUS)
+    assert federation.controller.dropped == {"unlabelled": 1}
+
+    async def mirrored() -> bool:
+        return plain((await federation.deployment()).status_json) == STATUS
+
+    await federation.simulation.until(mirrored, within=1)
+    assert (await federation.hub.get(NAMESPACE, home)).metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
+
+
+async def test_invariant_9_a_copy_of_the_same_name_in_another_namespace_says_nothing(federation: Federation) -> None:
+    """Its labels claim to be ours; the status still comes from the copy in our own hub namespace."""
+    await federation.deploy()
+    copy = await foreign_copy(federation, {UPSTREAM_CLUSTER: "cluster-demo"})
+    await federation.hub.replace_status(WORKLOAD_DEPLOYMENT, copy, STATUS)
+    await federation.settle()
+    assert plain((await federation.deployment()).status_json) == {}
+
+
+# 9: a city without a cluster
+
+
+async def test_9_a_city_without_a_cluster_is_told_after_a_minute_and_not_before(federation: Federation) -> None:
+    began = federation.simulation.time()
+    deployment = await federation.deploy("AMS")
+    assert available(deployment) is None
+    await federation.until_told(within=61)
+    assert 60 <= federation.simulation.time() - began <= 61
+    deployment = await federation.deployment()
+    sentence = 'No site serves city "AMS" at the moment'
+    assert available(deployment) == ("False", "NoMatchingLocation", sentence)
+    assert deployment.status is not None
+    assert deployment.status.observed_generation == 1
+    assert {one.observed_generation for one in deployment.status.conditions} == {1}
+    assert (deployment.status.replicas, deployment.status.desired_replicas) == (0, 0)
+
+
+async def test_9_once_told_it_is_not_told_again(federation: Federation) -> None:
+    await federation.deploy("AMS")
+    await federation.until_told(within=61)
+    before = federation.writes.total()
+    federation.controller.enqueue(Request("demo", "default", "web"))
+    await federation.settle()
+    assert federation.writes.total() == before
+
+
+async def test_9_a_site_that_answers_takes_it_back(federation: Federation) -> None:
+    await federation.deploy("AMS")
+    await federation.until_told(within=61)
+    await federation.report(STATUS)
+    assert plain((await federation.deployment()).status_json) == STATUS
+
+
+@pytest.mark.parametrize("change", ["goes", "serves another city"])
+@pytest.mark.parametrize("after", [30.0, 90.0])
+async def test_9_a_cluster_that_goes_before_it_answered_is_told_as_well(
+    federation: Federation, change: str, after: float
+) -> None:
+    await federation.deploy("DFW")
+    later = asyncio.Event()
+    federation.simulation.call_later(after, later.set)
+    await later.wait()
+    assert available(await federation.deployment()) is None
+    if change == "goes":
+        await federation.hub.delete(CLUSTER, "cell-dfw")
+    else:
+        await federation.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"labels": {CITY: "AMS"}}})
+
+    await federation.until_told(within=31)
+    assert (available(await federation.deployment()) or ("", ""))[1] == "NoMatchingLocation"
+
+
+async def test_9_a_cluster_that_only_reports_wakes_nobody(federation: Federation) -> None:
+    await federation.deploy("DFW")
+    passes = federation.controller.passes
+    await federation.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"annotations": {"heartbeat": "1"}}})
+    await federation.settle()
+    assert federation.controller.passes == passes
+
+
+# R4: a city that changes
+
+
+async def test_r4_the_policy_of_the_old_city_goes(federation: Federation) -> None:
+    await federation.deploy("DFW")
+    await federation.change({"spec": {"cityCode": "AMS"}})
+    assert list(await federation.policies()) == ["city-ams"]
+    assert (await federation.copy()).metadata.labels[CITY] == "AMS"
+
+
+async def test_r4_the_policy_of_the_old_city_stays_while_it_is_needed(federation: Federation) -> None:
+    await federation.deploy("DFW")
+    await federation.deploy("DFW", "more")
+    await federation.change({"spec": {"cityCode": "AMS"}})
+    assert list(await federation.policies()) == ["city-ams", "city-dfw"]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_r4_a_write_that_fails_in_between_leaves_nothing_over(federation: Federation, nth: int) -> None:
+    await federation.deploy("DFW")
+    federation.faults["hub"].fail(lambda call: call.method != "GET", nth)
+    await federation.change({"spec": {"cityCode": "AMS"}})
+
+    async def moved() -> bool:
+        return list(await federation.policies()) == ["city-ams"]
+
+    await federation.simulation.until(moved, within=1)
+    assert (await federation.copy()).metadata.labels[CITY] == "AMS"
+
+
+# 3.3: deletion
+
+
+async def test_3_3_deletion_removes_copy_and_policy_and_lets_go(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.delete()
+    assert await federation.copies() == []
+    assert await federation.policies() == {}
+    with pytest.raises(NotFound):
+        await federation.deployment()
+    assert await federation.hub.get(NAMESPACE, await federation.home())  # accepted to stay
+
+
+async def test_3_3_a_deployment_that_is_not_ours_to_finalize_is_left_alone(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.change({"metadata": {"finalizers": ["example.com/mine", FINALIZER]}})
+    await federation.delete()
+    before = federation.writes.total()
+    assert (await federation.deployment()).metadata.finalizers == ("example.com/mine",)
+    federation.controller.enqueue(Request("demo", "default", "web"))
+    await federation.settle()
+    assert federation.writes.total() == before
+
+
+async def test_row_37_the_policy_stays_for_a_second_deployment_and_goes_with_the_last(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.deploy(name="more")
+    await federation.delete()
+    assert await federation.copies() == ["more"]
+    assert list(await federation.policies()) == ["city-dfw"]
+    await federation.delete("more")
+    assert await federation.policies() == {}
+
+
+async def test_row_37_another_city_does_not_keep_it(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.deploy("AMS", "more")
+    await federation.delete()
+    assert list(await federation.policies()) == ["city-ams"]
+
+
+async def test_r5_a_hub_copy_that_goes_does_not_keep_the_policy(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.edit_copy({"metadata": {"finalizers": ["karmada.io/slow"]}})
+    await federation.delete()
+    assert await federation.copies() == ["web"]
+    assert await federation.policies() == {}
+    with pytest.raises(NotFound):
+        await federation.deployment()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_invariant_7_a_hub_write_that_fails_is_made_again(federation: Federation, nth: int) -> None:
+    await federation.deploy()
+    federation.faults["hub"].fail(calls("DELETE"), nth)
+    await federation.delete()
+
+    async def gone() -> bool:
+        return not await federation.copies() and not await federation.policies()
+
+    await federation.simulation.until(gone, within=1)
+
+
+async def test_invariant_7_the_finalizer_waits_for_a_hub_that_is_away(federation: Federation) -> None:
+    await federation.deploy()
+    federation.faults["hub"].take_away()
+    await federation.delete()
+    assert (await federation.deployment()).metadata.finalizers == (FINALIZER,)
+    federation.faults["hub"].bring_back()
+
+    await federation.until_gone()
+    assert await federation.copies() == []
+
+
+async def test_row_32_the_annotation_is_used_when_the_namespace_cannot_be_read(federation: Federation) -> None:
+    federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"))
+    await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
+    await federation.project.create(
+        WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "late") | {"spec": spec("DFW")}
+    )
+    await federation.settle()
+    assert await federation.copies() == ["web"]
+    unread = federation.faults["demo"].fail(calls("GET", "/api/v1/namespaces/late"))
+    await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "late")
+    await federation.settle()
+    assert await federation.copies() == []
+    assert (await federation.project.list(WORKLOAD_DEPLOYMENT)).items == []
+    assert not unread.fired
+
+
+async def test_14_1_without_the_annotation_the_namespace_is_asked(federation: Federation) -> None:
+    home = await federation.home()
+    await federation.deploy()
+    federation.faults["hub"].take_away()
+    await federation.delete()
+    await federation.change({"metadata": {"annotations": {FEDERATION_NAMESPACE: None}}})
+    federation.faults["hub"].bring_back()
+
+    await federation.until_gone()
+    assert (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items == []
+
+
+async def test_invariant_9_an_annotation_that_names_the_namespace_of_another_project_is_not_believed(
+    federation: Federation,
+) -> None:
+    other = federation.engine.client("other")
+    await other.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")})
+    await federation.deploy()
+    theirs = await federation.home("other")
+    before = await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", theirs)
+
+    federation.faults["hub"].take_away()
+    await federation.delete()
+    await federation.change({"metadata": {"annotations": {FEDERATION_NAMESPACE: theirs}}})
+    federation.faults["hub"].bring_back()
+
+    await federation.until_gone()
+    assert await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", theirs) == before
+    assert await federation.hub.get(PROPAGATION_POLICY, "city-dfw", theirs)
+    assert (await federation.hub.list(WORKLOAD_DEPLOYMENT, await federation.home())).items == []
+
+
+async def test_row_30_deletion_without_a_city_deletes_nothing(federation: Federation) -> None:
+    await federation.deploy()
+    await federation.change({"spec": {"cityCode": ""}})
+    await federation.delete()
+    assert await federation.copies() == ["web"]
+    assert list(await federation.policies()) == ["city-dfw"]
+    assert (await federation.deployment()).metadata.finalizers == (FINALIZER,)
+    with pytest.raises(Unfinished, match="no city code"):
+        await federation.one_pass()
