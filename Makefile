@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-long generate lock clean
+.PHONY: help setup demo test test-long generate lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -17,6 +17,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: .venv/.installed ## create .venv with the locked dependencies and this package
+
+demo: .venv/.installed ## the whole federation on this machine, and a workload in two cities
+	@demo/run
 
 test: .venv/.installed ## lint, types, generated files, and all tests with small counts
 	$(checks)

@@ -622,12 +622,15 @@ async def test_row_37_another_city_does_not_keep_it(federation: Federation) -> N
 
 async def test_r5_a_hub_copy_that_goes_does_not_keep_the_policy(federation: Federation) -> None:
     await federation.deploy()
+    await federation.deploy(name="more")
     await federation.edit_copy({"metadata": {"finalizers": ["karmada.io/slow"]}})
     await federation.delete()
-    assert await federation.copies() == ["web"]
-    assert await federation.policies() == {}
+    assert await federation.copies() == ["more", "web"]
     with pytest.raises(NotFound):
         await federation.deployment()
+    await federation.delete("more")
+    assert await federation.copies() == ["web"]
+    assert await federation.policies() == {}
 
 
 @pytest.mark.parametrize("nth", [1, 2])

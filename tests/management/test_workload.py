@@ -254,7 +254,9 @@ async def test_2_2_a_deployment_deleted_by_hand_comes_back_when_it_is_gone(proje
     uid = (await project.deployment("web-main-dfw")).metadata.uid
     await project.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
     await project.settle()
-    assert (await project.deployment("web-main-dfw")).metadata.uid == uid
+    await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+    going = await project.deployment("web-main-dfw")
+    assert (going.metadata.uid, going.spec.template.metadata.labels) == (uid, {"app": "hello"})
     await project.release("web-main-dfw")
     assert (await project.deployment("web-main-dfw")).metadata.uid != uid
 
@@ -266,6 +268,8 @@ async def test_2_2_a_city_that_is_no_longer_asked_for_is_removed(project: Projec
     assert going == {"web-main-ams": True, "web-main-dfw": False}
     assert workload.status is not None
     assert workload.status.deployments == 2  # counted until it is gone
+    await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
+    assert [line.split(" ")[1] for line in project.writes.last].count("delete") == 1
     await project.release("web-main-ams")
     workload = await project.workload()
     assert workload.status is not None

@@ -258,6 +258,12 @@ async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure,
     assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {failure.message}
 
 
+async def test_5_3_a_failure_does_not_wait_for_the_start(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=30, fails=lambda instance: IMAGE_UNAVAILABLE)
+    await cell.create()
+    assert (await cell.said())["Available"] == ("Unknown", "ImageUnavailable")
+
+
 async def test_5_3_a_failure_that_is_over_is_over(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING)
     await cell.create()

@@ -111,7 +111,7 @@ class Application:
         self._authenticate(request)
         if isinstance(server, ApiError):
             raise server
-        described = self._described(server, path)
+        described = _described(server, path, base=request.path.removesuffix(path))
         if described is not None:
             if request.method != "GET":
                 raise MethodNotAllowed(f"the server does not allow {request.method} on {request.path}")
@@ -157,16 +157,6 @@ class Application:
                 name, rest = ROOT_PLANE, [path.removeprefix("/")]
         return self._engine.plane(name) or NotFound(f'plane "{name}" is not served here'), f"/{'/'.join(rest)}"
 
-    def _described(self, server: PlaneServer, path: str) -> bytes | None:
-        """Discovery and OpenAPI; None for the path of a resource."""
-        kinds = tuple(server.kinds.values())
-        if path.rstrip("/") == "/openapi/v3":
-            return openapi.index(kinds)
-        if path.startswith("/openapi/v3/"):
-            return openapi.document(kinds, path.removeprefix("/openapi/v3/"))
-        found = discovered(kinds, path)
-        return encode(found) if found is not None else None
-
     async def _watch(
         self, server: PlaneServer, call: Call, shown: Callable[[bytes], bytes], receive: Receive, send: Send
     ) -> None:
@@ -186,6 +176,17 @@ class Application:
                 await asyncio.gather(*tasks, return_exceptions=True)
         if not copying.cancelled() and (error := copying.exception()):
             _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
+
+
+def _described(server: PlaneServer, path: str, base: str) -> bytes | None:
+    """Discovery and OpenAPI; None for the path of a resource."""
+    kinds = tuple(server.kinds.values())
+    if path == "/openapi/v3":
+        return openapi.index(kinds, base)
+    if path.startswith("/openapi/v3/"):
+        return openapi.document(kinds, path.removeprefix("/openapi/v3/"))
+    found = discovered(kinds, path)
+    return encode(found) if found is not None else None
 
 
 async def _copy(lines: AsyncIterator[bytes], shown: Callable[[bytes], bytes], send: Send) -> None:

@@ -12,6 +12,7 @@ from datum_compute.embedded.served import served_by
 from datum_compute.embedded.server import PlaneServer
 from datum_compute.embedded.store import Operation, RandomUids, Store, Uids
 from datum_compute.embedded.writer import InlineWriter, Writer
+from datum_compute.kube.admission import Admit
 from datum_compute.kube.client import Client
 from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.clock import Clock, SystemClock
@@ -34,7 +35,9 @@ class Engine:
         uids: Uids | None = None,
         generator: random.Random | None = None,
         writer: Callable[[Store], Writer] = InlineWriter,
+        admit: Admit | None = None,
     ) -> None:
+        self._admit = admit
         self.clock = clock or SystemClock()
         self._generator = generator or random.Random()
         self.log = log or Log()
@@ -48,7 +51,9 @@ class Engine:
     def serve(self, plane: str, role: str) -> PlaneServer:
         """Opens a plane with the kinds of its role; the same plane again is the same server."""
         if plane not in self._planes:
-            server = PlaneServer(plane, served_by(role), self.store, self.submit, self.clock, self._generator)
+            server = PlaneServer(
+                plane, served_by(role), self.store, self.submit, self.clock, self._generator, self._admit
+            )
             self._planes[plane] = server
             self._roles[plane] = role
             self._workers[plane] = (

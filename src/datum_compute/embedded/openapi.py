@@ -16,12 +16,16 @@ _ROOT = "/openapi/v3"
 
 
 @cache
-def index(kinds: Kinds) -> bytes:
-    """Where the document of each group and version is; the hash lets clients keep what has not changed."""
+def index(kinds: Kinds, base: str) -> bytes:
+    """Where the document of each group and version is; the hash lets clients keep what has not changed.
+
+    `base` is the path of the API root: older clients take the address as it stands, newer ones add their root to one
+    that starts with /openapi/v3.
+    """
     paths = {}
     for prefix in dict.fromkeys(map(_prefix, kinds)):
         digest = hashlib.sha256(document(kinds, prefix) or b"").hexdigest().upper()
-        paths[prefix] = {"serverRelativeURL": f"{_ROOT}/{prefix}?hash={digest}"}
+        paths[prefix] = {"serverRelativeURL": f"{base}{_ROOT}/{prefix}?hash={digest}"}
     return encode({"paths": paths})
 
 

@@ -59,7 +59,7 @@ def create(served: Served, plane: str, namespace: str, body: Json, *, now: datet
             _check_namespace(transaction, served, key)
         if not name:
             message = "Required value: name or generateName is required"
-            raise _invalid(served, "", [Cause("FieldValueRequired", message, "metadata.name")])
+            raise invalid(served, "", [Cause("FieldValueRequired", message, "metadata.name")])
         if said.resource_version:
             raise BadRequest("resourceVersion should not be set on objects to be created")
         metadata: Json = {
@@ -181,7 +181,7 @@ def _replace(
     if said.resource_version in (None, "", "0"):
         if served.group:  # built-in kinds may be replaced as they are
             message = "Invalid value: 0: must be specified for an update"
-            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+            raise invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.resourceVersion")])
     elif said.resource_version != current.metadata.resource_version:
         changed = "the object has been modified; please apply your changes to the latest version and try again"
         raise _conflict(served, key, changed)
@@ -192,7 +192,7 @@ def _replace(
     else:
         if said.uid and said.uid != current.metadata.uid:
             message = f'Invalid value: "{said.uid}": field is immutable'
-            raise _invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.uid")])
+            raise invalid(served, key.name, [Cause("FieldValueInvalid", message, "metadata.uid")])
         kept = ["status"] if served.has_status else []
         if served.kind == "Namespace" and subresource != "finalize":
             kept.append("spec")  # it holds the namespace until it is empty
@@ -204,7 +204,7 @@ def _replace(
         if added:
             rule = "no new finalizers can be added if the object is being deleted"
             message = f"Forbidden: {rule}, found new finalizers {added}"
-            raise _invalid(served, key.name, [Cause("FieldValueForbidden", message, "metadata.finalizers")])
+            raise invalid(served, key.name, [Cause("FieldValueForbidden", message, "metadata.finalizers")])
     if _same(after, before):
         return current
     if not _same(_content(served, after), _content(served, before)):
@@ -248,7 +248,7 @@ def _said(served: Served, body: Json) -> _Metadata:
         )
     if kind != served.kind:
         cause = Cause("FieldValueInvalid", f'Invalid value: "{kind}": must be {served.kind}', "kind")
-        raise _invalid(served, "", [cause])
+        raise invalid(served, "", [cause])
     try:
         return msgspec.convert(body.get("metadata") or {}, _Metadata)
     except msgspec.ValidationError as error:
@@ -330,10 +330,10 @@ def _check(served: Served, value: Json) -> None:
     metadata = value["metadata"]
     causes = [*_metadata_violations(served, metadata), *served.violations(value)]
     if causes:
-        raise _invalid(served, metadata["name"], causes)
+        raise invalid(served, metadata["name"], causes)
 
 
-def _invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
+def invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
     sentences = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     kind = f"{served.kind}.{served.group}" if served.group else served.kind

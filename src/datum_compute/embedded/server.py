@@ -12,10 +12,11 @@ from msgspec import Struct
 from datum_compute.embedded import bodies, registry
 from datum_compute.embedded.pages import number, page_of
 from datum_compute.embedded.served import Served
-from datum_compute.embedded.store import Event, Key, Operation, Record, Store, record_of
+from datum_compute.embedded.store import Event, Key, Operation, Record, Store, Transaction, record_of
 from datum_compute.embedded.strictness import Strictness
+from datum_compute.kube.admission import Admit, Review
 from datum_compute.kube.errors import ApiError, BadRequest, Gone, MethodNotAllowed, NotFound
-from datum_compute.kube.meta import Json, encode
+from datum_compute.kube.meta import Json, decode, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.clock import Clock
@@ -62,8 +63,10 @@ class PlaneServer:
         submit: Submit,
         clock: Clock,
         generator: random.Random,
+        admit: Admit | None = None,
     ) -> None:
         self.plane = plane
+        self._admit = admit
         self.kinds = {served.resource: served for served in kinds}
         self._by_path = {(served.group, served.version, served.plural): served for served in kinds}
         self._store = store
@@ -91,12 +94,14 @@ class PlaneServer:
             case "POST", False, "":
                 body = bodies.object_of(call)
                 warnings = Strictness.asked(call.query).of_object(target.served, body)
-                record = await self._write(self._create(target, body), bodies.dry_run(call.query))
+                operation = self._admitted(target, self._create(target, body))
+                record = await self._write(operation, bodies.dry_run(call.query))
                 return Answer(201, record.value, warnings)
             case "PUT", True, "" | "status" as subresource:
                 body = bodies.object_of(call)
                 warnings = Strictness.asked(call.query).of_object(target.served, body)
                 operation = registry.update(target.served, self._key(target), body, subresource=subresource)
+                operation = self._admitted(target, operation)
                 record = await self._write(operation, bodies.dry_run(call.query))
                 return Answer(200, record.value, warnings)
             case "PATCH", True, "" | "status" as subresource:
@@ -118,6 +123,31 @@ class PlaneServer:
         items = b",".join([record.value for record in page.records])
         return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
 
+    def _admitted(self, target: Target, operation: Operation[Record]) -> Operation[Record]:
+        """The same write, taken back when the rules speak against what it made."""
+        admit = self._admit
+        if admit is None or target.subresource:
+            return operation
+
+        def checked(transaction: Transaction) -> Record:
+            before = transaction.get(self._key(target)) if target.name else None
+            record = operation(transaction)
+            if before is None or before.revision != record.revision:
+                review = Review(
+                    self.plane,
+                    target.served.resource,
+                    before.object() if before else None,
+                    record.object(),
+                    lambda kind: [
+                        decode(found.value, kind.type) for _, found in transaction.scan(self.plane, kind.resource)
+                    ],
+                )
+                if causes := admit(review):
+                    raise registry.invalid(target.served, record.metadata.name, list(causes))
+            return record
+
+        return checked
+
     async def _write(self, operation: Operation[T], dry: bool) -> T:
         result: T = await self._submit((lambda transaction: transaction.rehearse(operation)) if dry else operation)
         return result
@@ -134,6 +164,7 @@ class PlaneServer:
             return after
 
         operation = registry.patch(target.served, self._key(target), examined, subresource=subresource)
+        operation = self._admitted(target, operation)
         record = await self._write(operation, bodies.dry_run(call.query))
         return Answer(200, record.value, warnings)
 

@@ -304,4 +304,4 @@ def _seconds(header: str | None) -> float:
 def _warning(header: str) -> str:
     """The text of `299 - "text"`."""
     _, quote, text = header.partition('"')
-    return text.rstrip('"').replace('\\"', '"') if quote else header
+    return text.removesuffix('"').replace('\\"', '"') if quote else header

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from datum_compute.local.state import Paths, Running, default_directory, is_locked, kubeconfig_path, running
+from datum_compute.local.state import Paths, Running, default_directory, holder, is_locked, kubeconfig_path, running
 
 __all__ = ["LocalError", "Running", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
 
@@ -63,25 +64,23 @@ def status(directory: Path) -> Running | None:
 
 def down(directory: Path) -> bool:
     """Stops the federation of a directory; False when none runs. Its state stays."""
-    paths = Paths(directory)
-    found = running(directory)
-    if found is None:
-        if is_locked(paths.lock):
-            raise LocalError(f"a federation is just starting in {directory}; try again in a moment")
+    lock = Paths(directory).lock
+    pid = holder(lock)
+    if pid is None:
         return False
-    os.kill(found.pid, signal.SIGTERM)
-    if not _until(lambda: not is_locked(paths.lock), STOP_SECONDS):
-        os.kill(found.pid, signal.SIGKILL)
-        if not _until(lambda: not is_locked(paths.lock), STOP_SECONDS):
-            raise LocalError(f"process {found.pid} does not stop; end it by hand and try again")
-    return True
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):  # it ended by itself a moment ago
+            os.kill(pid, number)
+        if _until(lambda: not is_locked(lock), STOP_SECONDS):
+            return True
+    raise LocalError(f"process {pid} does not stop; end it by hand and try again")
 
 
 def reset(directory: Path) -> None:
     """Stops the federation and removes everything it stored."""
     down(directory)
     paths = Paths(directory)
-    for path in (paths.log, paths.running, paths.kubeconfig, paths.output, paths.lock):
+    for path in (paths.log, paths.running, paths.kubeconfig, paths.output, paths.port, paths.lock):
         for file in path.parent.glob(f"{path.name}*"):  # the database keeps two files beside it
             file.unlink(missing_ok=True)
     shutil.rmtree(paths.credentials, ignore_errors=True)
@@ -104,24 +103,18 @@ def _launch(paths: Paths, port: int) -> Report:
     output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     command = [sys.executable, "-m", "datum_compute.local.process", str(paths.directory), str(port), str(write)]
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=[write],
-            start_new_session=True,  # Ctrl-C in this terminal is not meant for it
-        )
+        # Returns at once: the process leaves this session and goes on by itself.
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[write], check=False)
     finally:
         os.close(write)
         os.close(output)
     try:
-        return _read_report(read, process, paths)
+        return _read_report(read, paths)
     finally:
         os.close(read)
 
 
-def _read_report(read: int, process: "subprocess.Popen[bytes]", paths: Paths) -> Report:
+def _read_report(read: int, paths: Paths) -> Report:
     """The pipe also ends when the process dies, so this never waits for a process that is gone."""
     deadline = time.monotonic() + START_SECONDS
     text = b""
@@ -134,7 +127,9 @@ def _read_report(read: int, process: "subprocess.Popen[bytes]", paths: Paths) ->
                 return msgspec.json.decode(text, type=Report)
             return Report(error=f"the federation ended while it started; see {paths.output}")
         text += piece
-    process.terminate()
+    if (pid := holder(paths.lock)) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     return Report(error=f"the federation was not ready after {START_SECONDS:.0f} s; see {paths.output}")
 
 

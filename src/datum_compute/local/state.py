@@ -42,6 +42,11 @@ class Paths(Struct, frozen=True):
         return self.directory / "running.json"
 
     @property
+    def port(self) -> Path:
+        """The port it had last, so that kubeconfigs stay good over a restart."""
+        return self.directory / "port"
+
+    @property
     def kubeconfig(self) -> Path:
         return self.directory / "kubeconfig.yaml"
 
@@ -81,10 +86,18 @@ def is_locked(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except PermissionError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:  # no such directory, or not ours to look into
+        return False
     return False
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds the lock now."""
+    if not is_locked(path):
+        return None
+    try:
+        return int(path.read_text("ascii"))
+    except (OSError, ValueError):
+        return None

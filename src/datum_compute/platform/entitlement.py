@@ -5,7 +5,7 @@ from typing import Any
 
 from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.labels import TOPOLOGY_CITY
-from datum_compute.api.quota import RESOURCE_GRANT
+from datum_compute.api.quota import QUOTA_NAMESPACE, RESOURCE_GRANT
 from datum_compute.api.services import (
     READY,
     SERVICE_ENTITLEMENT,
@@ -19,7 +19,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, owner_reference, plain, timestamp
-from datum_compute.platform.grants import QUOTA_NAMESPACE, default_grants
+from datum_compute.platform.grants import default_grants
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet

@@ -12,43 +12,36 @@ from datum_compute.api.quota import (
     RESOURCE_GRANT,
     RESOURCE_REGISTRATION,
     VCPUS,
-    WORKLOADS,
 )
 from datum_compute.api.services import PROJECT, RESOURCE_MANAGER_GROUP, SERVICE_NAME
-from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.meta import Json
-
-__all__ = ["DEFAULT_LIMITS", "LIMITS", "QUOTA_NAMESPACE", "Limit", "default_grants", "registration"]
 
 
 class Limit(Struct, frozen=True):
     name: str
     resource_type: str
     default: int
-    claimed_by: tuple[str, str]  # group and kind
 
 
-_PROJECT = (RESOURCE_MANAGER_GROUP, PROJECT.name)
+_PROJECT = {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT.name}
 
 LIMITS = (
-    Limit("compute-workloads", WORKLOADS, 1000, (WORKLOAD.group, WORKLOAD.name)),
-    Limit("compute-instances", INSTANCES, 10, _PROJECT),
-    Limit("compute-vcpus", VCPUS, 40_000, _PROJECT),
-    Limit("compute-memory", MEMORY, 81_920, _PROJECT),
+    Limit("compute-instances", INSTANCES, 10),
+    Limit("compute-vcpus", VCPUS, 40_000),
+    Limit("compute-memory", MEMORY, 81_920),
 )
 DEFAULT_LIMITS = {limit.resource_type: limit.default for limit in LIMITS}
 
 
 def registration(limit: Limit) -> Json:
-    group, kind = limit.claimed_by
     spec = {
-        "consumerType": {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT.name},
+        "consumerType": _PROJECT,
         "type": "Entity",
         "resourceType": limit.resource_type,
         "baseUnit": "1",
         "displayUnit": "1",
         "unitConversionFactor": 1,
-        "claimingResources": [{"apiGroup": group, "kind": kind}],
+        "claimingResources": [_PROJECT],
     }
     return RESOURCE_REGISTRATION.body(limit.name) | {"spec": spec}
 
@@ -59,7 +52,7 @@ def default_grants(project: str, limits: Mapping[str, int], owner: Json) -> Iter
         digest = sha256(f"{SERVICE_NAME}/{project}/{limit.name}".encode()).hexdigest()[:16]
         amount = limits.get(limit.resource_type, limit.default)
         spec = {
-            "consumerRef": {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT.name, "name": project},
+            "consumerRef": _PROJECT | {"name": project},
             "allowances": [{"resourceType": limit.resource_type, "buckets": [{"amount": amount}]}],
         }
         labels = {"app.kubernetes.io/managed-by": "services.miloapis.com"}

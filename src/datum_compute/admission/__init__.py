@@ -1,0 +1,1 @@
+"""The rules that need the cluster: what a project may ask for."""

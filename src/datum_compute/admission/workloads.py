@@ -1,0 +1,35 @@
+"""Which workloads a project may have. Entry point: `admit`."""
+
+from collections.abc import Iterable, Sequence
+
+from datum_compute.api.external import LOCATION_BINDING, LocationBinding
+from datum_compute.api.instance import AVAILABLE
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.validation import Facts, workload_violations
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube import conditions
+from datum_compute.kube.admission import Review
+from datum_compute.kube.errors import Cause
+
+
+def admit(review: Review) -> Sequence[Cause]:
+    if review.resource != WORKLOAD.resource:
+        return ()
+    return workload_violations(review.after, facts_of(review.objects(LOCATION_BINDING)), review.before)
+
+
+def facts_of(bindings: Iterable[LocationBinding]) -> Facts:
+    """A city is offered by any of its bindings, and unavailable when all of them say so (R20)."""
+    closed: dict[str, list[str | None]] = {}
+    for binding in bindings:
+        city = binding.spec.topology.get(TOPOLOGY_CITY, "")
+        if city:
+            closed.setdefault(city, []).append(_closed(binding))
+    unavailable = {city: whys[0] or "" for city, whys in closed.items() if all(why is not None for why in whys)}
+    return Facts(cities=tuple(sorted(closed)), unavailable=unavailable)
+
+
+def _closed(binding: LocationBinding) -> str | None:
+    """Why a binding cannot be used; None when it can, or does not say."""
+    condition = conditions.find(binding.status.conditions if binding.status else (), AVAILABLE)
+    return condition.message or condition.reason if condition is not None and condition.status == "False" else None

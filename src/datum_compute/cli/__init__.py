@@ -1,0 +1,1 @@
+"""The `compute` command: one module a verb in `commands`, deciding, talking and showing in places of their own."""

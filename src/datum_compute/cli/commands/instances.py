@@ -1,0 +1,191 @@
+"""Instances, all of them or one. Entry point: `command`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+import click
+from msgspec import Struct
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE, Assignments, Instance
+from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli.durations import age
+from datum_compute.cli.entitlement import active_entitlement
+from datum_compute.cli.flags import Choice, Name, option
+from datum_compute.cli.flags import command as verb
+from datum_compute.cli.health import Judged, State, judge
+from datum_compute.cli.joins import Owner, Owners, labelled
+from datum_compute.cli.lines import Column, Line, Piece, Table, bad, busy, good, line
+from datum_compute.cli.parts import condition_table, fact_lines
+from datum_compute.cli.run import Run, project
+from datum_compute.cli.specs import Fact, instance_type, is_machine, runtime_facts
+from datum_compute.cli.tree import Verbs
+
+
+class Entry(Struct, frozen=True):
+    """An instance, whose it is, and how it is."""
+
+    instance: Instance
+    owner: Owner
+    judged: Judged
+
+
+@verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
+@option("--workload", type=Name("workload"), metavar="NAME", help="Only those of this workload.")
+@option("--city", metavar="CITY", help="Only those in this city.")
+@option("--status", type=Choice("available", "pending", "failed"), help="Only those in this state.")
+def list_(run: Run, workload: str | None, city: str | None, status: str | None) -> None:
+    """List instances with their addresses and what they wait for."""
+    selector = ""
+    if workload is not None:
+        selector = f"{WORKLOAD_UID}={run.project.get(WORKLOAD, workload).object.metadata.uid}"
+    listing = run.project.list(INSTANCE, selector)
+    owners = _owners(run, listing.items)
+    entries = {one.name: Entry(one, owners.of(one), judge(one)) for one in listing.items}
+
+    def wanted(instance: Instance) -> bool:
+        entry = entries[instance.name]
+        in_city = city is None or entry.owner.city.lower() == city.lower()
+        return in_city and (status is None or _group(entry.judged).lower() == status)
+
+    def order(instance: Instance) -> tuple[str, str, str]:
+        owner = entries[instance.name].owner
+        return owner.workload, owner.city, instance.name
+
+    kept = listing.kept(wanted, order)
+    match run.output:
+        case "json" | "yaml":
+            run.terminal.data(kept.as_json(), run.output)
+        case "name":
+            for instance in kept.items:
+                run.terminal.name(f"instance/{instance.name}")
+        case _ if not kept.found:
+            run.terminal.show(_nothing(run.project.name, workload, city, status))
+        case _:
+            shown = [entries[instance.name] for instance in kept.items]
+            run.terminal.show(_table(shown, run.clock.now(), wide=run.output == "wide"))
+            run.terminal.note("", _footer(shown))
+
+
+@verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
+@click.argument("instance", metavar="INSTANCE")
+def describe(run: Run, instance: str) -> None:
+    """Show one instance: whose it is, what it runs, and its conditions."""
+    seen = run.project.get(INSTANCE, instance)
+    match run.output:
+        case "json" | "yaml":
+            run.terminal.data(seen.json, run.output)
+        case "name":
+            run.terminal.name(f"instance/{seen.object.name}")
+        case _:
+            owner = _owners(run, [seen.object]).of(seen.object)
+            entry = Entry(seen.object, owner, judge(seen.object))
+            run.terminal.show(*_details(entry, run.clock.now()))
+            run.terminal.note(*_next_steps(run, entry))
+
+
+def _owners(run: Run, instances: Iterable[Instance]) -> Owners:
+    """Deployments are read only where labels are missing."""
+    if all(labelled(one) for one in instances):
+        return Owners()
+    return Owners(run.project.list(WORKLOAD_DEPLOYMENT).items)
+
+
+def _nothing(project_name: str, workload: str | None, city: str | None, status: str | None) -> str:
+    given = {"workload": workload, "city": city, "status": status}
+    filters = ", ".join(f"{key}={value}" for key, value in given.items() if value is not None)
+    return f"No instances found in project {project_name}" + (f" with {filters}." if filters else ".")
+
+
+def _group(judged: Judged) -> str:
+    if judged.state is State.AVAILABLE:
+        return "Available"
+    return "Failed" if judged.state.failed else "Pending"
+
+
+_TONES: dict[str, Callable[[str], Piece]] = {"Available": good, "Failed": bad, "Pending": busy}
+
+
+def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
+    titles = ("NAME", "WORKLOAD", "CITY", "EXTERNAL IP", "INTERNAL IP", "TYPE", "AGE", "STATUS")
+    columns = (*titles, "INSTANCE TYPE") if wide else titles
+    return Table(tuple(map(Column, columns)), [_row(entry, now, wide=wide) for entry in entries])
+
+
+def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
+    instance = entry.instance
+    addresses = first_addresses(instance)
+    return (
+        instance.name,
+        entry.owner.workload,
+        entry.owner.city,
+        addresses.external_ip,
+        addresses.network_ip,
+        "vm" if is_machine(instance.spec) else "sandbox",
+        age(instance.metadata.creation_timestamp, now),
+        _TONES[_group(entry.judged)](entry.judged.status),
+        *((instance_type(instance.spec),) if wide else ()),
+    )
+
+
+def first_addresses(instance: Instance) -> Assignments:
+    """Those of the first interface."""
+    interfaces = instance.status.network_interfaces if instance.status else ()
+    return interfaces[0].assignments if interfaces else Assignments()
+
+
+def _footer(entries: Sequence[Entry]) -> str:
+    groups = [_group(entry.judged) for entry in entries]
+    counted = ", ".join(f"{groups.count(name)} {name}" for name in ("Available", "Pending", "Failed"))
+    return f"{len(entries)} instance{'' if len(entries) == 1 else 's'} — {counted}"
+
+
+def _details(entry: Entry, now: datetime) -> list[str | Line | Table]:
+    instance, judged = entry.instance, entry.judged
+    facts = [*runtime_facts(instance.spec), Fact("Type", (instance_type(instance.spec),))]
+    return [
+        _head("Instance", instance.name),
+        _head("Workload", entry.owner.workload),
+        _head("Placement", entry.owner.placement),
+        _head("City", entry.owner.city),
+        _head("Age", age(instance.metadata.creation_timestamp, now)),
+        _head("Status", _TONES[_group(judged)](judged.line)),
+        *([_head("", judged.message)] if judged.message else []),
+        "",
+        "Runtime",
+        *fact_lines(facts),
+        "",
+        _head("Network", _network(first_addresses(instance))),
+        *condition_table(instance.status.conditions if instance.status else (), now),
+    ]
+
+
+def _head(label: str, value: Piece) -> Line:
+    return line(f"{label:<14} ", value)
+
+
+def _network(addresses: Assignments) -> str:
+    if not addresses.external_ip and not addresses.network_ip:
+        return "Waiting for addresses (not yet scheduled)"
+    return f"External: {addresses.external_ip or 'not assigned'}  Internal: {addresses.network_ip or 'not assigned'}"
+
+
+def _next_steps(run: Run, entry: Entry) -> list[str]:
+    if entry.judged.state is not State.QUOTA_EXCEEDED:
+        return []
+    return [
+        "",
+        "Next steps:",
+        f"  Reduce replicas:   {run.try_next(f'scale {entry.owner.workload} --min=1')}",
+        f"  Check quota:       {run.try_next('quota')}",
+    ]
+
+
+command = Verbs(
+    "instances",
+    "List or describe instances.",
+    [list_, describe],
+    bare="list",
+    aliases={"ls": "list", "get": "describe"},
+)

@@ -1,0 +1,58 @@
+"""Replaces instances without changing anything else. Entry point: `command`, also `rollout restart`."""
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.cli import edits
+from datum_compute.cli.entitlement import active_entitlement
+from datum_compute.cli.failures import Exit, Failure
+from datum_compute.cli.flags import Duration, option, workload_argument
+from datum_compute.cli.flags import command as verb
+from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.project import Read
+from datum_compute.cli.results import WRITTEN, show_written
+from datum_compute.cli.run import Run, project
+from datum_compute.kube.meta import Json
+
+
+@verb("restart", needs=[project, active_entitlement], outputs=WRITTEN)
+@workload_argument
+@option("--city", metavar="CITY", help="Only in this city; everywhere unless given.")
+@option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
+@option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
+def command(run: Run, workload: str, city: str | None, wait: bool, timeout: float | None) -> None:
+    """Replace all instances, one at a time.
+
+    From the highest ordinal down, with what they run now. The same as `rollout restart`.
+    """
+    seen = run.project.get(WORKLOAD, workload)
+
+    def edit(body: Json) -> Json:
+        return body | {"spec": edits.with_restart(body["spec"], run.clock.now())}
+
+    if city is not None:
+        deployments = _in_city(run, seen.object, city)
+        for deployment in deployments:
+            run.project.update(WORKLOAD_DEPLOYMENT, deployment, edit)
+        where = deployments[0].object.spec.city_code
+        show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" in {where} — rolling restart initiated.')
+    else:
+        seen = run.project.update(WORKLOAD, seen, edit)
+        show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" — rolling restart initiated.')
+    if wait:
+        follow(run, seen.object, patience(run, timeout))
+    else:
+        run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")
+
+
+def _in_city(run: Run, workload: Workload, city: str) -> list[Read[WorkloadDeployment]]:
+    found = run.project.list(WORKLOAD_DEPLOYMENT, f"{WORKLOAD_UID}={workload.metadata.uid}").found
+    there = [read for read in found if read.object.spec.city_code.lower() == city.lower()]
+    if not there:
+        cities = sorted({read.object.spec.city_code for read in found})
+        raise Failure(
+            f'no deployment found for workload "{workload.name}" in city "{city}"',
+            Exit.NOT_FOUND,
+            details=[f"It runs in {', '.join(cities)}." if cities else "It runs nowhere yet."],
+        )
+    return there

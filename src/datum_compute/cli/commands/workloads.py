@@ -1,0 +1,208 @@
+"""Workloads, all of them or one. Entry point: `command`."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.workload import WORKLOAD, Placement, Workload
+from datum_compute.cli.durations import age
+from datum_compute.cli.entitlement import active_entitlement
+from datum_compute.cli.flags import Choice, option, workload_argument
+from datum_compute.cli.flags import command as verb
+from datum_compute.cli.health import HEALTH_STATES, Counts, Health, block, counts, progressing, total
+from datum_compute.cli.lines import Column, Line, Piece, Span, Table
+from datum_compute.cli.parts import TONES, condition_table, fact_lines, head, health_line, health_of, last_change
+from datum_compute.cli.project import Read
+from datum_compute.cli.run import Run, project
+from datum_compute.cli.specs import image, instance_type, is_machine, runtime_facts, short_image
+from datum_compute.cli.tree import Verbs
+
+
+class Entry(Struct, frozen=True):
+    """A workload with the deployments that belong to it."""
+
+    workload: Workload
+    deployments: tuple[WorkloadDeployment, ...]
+
+    @property
+    def health(self) -> Health:
+        return health_of(self.workload, self.deployments)
+
+    @property
+    def numbers(self) -> Counts:
+        return total(self.deployments)
+
+    def is_in(self, city: str) -> bool:
+        codes = {code.lower() for placement in self.workload.spec.placements for code in placement.city_codes}
+        return city.lower() in codes
+
+    def has_health(self, word: str) -> bool:
+        if word == "progressing":
+            return progressing(self.deployments)
+        return self.health.state.lower() == word
+
+
+@verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
+@option(
+    "--health",
+    type=Choice("available", "degraded", "unavailable", "progressing", "unknown"),
+    help="Only those in this state.",
+)
+@option("--city", metavar="CITY", help="Only those with a placement in this city.")
+def list_(run: Run, health: str | None, city: str | None) -> None:
+    """List workloads with their health."""
+    listing = run.project.list(WORKLOAD)
+    deployments: dict[str, list[WorkloadDeployment]] = {}
+    for deployment in run.project.list(WORKLOAD_DEPLOYMENT).items:
+        deployments.setdefault(deployment.metadata.labels.get(WORKLOAD_UID, ""), []).append(deployment)
+    entries = {
+        workload.name: Entry(workload, tuple(deployments.get(workload.metadata.uid, ()))) for workload in listing.items
+    }
+
+    def wanted(workload: Workload) -> bool:
+        entry = entries[workload.name]
+        return (city is None or entry.is_in(city)) and (health is None or entry.has_health(health))
+
+    kept = listing.kept(wanted, order=lambda workload: workload.name)
+    match run.output:
+        case "json" | "yaml":
+            run.terminal.data(kept.as_json(), run.output)
+        case "name":
+            for workload in kept.items:
+                run.terminal.name(f"workload/{workload.name}")
+        case _ if not kept.found:
+            _nothing(run, health, city)
+        case _:
+            shown = [entries[workload.name] for workload in kept.items]
+            run.terminal.show(_table(shown, run.clock.now(), wide=run.output == "wide"))
+            run.terminal.note("", _footer(shown))
+
+
+@verb("describe", needs=[project, active_entitlement], outputs=("wide", "json", "yaml", "name"))
+@workload_argument
+def describe(run: Run, workload: str) -> None:
+    """Show one workload: placements, container, conditions."""
+    seen = run.project.get(WORKLOAD, workload)
+    match run.output:
+        case "json" | "yaml":
+            run.terminal.data(seen.json, run.output)
+        case "name":
+            run.terminal.name(f"workload/{seen.object.name}")
+        case _:
+            of_workload = f"{WORKLOAD_UID}={seen.object.metadata.uid}"
+            deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
+            run.terminal.show(*_details(run, seen, deployments))
+            run.terminal.note(
+                "",
+                "Next steps:",
+                f"  Status:      {run.try_next(f'status {workload}')}",
+                f"  Instances:   {run.try_next(f'instances --workload={workload}')}",
+            )
+
+
+def _nothing(run: Run, health: str | None, city: str | None) -> None:
+    name = run.project.name
+    if health:
+        run.terminal.show(f"No workloads in project {name} match health={health}.")
+    elif city:
+        run.terminal.show(f"No workloads in project {name} have a placement in city {city}.")
+    else:
+        run.terminal.show(f"No workloads found in project {name}.")
+        run.terminal.hint("", f"Get started:  {run.try_next('deploy hello --image=IMAGE --city=CITY')}")
+
+
+def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
+    columns = [
+        Column("NAME"),
+        Column("HEALTH"),
+        Column("READY"),
+        Column("UP-TO-DATE"),
+        Column("PLACEMENTS", shrinks=True),
+        Column("IMAGE", shrinks=True),
+        Column("AGE"),
+    ]
+    if wide:
+        columns.append(Column("INSTANCE TYPE"))
+    return Table(tuple(columns), [_row(entry, now, wide=wide) for entry in entries])
+
+
+def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
+    workload, numbers, state = entry.workload, entry.numbers, entry.health.state
+    spec = workload.spec.template.spec
+    return (
+        workload.name,
+        Span(state, TONES[state]),
+        f"{numbers.ready}/{numbers.desired}",
+        f"{numbers.updated}/{numbers.desired}",
+        ",".join(placement.name for placement in workload.spec.placements) or "(none)",
+        short_image(image(spec, "(vm)")),
+        age(workload.metadata.creation_timestamp, now),
+        *((instance_type(spec),) if wide else ()),
+    )
+
+
+def _footer(entries: Sequence[Entry]) -> str:
+    number = [entry.health.state for entry in entries]
+    counted = ", ".join(f"{number.count(state)} {state}" for state in HEALTH_STATES)
+    return f"{len(entries)} workload{'' if len(entries) == 1 else 's'} — {counted}"
+
+
+def _details(run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment]) -> list[str | Line | Table]:
+    workload = seen.object
+    spec = workload.spec.template.spec
+    now = run.clock.now()
+    kind = "virtual-machine" if is_machine(spec) else f"sandbox/{instance_type(spec)}"
+    return [
+        head("Workload", workload.name, f"project: {run.project.name}"),
+        head("Type", kind),
+        head("Updated", f"{age(last_change(seen), now)} ago"),
+        head("Revision", "#—"),
+        "",
+        health_line(workload, deployments),
+        "",
+        "Placements",
+        *_placements(workload.spec.placements, deployments),
+        "",
+        "Machine" if is_machine(spec) else "Container",
+        *fact_lines(runtime_facts(spec)),
+        *condition_table(workload.status.conditions if workload.status else (), now),
+    ]
+
+
+def _placements(placements: Sequence[Placement], deployments: Iterable[WorkloadDeployment]) -> list[str]:
+    if not placements:
+        return ["  (none configured — workload will not run anywhere)"]
+    found = {(one.spec.placement_name, one.spec.city_code): one for one in deployments}
+    lines = []
+    for placement in placements:
+        settings = placement.scale_settings
+        most = "∞" if settings.max_replicas is None else str(settings.max_replicas)
+        codes = sorted(placement.city_codes)
+        lines.append(f"  {placement.name}  cities: {', '.join(codes)}  scale: {settings.min_replicas}..{most}")
+        for code in codes:
+            lines.append(f"    {code}  {_city(found.get((placement.name, code)), settings.min_replicas)}")
+    return lines
+
+
+def _city(deployment: WorkloadDeployment | None, asked: int) -> str:
+    """Ready of desired, and why not all are."""
+    if deployment is None:
+        return f"ready: 0/{asked}"
+    numbers = counts(deployment)
+    text = f"ready: {numbers.ready}/{numbers.desired}"
+    blocked = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
+    if blocked is None or numbers.ready >= numbers.desired:
+        return text
+    return f"{text}  Blocked" + (f" — {why}" if (why := blocked.message or blocked.reason) else "")
+
+
+command = Verbs(
+    "workloads",
+    "List or describe workloads.",
+    [list_, describe],
+    bare="list",
+    aliases={"ls": "list", "get": "describe"},
+)

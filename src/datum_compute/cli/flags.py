@@ -1,0 +1,201 @@
+"""What can be typed after a verb: global flags, shared options and their types. Entry points: `command`, `option`.
+
+Loaded for every `--help`, so it imports click and nothing that talks.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from datum_compute.cli import durations
+from datum_compute.cli.failures import Exit, usage
+from datum_compute.cli.tree import Leaf
+
+if TYPE_CHECKING:
+    from datum_compute.cli.run import Run
+
+FLAGS = "datum_compute.cli.flags"  # where the global flags of one invocation are collected, in click's `meta`
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def is_name(text: str) -> bool:
+    """Whether it is a DNS label, which names of workloads and projects have to be."""
+    return _NAME.fullmatch(text) is not None
+
+
+class Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else durations.parse(value)
+        except ValueError as error:
+            raise usage(f"{_flag(param)}: {error}") from None
+
+
+class Name(click.ParamType[str]):
+    """The name of an object; `noun` is what it names."""
+
+    name = "name"
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not is_name(text):
+            raise usage(
+                f'"{text}" is no {self.noun} name: use lower-case letters, digits and hyphens, at most 63 of them'
+            )
+        return text
+
+
+class Replicas(click.ParamType[int]):
+    name = "int"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not str(value).isdecimal() or int(value) < 1:
+            raise usage("min replicas must be at least 1")
+        return int(value)
+
+
+class Port(click.ParamType[int]):
+    name = "int"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not str(value).isdecimal() or int(value) > 65535:
+            raise usage(f'--port: "{value}" is no port; use 1 to 65535, or 0 for none')
+        return int(value)
+
+
+class Choice(click.ParamType[str]):
+    """One of a few words, in any case."""
+
+    name = "choice"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        word = str(value).lower()
+        if word not in self.words:
+            raise usage(f'{_flag(param)}: "{value}" is not known; use {one_of(self.words)}')
+        return word
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "|".join(self.words)
+
+
+class Cities(click.ParamType[tuple[str, ...]]):
+    """City codes, separated by commas."""
+
+    name = "city,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        cities = tuple(part.strip() for part in str(value).split(",") if part.strip())
+        if not cities:
+            raise usage("--city: name at least one city", "cities")
+        return cities
+
+
+def one_of(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _flag(param: click.Parameter | None) -> str:
+    return param.opts[-1] if param is not None else "value"
+
+
+class GlobalOption(click.Option):
+    """Valid before and after the verb; the last one given counts, and its value is kept aside for `Run`."""
+
+    def __init__(self, *declarations: str, **attributes: Any) -> None:
+        super().__init__(list(declarations), callback=_remember, expose_value=False, **attributes)
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    given = ctx.meta.setdefault(FLAGS, {})
+    assert param.name is not None
+    if param.name == "verbose":
+        given["verbose"] = given.get("verbose", 0) + (value or 0)
+    elif value not in (None, False):
+        given[param.name] = value
+
+
+def global_options() -> list[click.Parameter]:
+    return [
+        GlobalOption("--project", metavar="NAME", help="Project to work in (DATUM_PROJECT)."),
+        GlobalOption("--org", metavar="NAME", help="Organization, for information only (DATUM_ORG)."),
+        GlobalOption(
+            "-o", "--output", metavar="FORMAT", help="Output format; table unless the command says otherwise."
+        ),
+        GlobalOption("-q", "--quiet", is_flag=True, help="Leave out progress, hints and notes (DATUM_COMPUTE_QUIET)."),
+        GlobalOption(
+            "--color", type=Choice("auto", "always", "never"), help="When to use colour (NO_COLOR, CLICOLOR_FORCE)."
+        ),
+        GlobalOption("--no-headers", is_flag=True, help="Leave out the titles of table columns."),
+        GlobalOption(
+            "--request-timeout",
+            type=Duration(),
+            metavar="DURATION",
+            help="Longest wait for one answer of the server (DATUM_COMPUTE_REQUEST_TIMEOUT); 30s unless given.",
+        ),
+        GlobalOption(
+            "-v",
+            "--verbose",
+            count=True,
+            help="Show each API call on stderr; twice, bodies too (DATUM_COMPUTE_VERBOSE).",
+        ),
+        GlobalOption("--kubeconfig", metavar="PATH", help="Kubeconfig whose context is the project (KUBECONFIG)."),
+        GlobalOption("--context", metavar="NAME", help="Context of the kubeconfig; its current one unless given."),
+    ]
+
+
+option = click.option
+workload_argument = click.argument("workload", type=Name("workload"), metavar="WORKLOAD")
+
+Need = Callable[["Run"], None]
+Body = Callable[..., Exit | None]
+
+
+def command(
+    name: str,
+    *,
+    needs: Iterable[Need] = (),
+    outputs: Sequence[str] = ("table",),
+    check: Callable[..., None] | None = None,
+) -> Callable[[Body], Leaf]:
+    """Makes a verb of a function that takes a `Run` and its flags.
+
+    Wrong output formats and whatever `check` finds in the flags are reported first, then each of `needs` is met, and
+    only then the function runs.
+    """
+
+    def wrap(body: Body) -> Leaf:
+        def invoke(**values: Any) -> int:
+            from datum_compute.cli.run import Run
+
+            ctx = click.get_current_context()
+            run = Run.of(ctx.find_root().obj, ctx.meta.get(FLAGS, {}), outputs)
+            if check is not None:
+                check(**values)
+            try:
+                for need in needs:
+                    need(run)
+                return int(body(run, **values) or Exit.OK)
+            finally:
+                run.close()
+
+        params = [*reversed(getattr(body, "__click_params__", [])), *global_options()]
+        return Leaf(name, callback=invoke, params=params, help=body.__doc__)
+
+    return wrap

@@ -1,0 +1,78 @@
+"""Parts that several views share. Entry points: `head`, `health_line`, `fact_lines`, `condition_table`."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from msgspec import Struct
+
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.workload import Workload
+from datum_compute.cli.durations import age
+from datum_compute.cli.health import Health, total, workload_health
+from datum_compute.cli.lines import Column, Line, Span, Table, Tone, line
+from datum_compute.cli.project import Read
+from datum_compute.cli.specs import Fact
+from datum_compute.kube.meta import Condition, decode
+
+TONES = {"Available": Tone.GOOD, "Degraded": Tone.BUSY, "Unavailable": Tone.BAD, "Unknown": Tone.PLAIN}
+
+
+def head(label: str, value: str, right: str = "") -> Line:
+    """A label of twelve, a value of thirty-one, and what stands to the right of it."""
+    return line(f"{label:<12} {value:<31} {right}")
+
+
+def health_of(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Health:
+    numbers = total(deployments)
+    conditions = workload.status.conditions if workload.status else ()
+    return workload_health(conditions, ready=numbers.ready, desired=numbers.desired)
+
+
+def health_line(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Line:
+    health = health_of(workload, deployments)
+    return line(f"{'Health':<12} ", Span(str(health), TONES[health.state]))
+
+
+class _Managed(Struct, frozen=True):
+    time: datetime | None = None
+    subresource: str = ""
+
+
+class _Metadata(Struct, frozen=True, rename="camel"):
+    managed_fields: tuple[_Managed, ...] = ()
+    creation_timestamp: datetime | None = None
+
+
+class _Dated(Struct, frozen=True):
+    metadata: _Metadata
+
+
+def last_change(seen: Read[Workload]) -> datetime | None:
+    """When somebody last changed it as the server remembers, reports of its status aside; else when it was created."""
+    metadata = decode(seen.json, _Dated).metadata
+    times = [one.time for one in metadata.managed_fields if one.time is not None and not one.subresource]
+    return max(times, default=metadata.creation_timestamp)
+
+
+def fact_lines(facts: Iterable[Fact]) -> list[str]:
+    """A label of twelve, and its values under each other."""
+    return [
+        f"  {fact.label if index == 0 else '':<12} {value}" for fact in facts for index, value in enumerate(fact.values)
+    ]
+
+
+_COLUMNS = (Column("TYPE"), Column("STATUS"), Column("REASON"), Column("AGE"), Column("MESSAGE", wraps=True))
+
+
+def condition_table(conditions: Iterable[Condition], now: datetime) -> list[str | Table]:
+    """As the server sends them, under a title; an age that cannot be true is left out, and so is an empty table."""
+    rows = [
+        (one.type, one.status, one.reason, _believable_age(one.last_transition_time, now), one.message)
+        for one in conditions
+    ]
+    return ["", "Conditions", Table(_COLUMNS, rows, indent=2)] if rows else []
+
+
+def _believable_age(since: datetime, now: datetime) -> str:
+    """Empty for the year 1970, which a schema's default says, and for times to come."""
+    return age(since, now) if since.year > 1970 and since <= now else ""

@@ -1,0 +1,190 @@
+"""Where a command talks to. Entry points: `find_place`, `Place`.
+
+In this order: the kubeconfig that was named, the platform that started us as its plugin, KUBECONFIG, a federation that
+runs on this machine.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from datum_compute import __version__
+from datum_compute.cli.credentials import HelperToken
+from datum_compute.cli.failures import Failure, usage
+from datum_compute.cli.flags import is_name
+from datum_compute.cli.project import Project, Reader
+from datum_compute.cli.run import Settings
+from datum_compute.cli.surroundings import Surroundings
+from datum_compute.cli.terminal import Terminal
+from datum_compute.cli.trace import trace
+from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
+from datum_compute.kube.plain import Credentials, PlainTransport
+
+_PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
+_CONTROL_PLANE = re.compile(
+    r"(?P<root>.*?)(?:/apis/resourcemanager[^/]*/[^/]+)?/projects/(?P<project>[^/]+)/control-plane"
+)
+
+
+class Mode(Enum):
+    STANDALONE = "a kubeconfig"
+    PLUGIN = "the platform"
+    LOCAL = "the local federation"
+
+
+class Place(Struct, frozen=True):
+    """The project's plane, and the platform above it where there is one."""
+
+    mode: Mode
+    project: Project
+    platform: Project | None
+
+    def close(self) -> None:
+        for side in filter(None, (self.project, self.platform)):
+            side.transport.close()
+
+
+class _Found(Struct, frozen=True):
+    mode: Mode
+    project: str
+    endpoint: Endpoint
+    sign_in: str
+    credentials: Credentials | None = None
+
+
+def find_place(settings: Settings, surroundings: Surroundings, terminal: Terminal) -> Place:
+    try:
+        found = _find(settings, surroundings)
+    except KubeconfigError as error:
+        raise usage(str(error)) from None
+    if found.mode is Mode.LOCAL:
+        terminal.aside(f"Using the local federation, project {found.project}.")
+    return _place(found, settings, surroundings, terminal)
+
+
+def _find(settings: Settings, surroundings: Surroundings) -> _Found:
+    environ = surroundings.environ
+    if settings.kubeconfig or settings.context:
+        return _standalone(settings, _files(settings.kubeconfig, environ))
+    if environ.get("DATUM_API_HOST"):
+        return _plugin(settings, surroundings)
+    if environ.get("KUBECONFIG"):
+        return _standalone(settings, _files("", environ))
+    if local := _local(settings, environ):
+        return local
+    if environ.get("DATUM_CREDENTIALS_HELPER"):
+        raise Failure("DATUM_API_HOST is not set; is this plugin running via datumctl?")
+    raise usage(
+        "nothing to talk to: no --kubeconfig, no KUBECONFIG, and no federation runs on this machine", "local up"
+    )
+
+
+def _standalone(settings: Settings, files: list[Path]) -> _Found:
+    """The context is the project, so a project that is named must be the one that the context leads to."""
+    config = Kubeconfig.read(files)
+    asked = settings.project
+    context = settings.context
+    if asked and not context:
+        context = next((name for name in (f"datum-project-{asked}", f"project-{asked}") if name in config.contexts), "")
+    endpoint = config.endpoint(context)
+    context = context or config.current
+    leads_to = _project_in(endpoint.server)
+    if asked and leads_to and asked != leads_to:
+        raise usage(f'context "{context}" is project {leads_to}, not {asked}; choose another one with --context')
+    name = asked or leads_to or context
+    return _Found(Mode.STANDALONE, name, endpoint, f'check the credentials of context "{context}"')
+
+
+def _plugin(settings: Settings, surroundings: Surroundings) -> _Found:
+    environ = surroundings.environ
+    project = settings.project or environ.get("DATUM_PROJECT", "")
+    if not project:
+        raise usage("no project set — pass --project or run 'datumctl ctx use <org>/<project>'")
+    if not is_name(project):
+        raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
+    host = environ["DATUM_API_HOST"]
+    root = (host if "://" in host else f"https://{host}").rstrip("/")
+    endpoint = Endpoint(
+        f"{root}{_PROJECTS}/{project}/control-plane",
+        ca_pem=_ca(environ),
+        insecure=environ.get("DATUM_COMPUTE_INSECURE_SKIP_TLS_VERIFY") == "1",
+    )
+    credentials = HelperToken(environ, surroundings.clock)
+    return _Found(Mode.PLUGIN, project, endpoint, "run 'datumctl login'", credentials)
+
+
+def _ca(environ: Mapping[str, str]) -> str:
+    file = environ.get("DATUM_COMPUTE_CA_FILE", "")
+    try:
+        return Path(file).read_text("ascii") if file else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"DATUM_COMPUTE_CA_FILE {file} cannot be read: {error}") from None
+
+
+def _local(settings: Settings, environ: Mapping[str, str]) -> _Found | None:
+    """Its default project, unless another one is named; whether that exists is for the server to say."""
+    from datum_compute.local import state
+
+    directory = state.default_directory()
+    running = state.running(directory)
+    if running is None:
+        return None
+    named = environ.get("DATUM_PROJECT", "")
+    project = settings.project or (named if named in running.projects else running.project)
+    if not is_name(project):
+        raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
+    config = Kubeconfig.read([state.kubeconfig_path(directory)])
+    endpoint = config.endpoint(f"project-{running.project}")
+    root = _root(endpoint.server)
+    endpoint = replace(endpoint, server=f"{root}{_PROJECTS}/{project}/control-plane")
+    return _Found(Mode.LOCAL, project, endpoint, "start it again with 'compute local down' and 'compute local up'")
+
+
+def _files(named: str, environ: Mapping[str, str]) -> list[Path]:
+    text = named or environ.get("KUBECONFIG", "")
+    files = [Path(part) for part in text.split(os.pathsep) if part]
+    return files or [Path.home() / ".kube" / "config"]
+
+
+def _place(found: _Found, settings: Settings, surroundings: Surroundings, terminal: Terminal) -> Place:
+    clock = surroundings.clock
+
+    def reached(endpoint: Endpoint) -> Project:
+        transport = PlainTransport(
+            endpoint,
+            credentials=found.credentials,
+            timeout=settings.request_timeout,
+            agent=f"compute/{__version__}",
+            pause=clock.sleep,
+            trace=trace(settings.verbose, terminal.warn),
+        )
+        reader = Reader(found.sign_in, "local up" if _is_ours(found) else "")
+        return Project(found.project, transport, reader, pause=clock.sleep, warn=terminal.warn)
+
+    root = _root(found.endpoint.server)
+    platform = reached(replace(found.endpoint, server=root)) if root else None
+    return Place(found.mode, reached(found.endpoint), platform)
+
+
+def _is_ours(found: _Found) -> bool:
+    """Whether it looks like a federation on this machine, which the user can start."""
+    host = urlsplit(found.endpoint.server).hostname or ""
+    on_this_machine = host in ("localhost", "::1") or host.startswith("127.")
+    return on_this_machine and found.mode is not Mode.PLUGIN and bool(_project_in(found.endpoint.server))
+
+
+def _project_in(server: str) -> str:
+    match = _CONTROL_PLANE.fullmatch(server)
+    return match["project"] if match else ""
+
+
+def _root(server: str) -> str:
+    """The platform's address, when the server is a project below it."""
+    match = _CONTROL_PLANE.fullmatch(server)
+    return match["root"] if match else ""

@@ -1,0 +1,256 @@
+"""One project's plane as commands use it: reads and writes whose failures are told in words. Entry point: `Project`."""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from datum_compute.cli.failures import Exit, Failure
+from datum_compute.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    Unauthorized,
+    Unavailable,
+    from_status,
+)
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.kubeconfig import KubeconfigError
+from datum_compute.kube.meta import Json, KubeObject, decode, encode
+from datum_compute.kube.plain import PlainTransport
+from datum_compute.kube.transport import Call
+
+T = TypeVar("T", bound=KubeObject)
+D = TypeVar("D")
+
+NAMESPACE = "default"
+_PAGE = 500
+_WRITE_TRIES = 5
+
+
+class _ListMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _ListBody(Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: list[Raw] = []
+
+
+class Read(Struct, Generic[T], frozen=True):
+    """An object together with the JSON it came as, which also holds what this program does not know."""
+
+    object: T
+    json: Raw
+
+    def body(self) -> Json:
+        """A fresh copy as plain values, for building a write from it."""
+        return decode(self.json, dict[str, Any])
+
+
+class Listing(Struct, Generic[T], frozen=True):
+    """What a list call found; `as_json` is the Kubernetes list of those that are kept."""
+
+    kind: Kind[T]
+    found: tuple[Read[T], ...]
+    resource_version: str = ""
+
+    @property
+    def items(self) -> list[T]:
+        return [read.object for read in self.found]
+
+    def kept(self, wanted: Callable[[T], bool], order: Callable[[T], Any]) -> "Listing[T]":
+        found = sorted((read for read in self.found if wanted(read.object)), key=lambda read: order(read.object))
+        return Listing(self.kind, tuple(found), self.resource_version)
+
+    def as_json(self) -> Json:
+        return {
+            "apiVersion": self.kind.api_version,
+            "kind": f"{self.kind.name}List",
+            "metadata": {"resourceVersion": self.resource_version},
+            "items": [read.json for read in self.found],
+        }
+
+
+class Reader(Struct, frozen=True):
+    """How the two sentences of a server that is not there, or knows nobody, end for this kind of place."""
+
+    sign_in: str  # what to do about a 401
+    start: str = ""  # the command that starts the server, when it is ours
+
+
+class Project:
+    """Everything here raises `Failure`, except `find`, which knows nothing wrong with what is not there."""
+
+    def __init__(
+        self,
+        name: str,
+        transport: PlainTransport,
+        reader: Reader,
+        *,
+        pause: Callable[[float], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.transport = transport
+        self._reader = reader
+        self._pause = pause
+        self._warn = warn
+
+    def get(self, kind: Kind[T], name: str) -> Read[T]:
+        action = f'reading {noun(kind)} "{name}"'
+        return self._read(kind, self._send(Call("GET", self._path(kind, name)), action, "get", kind, name), action)
+
+    def find(self, kind: Kind[T], name: str) -> Read[T] | None:
+        try:
+            return self.get(kind, name)
+        except Failure as failure:
+            if isinstance(failure.__cause__, NotFound):
+                return None
+            raise
+
+    def list(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE) -> Listing[T]:
+        """All objects, page by page; raises a `Failure` caused by `NotFound` when the kind is not served there."""
+        action = f"listing {nouns(kind)}"
+        query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        path = kind.path(namespace if kind.namespaced else "")
+        found: list[Read[T]] = []
+        while True:
+            body = self._decoded(self._send(Call("GET", path, query), action, "list", kind), _ListBody, action)
+            found += [self._read(kind, item, action) for item in body.items]
+            if not body.metadata.continue_:
+                return Listing(kind, tuple(found), body.metadata.resource_version)
+            query = query | {"continue": body.metadata.continue_}
+
+    def list_served(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE) -> Listing[T] | None:
+        """The same; None when the kind is not served there, or not to be seen."""
+        try:
+            return self.list(kind, selector, namespace)
+        except Failure as failure:
+            if isinstance(failure.__cause__, NotFound | Forbidden):
+                return None
+            raise
+
+    def create(self, kind: Kind[T], body: Json, *, dry_run: bool = False) -> Read[T]:
+        name = str(body["metadata"]["name"])
+        action = f'creating {noun(kind)} "{name}"'
+        call = Call("POST", self._path(kind), _dry(dry_run), encode(body))
+        return self._read(kind, self._send(call, action, "create", kind, name), action)
+
+    def update(self, kind: Kind[T], seen: Read[T], edit: Callable[[Json], Json], *, dry_run: bool = False) -> Read[T]:
+        """Writes the object as edited. When somebody else was faster it is read and edited again, five times in all.
+
+        Nothing is written when the edit changes nothing.
+        """
+        name = seen.object.name
+        action = f'updating {noun(kind)} "{name}"'
+        for attempt in range(_WRITE_TRIES):
+            before = seen.body()
+            after = edit(before)
+            if after == before:
+                return seen
+            call = Call("PUT", self._path(kind, name), _dry(dry_run), encode(after))
+            try:
+                return self._read(kind, self._send(call, action, "update", kind, name), action)
+            except Failure as failure:
+                if not isinstance(failure.__cause__, Conflict) or attempt == _WRITE_TRIES - 1:
+                    raise
+            self._pause(random.uniform(0.05, 0.15) * (attempt + 1))
+            seen = self.get(kind, name)
+        raise AssertionError("the last try returns or raises")
+
+    def delete(self, kind: Kind[T], name: str, uid: str) -> None:
+        """Starts the deletion of this very object; it is gone when its finalizers are."""
+        options = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        }
+        call = Call("DELETE", self._path(kind, name), body=encode(options))
+        self._send(call, f'deleting {noun(kind)} "{name}"', "delete", kind, name)
+
+    def watch_call(self, kind: Kind[Any], *, name: str = "", selector: str = "") -> Call:
+        """The call that watches one object, or all that a label selector finds."""
+        query = {"fieldSelector": f"metadata.name={name}"} if name else {}
+        return Call("GET", self._path(kind), query | ({"labelSelector": selector} if selector else {}))
+
+    def _path(self, kind: Kind[Any], name: str = "") -> str:
+        return kind.path(NAMESPACE if kind.namespaced else "", name)
+
+    def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
+        try:
+            answer = self.transport.call(call)
+            if answer.code >= 300:
+                raise from_status(answer.code, answer.body, self.name)
+        except ApiError as error:
+            raise self._in_words(error, action, verb, kind, name) from error
+        except KubeconfigError as error:  # a token file that cannot be read
+            raise Failure(str(error), Exit.NOT_ALLOWED) from None
+        for warning in answer.warnings:
+            self._warn(f"warning: {warning}")
+        return answer.body
+
+    def _read(self, kind: Kind[T], body: bytes | Raw, action: str) -> Read[T]:
+        return Read(self._decoded(body, kind.type, action), Raw(bytes(body)))
+
+    def _decoded(self, body: bytes | Raw, type_: type[D], action: str) -> D:
+        try:
+            return decode(body, type_)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Failure(f"{action}: the server's answer makes no sense ({error})") from ServerError(str(error))
+
+    def _in_words(self, error: ApiError, action: str, verb: str, kind: Kind[Any], name: str) -> Failure:
+        what = f'{noun(kind)} "{name}"'
+        causes = [_cause(cause.field, cause.message) for cause in error.causes]
+        match error:
+            case NotFound() if verb in ("list", "create"):
+                text = f"project {self.name} does not exist or does not serve {nouns(kind)}"
+                return Failure(text, Exit.UNAVAILABLE, details=[error.message])
+            case NotFound():
+                return Failure(f"{what} not found in project {self.name}", Exit.NOT_FOUND, next_command=_lister(kind))
+            case AlreadyExists():
+                text = f"{what} was created by someone else at the same time; try again"
+                return Failure(text, Exit.CONFLICT)
+            case Conflict():
+                return Failure(f"{what} was changed by someone else at the same time; try again", Exit.CONFLICT)
+            case Unauthorized():
+                return Failure(f"not signed in or session expired — {self._reader.sign_in}", Exit.NOT_ALLOWED)
+            case Forbidden():
+                text = f"you do not have permission to {verb} {nouns(kind)} in project {self.name}"
+                return Failure(text, Exit.NOT_ALLOWED, details=causes)
+            case Invalid():
+                return Failure(f"{what} was rejected:", details=causes or [error.message])
+            case Unavailable():
+                return Failure(f"{action}: {error.message}", next_command=self._reader.start)
+        return Failure(f"{action}: {error.message}")
+
+
+def noun(kind: Kind[Any]) -> str:
+    """The kind in plain words: `workload`, `location binding`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.name).lower()
+
+
+def nouns(kind: Kind[Any]) -> str:
+    return f"{noun(kind)}s"
+
+
+def _lister(kind: Kind[Any]) -> str:
+    """The verb that lists a kind."""
+    return {"Workload": "workloads", "Instance": "instances"}.get(kind.name, "")
+
+
+def _cause(field: str, message: str) -> str:
+    return f"{field}: {message}" if field else message
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}

@@ -1,0 +1,64 @@
+"""What a command finds around it: program name, environment, streams and time. Entry point: `Surroundings`.
+
+Everything a test must be able to set is here, and nothing else of the program looks at the process itself.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from datum_compute.cli.watching import Watching
+
+
+class Clock(Protocol):
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Surroundings:
+    """`columns` is the width of the terminal when there is one; `watching` replaces how changes are waited for."""
+
+    def __init__(
+        self,
+        *,
+        program: str,
+        environ: Mapping[str, str],
+        stdin: TextIO | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        columns: int | None = None,
+        clock: Clock | None = None,
+        watching: "Watching | None" = None,
+    ) -> None:
+        self.program = program
+        self.environ = environ
+        self.stdin = stdin or sys.stdin
+        self.stdout = stdout or sys.stdout
+        self.stderr = stderr or sys.stderr
+        self.columns = columns
+        self.clock: Clock = clock or SystemClock()
+        self.watching = watching
+
+
+def program_name(argv0: str, environ: Mapping[str, str]) -> str:
+    """How the user calls us; a plugin that datumctl manages is stored under the bare name `compute`."""
+    as_plugin = PurePath(argv0).name.startswith(("datumctl-", "milo-")) or "DATUM_PLUGIN_API_VERSION" in environ
+    return "datumctl compute" if as_plugin else "compute"

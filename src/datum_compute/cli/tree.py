@@ -1,0 +1,280 @@
+"""The tree of verbs and how a word finds its verb. Entry points: `root`, `Verbs`, `Leaf`.
+
+A verb's module is loaded when the verb is used; the one-line help of the top level is kept here for that reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from datum_compute.cli.failures import Exit, Failure
+
+
+class Entry(NamedTuple):
+    """A verb of the top level; its command is the attribute `command` of its module in `commands`."""
+
+    name: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+
+ENTRIES = (
+    Entry("deploy", "Create or update a workload and watch its rollout."),
+    Entry("destroy", "Delete a workload and all its instances, in every city.", ("delete",)),
+    Entry("status", "Show the health of a workload, its cities, and what blocks it."),
+    Entry("workloads", "List or describe workloads.", ("workload", "wl")),
+    Entry("instances", "List or describe instances.", ("instance", "ps")),
+    Entry("scale", "Set how many instances run in each city."),
+    Entry("rollout", "Watch a rollout, or restart a workload."),
+    Entry("restart", "Replace all instances, one at a time."),
+    Entry("quota", "Show limits and use of the project."),
+    Entry("cities", "List the cities the project may use."),
+    Entry("local", "Run the whole federation on this machine."),
+    Entry("version", "Show the version of this program."),
+)
+
+
+class Helped(click.Command):
+    """Help through the injected stdout, with the global flags in a section of their own."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        attributes["add_help_option"] = False
+        super().__init__(*args, **attributes)
+        self.params.append(
+            click.Option(
+                ["-h", "--help"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_help,
+                help="Show this text.",
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from datum_compute.cli.flags import GlobalOption
+
+        own: list[tuple[str, str]] = []
+        everywhere: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                (everywhere if isinstance(param, GlobalOption) else own).append(record)
+        for title, records in (("Options", own), ("Global options", everywhere)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _print_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().obj.stdout.write(ctx.get_help() + "\n")
+        ctx.exit()
+
+
+class Leaf(Helped):
+    """A verb that does something itself. Words it has no use for are an error, never ignored."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, list(args))
+        if rest:
+            if any(isinstance(param, click.Argument) for param in self.params):
+                raise Failure(
+                    f'unexpected argument "{rest[0]}" for "{ctx.command_path}"',
+                    Exit.USAGE,
+                    next_command=f"{_below_root(ctx)} --help",
+                )
+            unknown_command(ctx, rest)
+        return rest
+
+
+class Verbs(Helped, click.Group):
+    """A group of verbs; `bare` names the one that is meant when none is typed."""
+
+    def __init__(
+        self,
+        name: str,
+        help_: str,
+        commands: Sequence[click.Command] = (),
+        *,
+        bare: str = "",
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, commands=list(commands), help=help_, invoke_without_command=True, callback=None)
+        self.bare = bare
+        self.aliases = dict(aliases or {})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self.bare:
+            args = self._with_verb(args)
+        elif not args:
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        command = self.get_command(ctx, args[0])
+        if command is None:
+            unknown_command(ctx, args)
+        return command.name, command, args[1:]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        Helped.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            aliases = [alias for alias, target in self.aliases.items() if target == name]
+            if command is not None:
+                rows.append((", ".join((name, *aliases)), command.get_short_help_str(100)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.bare:
+            formatter.write_paragraph()
+            formatter.write_text(f"Without a command: {self.bare}. Its options: {ctx.command_path} {self.bare} --help")
+
+    def _with_verb(self, args: list[str]) -> list[str]:
+        """The words with the verb in front, wherever among the flags it was typed."""
+        where = self._first_word(args)
+        if where is None:
+            return args if "--help" in args or "-h" in args else [self.bare, *args]
+        word = args[where]
+        takes_words = any(isinstance(param, click.Argument) for param in self.commands[self.bare].params)
+        if takes_words and word not in self.commands and word not in self.aliases:
+            return [self.bare, *args]
+        return [word, *args[:where], *args[where + 1 :]]
+
+    def _first_word(self, args: list[str]) -> int | None:
+        """Where the first word is that is neither a flag nor the value of one."""
+        with_value = {
+            flag
+            for command in self.commands.values()
+            for param in command.params
+            if isinstance(param, click.Option) and not param.is_flag and not param.count
+            for flag in (*param.opts, *param.secondary_opts)
+        }
+        skip = False
+        for index, arg in enumerate(args):
+            if skip:
+                skip = False
+            elif arg == "--":
+                return index + 1 if index + 1 < len(args) else None
+            elif arg.startswith("-") and len(arg) > 1:
+                skip = arg in with_value
+            else:
+                return index
+        return None
+
+
+class Root(Verbs):
+    """The top level, whose verbs are loaded by name."""
+
+    def __init__(self) -> None:
+        from datum_compute.cli.flags import global_options
+
+        super().__init__(
+            "compute",
+            "Deploy and manage workloads in cities.",
+            aliases={alias: entry.name for entry in ENTRIES for alias in entry.aliases},
+        )
+        self.params = [
+            *global_options(),
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_version,
+                help="Show the version.",
+            ),
+            click.Option(
+                ["--plugin-manifest"], is_flag=True, expose_value=False, help="Describe this program to datumctl."
+            ),
+            *self.params,
+        ]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [entry.name for entry in ENTRIES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = self.aliases.get(cmd_name, cmd_name)
+        if all(entry.name != name for entry in ENTRIES):
+            return None
+        from importlib import import_module
+
+        command: click.Command = import_module(f"datum_compute.cli.commands.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(", ".join((entry.name, *entry.aliases)), entry.help) for entry in ENTRIES])
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from datum_compute import __version__
+
+        ctx.find_root().obj.stdout.write(f"{ctx.find_root().obj.program} {__version__}\n")
+        ctx.exit()
+
+
+def unknown_command(ctx: click.Context, words: Sequence[str]) -> NoReturn:
+    """The error for a word that is no verb here, with the verb it may have been meant for."""
+    meant = _elsewhere(ctx.find_root(), words) or _similar(ctx, words)
+    program = ctx.find_root().obj.program
+    raise Failure(
+        f'unknown command "{words[0]}" for "{ctx.command_path}"',
+        Exit.USAGE,
+        advice=f"Did you mean: {program} {meant}" if meant else "",
+        next_command="" if meant else f"{_below_root(ctx)} --help".strip(),
+    )
+
+
+def _elsewhere(root_context: click.Context, words: Sequence[str]) -> str:
+    """The command line that runs a verb of this name, nearest to the top first."""
+    for path in _breadth_first(root_context):
+        if path[-1] == words[0]:
+            return " ".join((*path, *words[1:]))
+    return ""
+
+
+def _breadth_first(context: click.Context) -> Iterator[tuple[str, ...]]:
+    level: list[tuple[tuple[str, ...], click.Command]] = [((), context.command)]
+    while level:
+        below: list[tuple[tuple[str, ...], click.Command]] = []
+        for path, command in level:
+            if isinstance(command, Verbs):
+                for name in (*command.list_commands(context), *command.aliases):
+                    child = command.get_command(context, name)
+                    if child is not None:
+                        yield (*path, name)
+                        below.append(((*path, name), child))
+        level = below
+
+
+def _similar(ctx: click.Context, words: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    if not isinstance(ctx.command, Verbs):
+        return ""
+    found = get_close_matches(words[0], [*ctx.command.list_commands(ctx), *ctx.command.aliases], n=1)
+    return " ".join(filter(None, (_below_root(ctx), *found, *words[1:]))) if found else ""
+
+
+def _below_root(ctx: click.Context) -> str:
+    names = []
+    at: click.Context | None = ctx
+    while at is not None and at.parent is not None:
+        names.append(at.info_name or "")
+        at = at.parent
+    return " ".join(reversed(names))

@@ -1,0 +1,336 @@
+"""What command tests share: a clock to turn, a terminal to read, a server to talk to, and objects to put there."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.external import LOCATION_BINDING, NETWORK
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import (
+    CITY_CODE,
+    DEPLOYMENT_NAME,
+    PLACEMENT_NAME,
+    TOPOLOGY_CITY,
+    WORKLOAD_NAME,
+    WORKLOAD_UID,
+)
+from datum_compute.api.services import SERVICE_ENTITLEMENT
+from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.cli.main import main
+from datum_compute.cli.surroundings import Surroundings
+from datum_compute.kube.meta import Json, timestamp
+from datum_compute.kube.plain import PlainTransport
+from datum_compute.kube.transport import Call
+from tests.cli.server import ApiServer
+
+IMAGE = "registry.example/shop:2.1"
+NOW = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
+
+
+class FakeClock:
+    """Stands still until somebody sleeps or turns it."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        return self.time
+
+    def monotonic(self) -> float:
+        return (self.time - NOW).total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.turn(seconds)
+
+    def turn(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+class Stream(io.StringIO):
+    def __init__(self, text: str = "", *, tty: bool = False, encoding: str = "utf-8") -> None:
+        super().__init__(text)
+        self._tty = tty
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+class Script:
+    """What happens on the server while a command waits: one step a wait, the clock turned by what was waited."""
+
+    def __init__(self, clock: FakeClock, steps: Sequence[Callable[[], object]]) -> None:
+        self._clock = clock
+        self._steps = list(steps)
+        self.trusted = True
+
+    def __call__(self, transport: PlainTransport, calls: Sequence[Call]) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def wait(self, seconds: float) -> bool:
+        self._clock.turn(seconds)
+        if not self._steps:
+            raise AssertionError("the command still waits after everything that was to happen")
+        self._steps.pop(0)()
+        return True
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+def nothing() -> None:
+    """A step in which nothing happens."""
+
+
+class Compute:
+    """Runs the program in this process, against the server of the test unless told otherwise."""
+
+    def __init__(self, clock: FakeClock, environ: Mapping[str, str]) -> None:
+        self.clock = clock
+        self.environ = dict(environ)
+
+    def __call__(
+        self,
+        *words: str,
+        stdin: str = "",
+        tty: bool = False,
+        columns: int | None = None,
+        encoding: str = "utf-8",
+        program: str = "compute",
+        steps: Sequence[Callable[[], object]] = (),
+        trusted: bool = True,
+        **environ: str | None,
+    ) -> Result:
+        out, err = Stream(tty=tty, encoding=encoding), Stream(tty=tty, encoding=encoding)
+        changed = {**self.environ, **environ}
+        script = Script(self.clock, steps)
+        script.trusted = trusted
+        around = Surroundings(
+            program=program,
+            environ={key: value for key, value in changed.items() if value is not None},
+            stdin=Stream(stdin, tty=tty),
+            stdout=out,
+            stderr=err,
+            columns=columns,
+            clock=self.clock,
+            watching=script,
+        )
+        code = main(words, around)
+        return Result(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def _no_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs on the machine of whoever runs the tests stays out of them."""
+    monkeypatch.setenv("DATUM_COMPUTE_LOCAL_DIR", str(tmp_path / "local"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def bare_api(clock: FakeClock) -> Iterator[ApiServer]:
+    """A project with nothing in it."""
+    with ApiServer(clock) as api:
+        yield api
+
+
+@pytest.fixture
+def api(bare_api: ApiServer) -> ApiServer:
+    """A project that may use compute in three cities, with its default network."""
+    entitle(bare_api)
+    for city in ("DFW", "AMS", "SIN"):
+        offer(bare_api, city)
+    bare_api.create(NETWORK, NETWORK.body("default", "default"))
+    return bare_api
+
+
+@pytest.fixture
+def compute(clock: FakeClock, bare_api: ApiServer, tmp_path: Path) -> Compute:
+    path = kubeconfig(tmp_path / "kubeconfig", bare_api.project_url())
+    return Compute(clock, {"KUBECONFIG": str(path)})
+
+
+def kubeconfig(path: Path, server: str, context: str = "project-demo") -> Path:
+    content = {
+        "current-context": context,
+        "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+        "clusters": [{"name": context, "cluster": {"server": server}}],
+        "users": [{"name": context, "user": {"token": "s3cret"}}],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def condition(type_: str, status: str, reason: str, message: str = "", since: datetime = NOW) -> Json:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": timestamp(since),
+    }
+
+
+def entitle(api: ApiServer, phase: str = "Active", reason: str = "EntitlementActive", **status: object) -> None:
+    api.create(SERVICE_ENTITLEMENT, SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": "compute"}}})
+    if phase:
+        ready = condition("Ready", str(phase == "Active"), reason, "as the platform says")
+        api.set_status(SERVICE_ENTITLEMENT, "compute", {"phase": phase, "conditions": [ready], **status})
+
+
+def offer(api: ApiServer, city: str) -> None:
+    spec = {"displayName": city.title(), "topology": {TOPOLOGY_CITY: city, "topology.datum.net/region": "earth"}}
+    api.create(LOCATION_BINDING, LOCATION_BINDING.body(city.lower()) | {"spec": spec})
+
+
+def template(image: str = IMAGE, **container: object) -> Json:
+    return {
+        "spec": {
+            "runtime": {
+                "resources": {"instanceType": "datumcloud/d1-standard-2"},
+                "sandbox": {"containers": [{"name": "app", "image": image, **container}]},
+            },
+            "networkInterfaces": [{"network": {"name": "default"}}],
+        }
+    }
+
+
+def placement(name: str, cities: Sequence[str], replicas: int) -> Json:
+    return {"name": name, "cityCodes": list(cities), "scaleSettings": {"minReplicas": replicas}}
+
+
+class World:
+    """A workload as the controllers would leave it on the project plane, put there by hand."""
+
+    def __init__(self, api: ApiServer, name: str = "shop") -> None:
+        self.api = api
+        self.name = name
+
+    def workload(
+        self, cities: Sequence[str] = ("AMS", "DFW"), replicas: int = 2, *, spec: Json | None = None, **metadata: object
+    ) -> Workload:
+        asked = {"template": template(), "placements": [placement("default", cities, replicas)]}
+        body = WORKLOAD.body(self.name, "default", **metadata) | {"spec": asked | (spec or {})}
+        return self.api.create(WORKLOAD, body)
+
+    def read(self) -> Workload:
+        return self.api.get(WORKLOAD, self.name)
+
+    def observe(self, available: Json | None = None) -> None:
+        """The workload controller has seen the newest spec."""
+        generation = self.read().metadata.generation
+        numbers = dict.fromkeys(_COUNTERS, 0) | {"deployments": 0}
+        found = available or condition("Available", "True", "AvailablePlacementFound")
+        self.api.set_status(WORKLOAD, self.name, numbers | {"observedGeneration": generation, "conditions": [found]})
+
+    def deployment(self, city: str, placement_name: str = "default", replicas: int = 2) -> str:
+        workload = self.read()
+        name = f"{self.name}-{placement_name}-{city.lower()}"
+        spec = {
+            "workloadRef": {"name": self.name, "uid": workload.metadata.uid},
+            "placementName": placement_name,
+            "cityCode": city,
+            "template": template(),
+            "scaleSettings": {"minReplicas": replicas},
+        }
+        body = WORKLOAD_DEPLOYMENT.body(name, "default", labels={WORKLOAD_UID: workload.metadata.uid})
+        self.api.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
+        return name
+
+    def report(
+        self,
+        city: str,
+        updated: int,
+        ready: int,
+        *,
+        replicas: int | None = None,
+        desired: int = 2,
+        placement_name: str = "default",
+        available: Json | None = None,
+        generation: int | None = None,
+    ) -> None:
+        """What the cell says of a deployment."""
+        name = f"{self.name}-{placement_name}-{city.lower()}"
+        found = available or condition("Available", str(ready > 0), "StableInstanceFound" if ready else "Waiting")
+        status = {
+            "replicas": updated if replicas is None else replicas,
+            "currentReplicas": updated,
+            "updatedReplicas": updated,
+            "desiredReplicas": desired,
+            "readyReplicas": ready,
+            "observedGeneration": generation or self.api.get(WORKLOAD_DEPLOYMENT, name).metadata.generation,
+            "conditions": [found],
+        }
+        self.api.set_status(WORKLOAD_DEPLOYMENT, name, status)
+
+    def instance(
+        self,
+        city: str,
+        ordinal: int,
+        *conditions: Json,
+        placement_name: str = "default",
+        address: str = "",
+        **labels: str,
+    ) -> str:
+        deployment = f"{self.name}-{placement_name}-{city.lower()}"
+        name = f"{deployment}-{ordinal}"
+        marks = {
+            WORKLOAD_UID: self.read().metadata.uid,
+            WORKLOAD_NAME: self.name,
+            PLACEMENT_NAME: placement_name,
+            CITY_CODE: city,
+            DEPLOYMENT_NAME: deployment,
+        }
+        body = INSTANCE.body(name, "default", labels=marks | labels)
+        self.api.create(INSTANCE, body | {"spec": template()["spec"]})
+        found = list(conditions) or [condition("Ready", "True", "Available")]
+        interfaces = [{"assignments": {"externalIP": address, "networkIP": "10.0.0.1"}}] if address else []
+        self.api.set_status(INSTANCE, name, {"conditions": found, "networkInterfaces": interfaces})
+        return name
+
+    def settled(self, cities: Sequence[str] = ("AMS", "DFW"), replicas: int = 2) -> None:
+        """Everything runs."""
+        self.workload(cities, replicas)
+        self.observe()
+        for city in cities:
+            self.deployment(city, replicas=replicas)
+            self.report(city, replicas, replicas, desired=replicas)
+            for ordinal in range(replicas):
+                self.instance(city, ordinal)
+
+
+_COUNTERS = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+
+
+@pytest.fixture
+def world(api: ApiServer) -> World:
+    return World(api)

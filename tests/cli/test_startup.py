@@ -1,0 +1,57 @@
+"""What is loaded for which command. Counted in modules, because milliseconds differ between machines."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import World, kubeconfig
+from tests.cli.server import ApiServer
+
+_PROGRAM = """
+import sys
+from datum_compute.cli.main import main
+code = main(sys.argv[1:])
+sys.stdout.flush()
+print(*sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def loaded(*words: str, **environ: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=True, env=environ
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def heavy(modules: set[str], *names: str) -> set[str]:
+    return {name for name in modules if name.startswith(names)}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--plugin-manifest"]])
+def test_what_needs_nothing_loads_nothing(words: list[str]) -> None:
+    modules = loaded(*words)
+    never = ("msgspec", "rich", "yaml", "aiohttp", "asyncio", "http", "ssl", "subprocess", "datum_compute.api")
+    assert heavy(modules, *never, "datum_compute.kube", "datum_compute.runtime") == set()
+
+
+def test_the_manifest_does_not_even_load_click() -> None:
+    assert heavy(loaded("--plugin-manifest"), "click") == set()
+
+
+def test_a_command_loads_only_its_own_module() -> None:
+    found = heavy(loaded("version"), "datum_compute.cli.commands.")
+    assert found == {"datum_compute.cli.commands.version"}
+
+
+@pytest.mark.parametrize("words", [["workloads"], ["instances"], ["status", "shop"], ["cities"], ["quota"]])
+def test_one_shot_commands_load_neither_runtime_nor_drawing(
+    api: ApiServer, world: World, tmp_path: Path, words: list[str]
+) -> None:
+    world.settled()
+    path = kubeconfig(tmp_path / "kubeconfig", api.project_url())
+    modules = loaded(*words, KUBECONFIG=str(path))
+    never = ("datum_compute.runtime", "datum_compute.embedded", "datum_compute.local", "aiohttp", "rich", "uvicorn")
+    assert heavy(modules, *never, "structlog", "jsonschema_rs", "cryptography") == set()

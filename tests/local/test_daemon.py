@@ -1,0 +1,177 @@
+"""The local federation as a real process: started, stopped, killed, and started again."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube.client import Client
+from datum_compute.kube.http import HttpTransport
+from datum_compute.kube.kubeconfig import Kubeconfig, load
+from datum_compute.local import daemon
+from datum_compute.local.daemon import LocalError
+from datum_compute.local.state import Paths, is_locked
+from tests.scenarios.federation import is_ready, placement, template
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "federation"
+    daemon.down(tmp_path / "federation")
+
+
+def _talk(directory: Path, conversation: Callable[[Client], Awaitable[None]], context: str = "") -> None:
+    """Runs a conversation with a plane over HTTPS, as any client would."""
+
+    async def run() -> None:
+        transport = HttpTransport(load([daemon.kubeconfig_path(directory)], context))
+        try:
+            await conversation(Client("test", transport))
+        finally:
+            await transport.close()
+
+    asyncio.run(run())
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def _deploy(client: Client, replicas: int) -> None:
+    spec = {"template": template(), "placements": [placement("main", ["DFW"], replicas)]}
+    await client.create(WORKLOAD, WORKLOAD.body("web", "default") | {"spec": spec})
+
+
+async def _until_ready(client: Client, replicas: int) -> None:
+    async def ready() -> bool:
+        return sum(map(is_ready, (await client.list(INSTANCE)).items)) == replicas
+
+    await _until(ready)
+
+
+def test_it_starts_once_stops_and_keeps_its_state(directory: Path) -> None:
+    first = daemon.up(directory)
+    assert daemon.up(directory) == first
+    assert daemon.status(directory) == first
+
+    async def deploy(client: Client) -> None:
+        await _deploy(client, 1)
+        await _until_ready(client, 1)
+
+    _talk(directory, deploy)
+    assert daemon.down(directory) is True
+    assert daemon.status(directory) is None
+    assert daemon.down(directory) is False
+
+    second = daemon.up(directory)
+    assert second.pid != first.pid
+    assert second.port == first.port, "a kubeconfig stays good over a restart"
+
+    async def still_there(client: Client) -> None:
+        assert [one.name for one in (await client.list(WORKLOAD)).items] == ["web"]
+        await _until_ready(client, 1)
+
+    _talk(directory, still_there)
+
+
+def test_its_files_are_for_their_owner_alone_and_its_kubeconfig_names_every_plane(directory: Path) -> None:
+    daemon.up(directory)
+    for path in [directory, *directory.rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode & 0o077 == 0, f"{path} has mode {mode:o}"
+    config = Kubeconfig.read([daemon.kubeconfig_path(directory)])
+    assert config.current == "project-demo"
+    assert sorted(config.contexts) == ["cell-ams", "cell-dfw", "cell-sin", "hub", "project-demo", "root"]
+
+
+def test_two_started_at_once_are_one(directory: Path) -> None:
+    found: list[daemon.Running] = []
+    threads = [threading.Thread(target=lambda: found.append(daemon.up(directory))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert found[0] == found[1]
+
+
+def test_a_port_that_is_taken_is_told_and_changes_nothing(directory: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LocalError, match=f"port {port} is in use; .*--port"):
+            daemon.up(directory, port)
+    assert daemon.status(directory) is None
+    assert not Paths(directory).kubeconfig.exists()
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a directory")
+    with pytest.raises(LocalError, match=r"cannot write to .*: Not a directory; choose another directory with --dir"):
+        daemon.up(in_the_way / "state")
+
+
+def test_a_damaged_file_is_told_and_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    damaged = b"this is not a database, " * 100
+    Paths(directory).log.write_bytes(damaged)
+    with pytest.raises(LocalError, match=r"cannot be read: .*compute local reset"):
+        daemon.up(directory)
+    assert Paths(directory).log.read_bytes() == damaged
+
+
+def test_reset_removes_everything_it_stored(directory: Path) -> None:
+    daemon.up(directory)
+    daemon.reset(directory)
+    assert list(directory.iterdir()) == []
+
+
+def test_killed_in_the_middle_of_a_rollout_it_finishes_when_it_is_back(directory: Path) -> None:
+    running = daemon.up(directory)
+
+    async def start_a_rollout(client: Client) -> None:
+        await _deploy(client, 5)
+        await _until_ready(client, 2)
+
+    _talk(directory, start_a_rollout)
+    os.kill(running.pid, signal.SIGKILL)
+    lock = Paths(directory).lock
+
+    async def dead() -> bool:
+        return not is_locked(lock)
+
+    asyncio.run(_until(dead))
+    assert daemon.status(directory) is None
+    daemon.up(directory)
+
+    async def finished(client: Client) -> None:
+        await _until_ready(client, 5)
+        names = sorted(one.name for one in (await client.list(INSTANCE)).items)
+        assert names == [f"web-main-dfw-{ordinal}" for ordinal in range(5)]
+        claims = sorted(one.name for one in (await client.list(RESOURCE_CLAIM)).items)
+        assert claims == [f"instance-{name}" for name in names], "nothing lost, nothing double"
+
+    _talk(directory, finished)
+
+    async def in_the_cell(client: Client) -> None:
+        names = sorted(one.name for one in (await client.list(INSTANCE)).items)
+        assert names == [f"web-main-dfw-{ordinal}" for ordinal in range(5)]
+
+    _talk(directory, in_the_cell, "cell-dfw")

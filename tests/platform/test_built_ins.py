@@ -1,0 +1,104 @@
+"""Projects, entitlements and quota as an install without Milo serves them."""
+
+from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.quota import (
+    ALLOWANCE_BUCKET,
+    CONSUMER_KIND,
+    INSTANCES,
+    RESOURCE_CLAIM,
+    RESOURCE_GRANT,
+    RESOURCE_REGISTRATION,
+    ConsumerRef,
+    bucket_name,
+)
+from datum_compute.api.services import PROJECT, SERVICE_ENTITLEMENT, SERVICE_NAME, SERVICE_OBJECT
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.local.federation import ROOT_PLANE
+from datum_compute.runtime.simulation import Simulation
+from tests.scenarios.embedded import EmbeddedFederation
+from tests.scenarios.federation import Federation
+
+
+async def test_a_new_project_gets_a_plane_with_its_default_namespace(embedded: EmbeddedFederation) -> None:
+    root = embedded.local.client(ROOT_PLANE)
+    await root.create(PROJECT, PROJECT.body("fresh") | {"spec": {}})
+
+    async def ready() -> bool:
+        return await embedded.local.is_ready("fresh")
+
+    await embedded.until(ready, 10, "the project is ready")
+    namespace = await embedded.local.client("fresh").get(NAMESPACE, "default")
+    assert namespace.metadata.labels["miloapis.com/project-default"] == "true"
+
+
+async def test_a_deleted_project_is_emptied_first_and_its_workloads_go_everywhere(
+    federation: Federation, embedded: EmbeddedFederation
+) -> None:
+    project = federation.project()
+    await project.deploy("web", ["DFW"], replicas=2)
+    await project.until_ready("web", 2)
+    root = embedded.local.client(ROOT_PLANE)
+    await root.delete(PROJECT, "demo")
+
+    async def gone() -> bool:
+        try:
+            await root.get(PROJECT, "demo")
+        except NotFound:
+            return True
+        return False
+
+    await embedded.until(gone, 60, "the project is gone")
+
+    async def nothing_runs() -> bool:
+        return not await federation.cell("DFW").instances("web")
+
+    await embedded.until(nothing_runs, 60, "its instances are gone")
+    assert (await project.client.list(WORKLOAD)).items == []
+
+
+async def test_an_entitlement_is_active_at_once_and_brings_cities_and_grants(embedded: EmbeddedFederation) -> None:
+    client = embedded.project_client("demo")
+
+    async def active() -> bool:
+        found = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
+        return found.status is not None and found.status.phase == "Active"
+
+    await embedded.until(active, 10, "the entitlement is active")
+    entitlement = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
+    assert entitlement.status is not None
+    assert entitlement.status.service_name == SERVICE_NAME
+    assert conditions.is_true(entitlement.status.conditions, "Ready")
+    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["ams", "dfw"]
+    assert {one.spec.consumer_ref.name for one in (await client.list(RESOURCE_GRANT)).items} == {"demo"}
+
+
+async def test_buckets_have_milos_names_and_labels(embedded: EmbeddedFederation, simulation: Simulation) -> None:
+    client = embedded.project_client("demo")
+    await simulation.advance(5)
+    name = bucket_name(INSTANCES, ConsumerRef("Project", "demo"))
+    bucket = await client.get(ALLOWANCE_BUCKET, name, "milo-system")
+    assert bucket.metadata.labels[CONSUMER_KIND] == "Project"
+    assert bucket.status is not None
+    assert (bucket.status.limit, bucket.status.available) == (10, 10)
+    registrations = (await client.list(RESOURCE_REGISTRATION)).items
+    assert all(conditions.is_true(one.status.conditions if one.status else (), "Active") for one in registrations)
+
+
+async def test_a_claim_of_another_consumer_is_never_looked_at(
+    embedded: EmbeddedFederation, simulation: Simulation
+) -> None:
+    client = embedded.project_client("demo")
+    spec = {
+        "consumerRef": {"apiGroup": "elsewhere.example", "kind": "Project", "name": "demo"},
+        "requests": [{"resourceType": INSTANCES, "amount": 1}],
+    }
+    await client.create(RESOURCE_CLAIM, RESOURCE_CLAIM.body("theirs", "default") | {"spec": spec})
+    await simulation.advance(10)
+    claim = await client.get(RESOURCE_CLAIM, "theirs", "default")
+    assert claim.status is not None
+    granted = conditions.find(claim.status.conditions, "Granted")
+    assert granted is not None
+    assert granted.reason == "PendingEvaluation"
