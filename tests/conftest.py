@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from datum_compute.runtime.simulation import Simulation
 
@@ -20,6 +21,12 @@ LONG = os.environ.get("LONG") == "1"
 def count(default: int, long: int) -> int:
     """How often to repeat: a little in `make test`, in full in `make test-long`."""
     return long if LONG else default
+
+
+# The same examples on every machine in `make test`, so that a change breaks it and nothing else does; new ones in
+# `make test-long`. No deadline: machines are noisy, and slowness is measured in bench/.
+settings.register_profile("compute", deadline=None, derandomize=not LONG, max_examples=count(100, 500))
+settings.load_profile("compute")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,10 +5,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datum_compute.api.quantity import canonical, mebibytes, millicores, parse
+from tests.conftest import count
 
 SUFFIXES = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
@@ -22,6 +23,8 @@ SUFFIXES = {
 PATTERN = re.compile(
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )  # the schema's, api.md 0
+
+thorough = settings(max_examples=count(100, 5000), deadline=None)
 
 digits = st.integers(0, 10**15).map(str)
 numbers = st.one_of(
@@ -46,6 +49,7 @@ def test_an_integer_is_itself(number: int) -> None:
     assert parse(number) == parse(str(number)) == number
 
 
+@thorough
 @given(st.lists(written, min_size=1, max_size=20))
 def test_sums_are_exact_in_any_order(amounts: list[str]) -> None:
     values = [parse(amount) for amount in amounts]
@@ -96,6 +100,7 @@ def test_mebibytes_round_down(memory: int | str, expected: int) -> None:
     assert mebibytes(memory) == expected
 
 
+@thorough
 @given(written)
 def test_rounding_is_by_less_than_one_unit(amount: str) -> None:
     assert 0 <= millicores(amount) - parse(amount) * 1000 < 1
@@ -143,6 +148,7 @@ def test_canonical_form(amount: int | str, expected: str) -> None:
     assert canonical(amount) == expected
 
 
+@thorough
 @given(fine)
 def test_printing_loses_nothing(amount: str) -> None:
     printed = canonical(amount)
@@ -152,11 +158,13 @@ def test_printing_loses_nothing(amount: str) -> None:
     assert "+" not in printed
 
 
+@thorough
 @given(written)
 def test_printing_again_changes_nothing(amount: str) -> None:
     assert canonical(canonical(amount)) == canonical(amount)
 
 
+@thorough
 @given(st.sampled_from(["", "Ki"]), st.integers(-(10**9), 10**9), st.integers(0, 5))
 def test_equal_amounts_in_one_kind_of_suffix_print_alike(kind: str, number: int, shift: int) -> None:
     larger = {"": "k", "Ki": "Mi"}[kind]
@@ -179,6 +187,7 @@ def test_what_is_no_quantity_gets_a_sentence(bad: Any) -> None:
         assert len(str(failed.value)) < 150
 
 
+@thorough
 @given(st.text("0123456789.+-eEkKMGTPimnu ", max_size=70))
 def test_what_is_read_passes_the_schema(text: str) -> None:
     try:

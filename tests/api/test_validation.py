@@ -430,7 +430,7 @@ def test_10_5_network_use() -> None:
         ),
         (
             Facts(cities=()),
-            [f'Unsupported value: "{city}": no city is offered to this project' for city in ("DFW", "LHR")],
+            [f'Unsupported value: "{city}": no city is available to this project' for city in ("DFW", "LHR")],
         ),
         (
             Facts(cities=("DFW", "LHR"), unavailable={"DFW": "SiteDown", "LHR": "Full"}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datum_compute.api.names import deployment_name
@@ -15,6 +15,7 @@ from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.validation.ssh import is_public_key
 from datum_compute.kube.errors import Cause, Invalid
 from tests.api.test_validation import FACTS, KEY, MACHINE, SANDBOX, STORAGE
+from tests.conftest import count
 
 WORKLOADS = [SANDBOX, MACHINE, STORAGE]
 REASONS = {
@@ -27,6 +28,8 @@ REASONS = {
     "InternalError",
 }
 Path = tuple[str | int, ...]
+
+thorough = settings(max_examples=count(100, 5000), deadline=None)
 
 
 def paths(value: Any, at: Path = ()) -> Iterator[Path]:
@@ -82,6 +85,7 @@ junk = st.recursive(
 )
 
 
+@thorough
 @given(st.sampled_from(WORKLOADS), st.lists(st.tuples(st.randoms(use_true_random=False), junk), min_size=1, max_size=4))
 def test_no_change_of_a_workload_makes_the_rules_fail(
     workload: dict[str, Any], changes: list[tuple[random.Random, Any]]
@@ -95,12 +99,14 @@ def test_no_change_of_a_workload_makes_the_rules_fail(
     check(workload_violations(workload, FACTS, after))
 
 
+@thorough
 @given(junk, junk)
 def test_no_object_at_all_makes_the_rules_fail(after: Any, before: Any) -> None:
     check(workload_violations(after, FACTS))
     check(workload_violations(after, FACTS, before))
 
 
+@thorough
 @given(st.sampled_from(WORKLOADS), st.randoms(use_true_random=False), st.data())
 def test_the_order_of_fields_does_not_matter(
     workload: dict[str, Any], choice: random.Random, data: st.DataObject
@@ -165,6 +171,7 @@ def test_a_workload_of_mistakes_gets_a_bounded_answer() -> None:
     assert "more than 250 mistakes" in causes[-1].message
 
 
+@thorough
 @given(
     st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True),
     st.lists(

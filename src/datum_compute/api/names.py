@@ -4,7 +4,7 @@ import re
 from hashlib import sha256
 
 _LONGEST = 57  # leaves `-<ordinal>` and `-net-<index>` room in the 63 characters of a label value
-_VALID = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_VALID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ORDINAL = re.compile(r".*-(0|[1-9][0-9]*)")
 
 

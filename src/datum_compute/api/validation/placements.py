@@ -30,7 +30,7 @@ class Cities(Struct, frozen=True):
 
     def _refused(self, code: Field, why: str) -> Cause:
         usable = [city for city in self.offered or () if city not in self.unavailable]
-        return code.unsupported(usable, why or ("" if usable else "no city is offered to this project"))
+        return code.unsupported(usable, why or ("" if usable else "no city is available to this project"))
 
 
 def placement_violations(placements: Field, workload: str, uid: str, cities: Cities) -> Iterator[Cause]:
