@@ -16,6 +16,7 @@ from hypothesis import settings
 from datum_compute.runtime.simulation import Simulation
 
 LONG = os.environ.get("LONG") == "1"
+ENGINE = os.environ.get("ENGINE") == "1"  # scenarios run on the real engine
 
 
 def count(default: int, long: int) -> int:
@@ -41,6 +42,10 @@ def _drop(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMap
 @pytest.fixture
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     """The loop of an async test: simulated, with seed 1 unless the test is parametrised by `seed`."""
+    if ENGINE and "simulation" not in request.fixturenames:
+        with asyncio.Runner() as real:
+            yield real
+        return
     params = getattr(request.node, "callspec", None)
     seed = params.params.get("seed", 1) if params else 1
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:

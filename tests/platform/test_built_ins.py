@@ -71,7 +71,7 @@ async def test_an_entitlement_is_active_at_once_and_brings_cities_and_grants(emb
     assert entitlement.status is not None
     assert entitlement.status.service_name == SERVICE_NAME
     assert conditions.is_true(entitlement.status.conditions, "Ready")
-    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["ams", "dfw"]
+    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["dfw", "ord"]
     assert {one.spec.consumer_ref.name for one in (await client.list(RESOURCE_GRANT)).items} == {"demo"}
 
 

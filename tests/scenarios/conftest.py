@@ -1,20 +1,24 @@
-"""The `federation` fixture: started, seeded, and checked for crashes at the end."""
+"""The `federation` fixture: started, seeded, and checked for crashes at the end.
+
+With ENGINE=1 (`make test-engine`) it is the real engine, and what needs the simulation is left out.
+"""
 
 import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime.simulation import Simulation
+from tests.conftest import ENGINE
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
+from tests.scenarios.life import BEHAVIOUR
 
 
 @pytest.fixture
 def embedded(runner: asyncio.Runner, simulation: Simulation) -> Iterator[EmbeddedFederation]:
     async def build() -> EmbeddedFederation:
-        federation = EmbeddedFederation(simulation, Behaviour(start_seconds=0.3, stop_seconds=0.2))
+        federation = EmbeddedFederation(simulation, BEHAVIOUR)
         await federation.start()
         return federation
 
@@ -24,5 +28,17 @@ def embedded(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Embedde
 
 
 @pytest.fixture
-def federation(embedded: EmbeddedFederation) -> Federation:
-    return Federation(embedded)
+def federation(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Federation]:
+    if not ENGINE:
+        yield Federation(request.getfixturevalue("embedded"))
+        return
+    from tests.scenarios.real import RealFederation  # only where there is one: it needs the engine's files
+
+    async def build() -> RealFederation:
+        federation = RealFederation()
+        await federation.start()
+        return federation
+
+    real = runner.run(build())
+    yield Federation(real)
+    runner.run(real.stop())

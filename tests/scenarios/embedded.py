@@ -17,7 +17,7 @@ from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.simulation import Simulation
 
-CITIES = {"DFW": "cell-dfw", "AMS": "cell-ams"}
+CITIES = {"DFW": "cell-dfw", "ORD": "cell-ord"}
 PROJECTS = ("demo", "other")
 
 

@@ -29,7 +29,7 @@ NOTE = "driver"
 
 
 class Plan(Struct, frozen=True):
-    cities: tuple[str, ...] = ("DFW", "AMS")
+    cities: tuple[str, ...] = ("DFW", "ORD")
     replicas: int = 2
 
     @property

@@ -81,7 +81,7 @@ async def test_what_does_not_fit_waits_with_a_reason_and_runs_when_room_is_made(
 
 async def test_a_new_grant_opens_the_gate_of_what_was_denied(tight: Federation) -> None:
     project = tight.project()
-    await project.deploy("web", ["DFW", "AMS"], replicas=2)
+    await project.deploy("web", ["DFW", "ORD"], replicas=2)
 
     async def three_ready() -> bool:
         workload = await project.workload("web")

@@ -8,7 +8,7 @@ from tests.scenarios.federation import Federation
 
 async def _with_a_workload(federation: Federation) -> None:
     project = federation.project()
-    await project.deploy("web", ["DFW", "AMS"], replicas=2)
+    await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
 
 

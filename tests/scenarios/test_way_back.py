@@ -18,7 +18,7 @@ from tests.scenarios.federation import Federation, is_ready
 
 async def test_every_instance_is_shown_in_its_project_with_its_status(federation: Federation) -> None:
     project = federation.project()
-    await project.deploy("web", ["DFW", "AMS"], replicas=2)
+    await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
 
     async def shown() -> bool:
@@ -136,13 +136,13 @@ async def test_the_project_sees_why_an_instance_waits(federation: Federation) ->
 
 async def test_a_delete_leaves_nothing_on_any_plane(federation: Federation) -> None:
     project = federation.project()
-    await project.deploy("web", ["DFW", "AMS"], replicas=2)
+    await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
     await project.delete("web")
     await project.until_gone("web")
 
     async def nothing_left() -> bool:
-        clients = [project.client, federation.hub, federation.cell("DFW").client, federation.cell("AMS").client]
+        clients = [project.client, federation.hub, federation.cell("DFW").client, federation.cell("ORD").client]
         for client in clients:
             if (await client.list(WORKLOAD_DEPLOYMENT)).items or (await client.list(INSTANCE)).items:
                 return False

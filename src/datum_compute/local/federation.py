@@ -98,11 +98,7 @@ class Federation:
             await _ensure(self.client(ROOT_PLANE), PROJECT_KIND, PROJECT_KIND.body(project) | {"spec": {}})
 
     async def prepare(self, project: str) -> None:
-        """Asks for compute in a project that is Ready, and gives it the network that workloads use by default."""
-        client = self.client(project)
-        entitlement = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
-        await _ensure(client, SERVICE_ENTITLEMENT, entitlement)
-        await _ensure(client, NETWORK, NETWORK.body("default", "default") | {"spec": {"ipam": {"mode": "Auto"}}})
+        await prepare_project(self.client(project))
 
     async def is_ready(self, project: str) -> bool:
         found = await self.client(ROOT_PLANE).get(PROJECT_KIND, project)
@@ -112,6 +108,13 @@ class Federation:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.engine.run(), name="engine")
             tasks.create_task(self.manager.run(), name="manager")
+
+
+async def prepare_project(client: Client) -> None:
+    """Asks for compute in a project that is Ready, and gives it the network that workloads use by default."""
+    entitlement = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
+    await _ensure(client, SERVICE_ENTITLEMENT, entitlement)
+    await _ensure(client, NETWORK, NETWORK.body("default", "default") | {"spec": {"ipam": {"mode": "Auto"}}})
 
 
 async def _ensure(client: Client, kind: Kind[Any], body: Json) -> None:
