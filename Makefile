@@ -30,8 +30,8 @@ test-long: .venv/.installed ## the same with full counts
 	$(checks)
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
-generate: .venv/.installed ## write the generated files (deploy/crd)
-	$(RUN) datum_compute.api.crd deploy/crd
+generate: .venv/.installed ## write the generated files (deploy/crd, deploy/roles, docs/reference)
+	$(RUN) datum_compute.api.generate
 
 lock: ## pin the dependencies of pyproject.toml in requirements.lock (LOCK_ARGS=--upgrade: newest)
 	$(need_python)
@@ -51,7 +51,7 @@ define checks
 $(RUN) ruff check .
 $(RUN) ruff format --check .
 $(RUN) mypy
-$(RUN) datum_compute.api.crd --check deploy/crd
+$(RUN) datum_compute.api.generate --check
 endef
 
 define need_python

@@ -1,17 +1,17 @@
 """The field tables of api.md 1 to 5, as data, against the generated definitions: nothing missing, nothing more."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
 
-from datum_compute.api.crd import by_role, definition, main
+from datum_compute.api.crd import OURS, ROLES, by_role, definition, files
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import CLUSTER, LOCATION_BINDING, PROPAGATION_POLICY
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING, SUBNET, SUBNET_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.kinds import Kind
 
@@ -437,7 +437,10 @@ def test_1_our_kinds_belong_to_projects(kind: Kind[Any]) -> None:
     assert kind.api_version == "compute.datumapis.com/v1alpha"
 
 
-@pytest.mark.parametrize("kind", [PROPAGATION_POLICY, CLUSTER, LOCATION_BINDING])
+OTHERS = list(dict.fromkeys(kind for kinds in ROLES.values() for kind in kinds if kind not in OURS))
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
 def test_kinds_of_others_keep_what_is_not_known_here(kind: Kind[Any]) -> None:
     def closed(schema: dict[str, Any], path: str) -> Iterator[str]:
         if schema["type"] == "object" and not schema.keys() & {
@@ -457,17 +460,23 @@ def test_kinds_of_others_keep_what_is_not_known_here(kind: Kind[Any]) -> None:
 @pytest.mark.parametrize(
     ("role", "kinds"),
     [
-        ("root", ["Project", "ResourceRegistration"]),
+        ("root", ["Project", "ProjectControlPlane", "ResourceRegistration"]),
         (
             "project",
             [
                 *("Workload", "WorkloadDeployment", "Instance"),
-                *("LocationBinding", "Network", "ServiceEntitlement"),
+                *("Location", "LocationBinding", "Network", "ServiceEntitlement"),
                 *("ResourceClaim", "ResourceGrant", "ResourceRegistration", "AllowanceBucket"),
             ],
         ),
         ("hub", ["WorkloadDeployment", "Instance", "PropagationPolicy", "Cluster"]),
-        ("cell", ["WorkloadDeployment", "Instance"]),
+        (
+            "cell",
+            [
+                *("WorkloadDeployment", "Instance"),
+                *("Location", "Network", "NetworkBinding", "NetworkContext", "SubnetClaim", "Subnet"),
+            ],
+        ),
     ],
 )
 def test_a_plane_serves_the_kinds_of_its_role(role: str, kinds: list[str]) -> None:
@@ -480,10 +489,38 @@ def test_a_definition_is_the_callers_to_change() -> None:
     assert schema(INSTANCE)["properties"]["status"]["default"] == FIRST_STATUS
 
 
-def test_every_default_fits_its_own_schema() -> None:
+def defaulted(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "default" in schema:
+        yield schema
+    for field in (*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])):
+        yield from defaulted(field)
+
+
+@pytest.mark.parametrize("kind", [*OURS, *OTHERS], ids=lambda kind: kind.name)
+def test_every_default_fits_its_own_schema(kind: Kind[Any]) -> None:
     """The API server refuses a definition where one does not."""
-    status = schema(INSTANCE)["properties"]["status"]
-    jsonschema_rs.validator_for(status, validate_formats=True).validate(status["default"])
+    for field in defaulted(schema(kind)):
+        jsonschema_rs.validator_for(field, validate_formats=True).validate(field["default"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "types"),
+    [
+        (NETWORK_BINDING, ["Ready"]),
+        (SUBNET_CLAIM, ["Allocated", "Programmed", "Ready"]),
+        (SUBNET, ["Allocated", "Programmed", "Ready"]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_platform_4_4_what_the_network_has_not_answered_yet_is_pending(kind: Kind[Any], types: list[str]) -> None:
+    default = schema(kind)["properties"]["status"]["default"]
+    assert default == {"conditions": [waiting(type_, "Pending", "Waiting for controller") for type_ in types]}
+
+
+def test_platform_4_3_a_network_has_the_defaults_of_its_operator() -> None:
+    spec = schema(NETWORK)["properties"]["spec"]["properties"]
+    assert (spec["ipFamilies"]["default"], spec["mtu"]["default"]) == (["IPv4"], 1460)
+    assert (spec["mtu"]["minimum"], spec["mtu"]["maximum"]) == (1300, 8856)
 
 
 SMALLEST = {
@@ -519,35 +556,12 @@ def test_0_a_quantity_is_a_number_or_a_string_with_a_unit(amount: object, fits: 
     assert jsonschema_rs.validator_for(requests).is_valid({"cpu": amount}) is fits
 
 
-def test_files_are_written_once_for_each_compute_kind(tmp_path: Path) -> None:
-    assert main([str(tmp_path / "crd")]) == 0
-    files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "crd").iterdir()}
-    assert sorted(files) == [
+def test_there_is_one_file_for_each_compute_kind() -> None:
+    written = files()
+    assert sorted(written) == [
         "compute.datumapis.com_instances.yaml",
         "compute.datumapis.com_workloaddeployments.yaml",
         "compute.datumapis.com_workloads.yaml",
     ]
-    for text in files.values():
-        assert "make generate" in text.splitlines()[0]
-        assert "&id" not in text
-    assert yaml.safe_load(files["compute.datumapis.com_workloads.yaml"]) == definition(WORKLOAD)
-
-
-def test_check_is_silent_when_files_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(tmp_path)])
-    assert main(["--check", str(tmp_path)]) == 0
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("missing", [True, False])
-def test_check_names_the_file_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: bool) -> None:
-    main([str(tmp_path)])
-    path = tmp_path / "compute.datumapis.com_instances.yaml"
-    if missing:
-        path.unlink()
-    else:
-        path.write_text("kind: Other\n", encoding="utf-8")
-    assert main(["--check", str(tmp_path)]) == 1
-    [sentence] = capsys.readouterr().err.splitlines()
-    assert str(path) in sentence
-    assert "make generate" in sentence
+    assert all("&id" not in text for text in written.values())
+    assert yaml.safe_load(written["compute.datumapis.com_workloads.yaml"]) == definition(WORKLOAD)

@@ -1,16 +1,9 @@
-"""controllers.md 9, platform.md 4.2: the fields of other people's kinds that are read here."""
+"""controllers.md 9: the fields of Karmada's kinds that are read here."""
 
 import json
 from typing import Any, TypeVar
 
-from datum_compute.api.external import (
-    CLUSTER,
-    LOCATION_BINDING,
-    PROPAGATION_POLICY,
-    Cluster,
-    LocationBinding,
-    PropagationPolicy,
-)
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.kube.meta import KubeObject, decode
 from datum_compute.kube.selectors import LabelSelector
@@ -76,28 +69,6 @@ def test_a_cluster_may_have_no_status() -> None:
     assert status.conditions[0].type == "Ready"
 
 
-def test_a_location_that_is_offered() -> None:
-    binding = read(
-        LocationBinding,
-        spec={
-            "locationRef": {"name": "dfw-1"},
-            "locationClassName": "datum-managed",
-            "displayName": "Dallas",
-            "topology": {TOPOLOGY_CITY: "DFW"},
-        },
-        status={"conditions": [READY | {"type": "Available"}]},
-    )
-    assert binding.spec.location_ref.name == "dfw-1"
-    assert binding.spec.topology[TOPOLOGY_CITY] == "DFW"
-    assert binding.status is not None
-    assert binding.status.conditions[0].type == "Available"
-
-
-def test_a_location_without_topology_offers_no_city() -> None:
-    assert read(LocationBinding, spec={}).spec.topology == {}
-
-
 def test_kinds() -> None:
     assert PROPAGATION_POLICY.path("ns-1") == "/apis/policy.karmada.io/v1alpha1/namespaces/ns-1/propagationpolicies"
     assert CLUSTER.path("ignored", "dfw") == "/apis/cluster.karmada.io/v1alpha1/clusters/dfw"
-    assert LOCATION_BINDING.path() == "/apis/networking.datumapis.com/v1alpha/locationbindings"

@@ -23,12 +23,17 @@ def test_keys_are_the_contracts() -> None:
         "meta.datumapis.com/upstream-namespace",
         "compute.datumapis.com/source-cluster",
         "compute.datumapis.com/instance-namespace",
+        "services.miloapis.com/service-name",
+        "quota.miloapis.com/consumer-kind",
+        "quota.miloapis.com/consumer-name",
     }
     assert {mark.key for mark in labels.ANNOTATIONS} == {
         "compute.datumapis.com/federation-namespace",
         "compute.datumapis.com/upstream-generation",
         "compute.datumapis.com/restartedAt",
         "compute.datumapis.com/ssh-keys",
+        "compute.datumapis.com/current-revision",
+        "compute.datumapis.com/network-addresses",
         "discovery.miloapis.com/parent-contexts",
     }
     assert {mark.key for mark in labels.FINALIZERS} == {
@@ -36,6 +41,8 @@ def test_keys_are_the_contracts() -> None:
         "compute.datumapis.com/federator",
         "compute.datumapis.com/instance-controller",
         "quota.compute.datumapis.com/claim-cleanup",
+        "compute.datumapis.com/simulated-provider",
+        "unikraft.datumapis.com/finalizer",
     }
 
 

@@ -1,9 +1,11 @@
-"""controllers.md 2.3, 5.4, 7.3 and api.md 6: which of several reasons is told."""
+"""controllers.md 2.3, 5.4, 7.3 and api.md 6: which of several reasons is told; cli.md 4.5: who acts on it."""
+
+from datetime import timedelta
 
 import pytest
 
 from datum_compute.api import reasons
-from datum_compute.api.reasons import REASONS, deployment_rank, instance_rank, workload_rank
+from datum_compute.api.reasons import REASONS, Acts, deployment_rank, explain, instance_rank, workload_rank
 
 INSTANCE = {
     7: {"NetworkFailedToCreate"},
@@ -61,3 +63,122 @@ def test_every_constant_has_one_row_with_one_sentence() -> None:
     assert len(names) == len(set(names))
     assert constants <= set(names)
     assert all(reason.sentence.endswith(".") and reason.sentence.count(".") == 1 for reason in REASONS)
+
+
+# cli.md 4.5
+
+YOU = {
+    *("QuotaExceeded", "ValidationFailed", "ImageUnavailable", "InstanceCrashing", "ConfigurationError"),
+    *("SourceNotFound", "SourceTooLarge", "NetworkNotFound", "Stopped"),
+}
+PLATFORM = {
+    *("QuotaNoBudget", "QuotaBackendUnavailable", "QuotaMisconfigured", "QuotaProjectNotFound"),
+    *("QuotaNamespaceNotFound", "QuotaProjectIDUnresolvable", "SourceUnauthorized", "NoMatchingLocation", "Suspended"),
+}
+WAIT = {
+    **{"PendingEvaluation": 5, "Resolving": 5, "AwaitingPropagation": 10, "PendingProgramming": 10},
+    **{"SchedulingGatesPresent": 10, "PendingQuota": 10, "Starting": 10, "Stopping": 10, "NetworkProvisioning": 15},
+    **{"Provisioning": 30, "ProgrammingInProgress": 30, "InstancesProvisioning": 45},
+}
+POINTER = {
+    *("NoAvailablePlacements", "NoAvailableDeployments", "InstancesProvisioning", "QuotaNotGranted"),
+    *("ReferencedDataNotReady", "PendingQuota", "SchedulingGatesPresent"),
+}
+
+# What the contract's table leaves open, by its nearest neighbour there.
+OURS_YOU = {"Failed", "RuntimeClassNotServed"}
+OURS_PLATFORM = {
+    *("NetworkFailedToCreate", "QuotaClaimOrphaned"),
+    *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation"),
+}
+OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}
+OURS_POINTER = {"ProvisioningInstances"}  # the older name of one
+
+
+def acting(acts: Acts) -> set[str]:
+    return {reason.name for reason in REASONS if reason.acts is acts}
+
+
+def test_cli_4_5_who_acts() -> None:
+    assert acting(Acts.YOU) == YOU | OURS_YOU
+    assert acting(Acts.PLATFORM) == PLATFORM | OURS_PLATFORM
+    assert acting(Acts.WAIT) == {*WAIT, *OURS_WAIT}
+    assert {reason.name for reason in REASONS if reason.is_pointer} == POINTER | OURS_POINTER
+    assert acting(Acts.POINTER) == POINTER - set(WAIT)
+
+
+def test_cli_4_5_how_long_is_normal() -> None:
+    minutes = {reason.name: reason.normal.total_seconds() / 60 for reason in REASONS if reason.normal}
+    assert minutes == WAIT | OURS_WAIT
+
+
+def test_cli_4_5_only_who_can_act_is_told_to() -> None:
+    for reason in REASONS:
+        assert bool(reason.todo) == (reason.acts is Acts.YOU)
+        assert bool(reason.normal) == (reason.acts is Acts.WAIT)
+        assert reason.todo == "" or reason.todo.endswith(".")
+
+
+@pytest.mark.parametrize("name", sorted(YOU))
+def test_cli_4_5_you_are_told_what_to_change(name: str) -> None:
+    said = explain(name, timedelta(days=30))
+    assert (said.acts, said.is_pointer) == (Acts.YOU, False)
+    assert said.line
+
+
+@pytest.mark.parametrize("name", sorted(PLATFORM))
+def test_cli_4_5_nobody_is_told_to_change_the_workload_for_what_the_platform_has_to_fix(name: str) -> None:
+    said = explain(name, timedelta(days=30))
+    assert (said.acts, said.line) == (Acts.PLATFORM, "this is Datum's to fix; no change to the workload helps")
+
+
+@pytest.mark.parametrize(("name", "minutes"), WAIT.items())
+def test_cli_4_5_a_wait_is_normal_until_its_time_and_stalled_after_it(name: str, minutes: int) -> None:
+    for age in (None, timedelta(0), timedelta(minutes=minutes) - timedelta(seconds=1)):
+        said = explain(name, age)
+        assert (said.acts, said.line) == (Acts.WAIT, f"normal; expected within {minutes}m")
+    said = explain(name, timedelta(minutes=minutes + 2, seconds=59))
+    assert said.acts is Acts.STALLED
+    assert said.line == (
+        f"has taken longer than expected ({minutes + 2}m, normally under {minutes}m); no cause was reported"
+    )
+
+
+@pytest.mark.parametrize(
+    ("age", "shown"),
+    [
+        (timedelta(minutes=5), "5m"),
+        (timedelta(minutes=119, seconds=59), "119m"),
+        (timedelta(hours=2), "2h"),
+        (timedelta(hours=47, minutes=59), "47h"),
+        (timedelta(days=2), "2d"),
+        (timedelta(days=400), "400d"),
+    ],
+)
+def test_a_long_time_is_shown_in_a_unit_that_can_be_grasped(age: timedelta, shown: str) -> None:
+    assert f"({shown}, normally under 5m)" in explain("PendingEvaluation", age).line
+
+
+@pytest.mark.parametrize("name", sorted(POINTER - set(WAIT)))
+def test_cli_4_5_a_pointer_has_nothing_to_say_itself(name: str) -> None:
+    said = explain(name, timedelta(days=1))
+    assert (said.acts, said.line, said.is_pointer) == (Acts.POINTER, "", True)
+
+
+@pytest.mark.parametrize("name", ["Available", "QuotaAvailable", "StableInstanceFound", "AvailablePlacementFound"])
+def test_where_all_is_well_nobody_has_to_act(name: str) -> None:
+    said = explain(name, timedelta(days=1))
+    assert (said.acts, said.line, said.is_pointer) == (Acts.NOBODY, "", False)
+
+
+@pytest.mark.parametrize("name", ["", "SomethingNew"])
+def test_a_reason_that_is_not_known_is_not_explained(name: str) -> None:
+    said = explain(name, timedelta(days=1))
+    assert (said.acts, said.sentence, said.line, said.is_pointer) == (Acts.UNKNOWN, "", "", False)
+
+
+def test_a_sentence_is_plain() -> None:
+    """No words of Kubernetes, Karmada or this program; kinds that users write themselves may be named."""
+    jargon = ("reconcile", "finalizer", "plane", "namespace ns-", "hub", "cell", "propagationpolicy")
+    for reason in REASONS:
+        assert not [word for word in jargon if word in f"{reason.sentence} {reason.todo}".lower().split()], reason.name

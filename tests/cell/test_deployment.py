@@ -14,9 +14,9 @@ from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Conflict
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.faults import Faults, calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager

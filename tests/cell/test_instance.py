@@ -14,9 +14,10 @@ from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound, Unavailable
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Condition, Json, decode, plain
-from datum_compute.kube.transport import Answer, Call, InProcess, Transport
+from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pytest
 
@@ -24,6 +24,7 @@ from datum_compute.api.services import SERVICE_ENTITLEMENT
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.main import main
 from datum_compute.cli.surroundings import Surroundings
+from datum_compute.cli.watching import Watching
 from datum_compute.kube.meta import Json, timestamp
 from datum_compute.kube.plain import PlainTransport
 from datum_compute.kube.transport import Call
@@ -89,8 +90,9 @@ class Script:
         self._clock.turn(seconds)
         if not self._steps:
             raise AssertionError("the command still waits after everything that was to happen")
-        self._steps.pop(0)()
-        return True
+        step = self._steps.pop(0)
+        step()
+        return step is not nothing
 
 
 class Result(NamedTuple):
@@ -113,6 +115,7 @@ class Compute:
     def __init__(self, clock: FakeClock, environ: Mapping[str, str]) -> None:
         self.clock = clock
         self.environ = dict(environ)
+        self.watching: Watching | None = None  # a script, unless a test sets it
 
     def __call__(
         self,
@@ -124,21 +127,20 @@ class Compute:
         program: str = "compute",
         steps: Sequence[Callable[[], object]] = (),
         trusted: bool = True,
-        **environ: str | None,
+        environ: Mapping[str, str] | None = None,
     ) -> Result:
         out, err = Stream(tty=tty, encoding=encoding), Stream(tty=tty, encoding=encoding)
-        changed = {**self.environ, **environ}
         script = Script(self.clock, steps)
         script.trusted = trusted
         around = Surroundings(
             program=program,
-            environ={key: value for key, value in changed.items() if value is not None},
+            environ=self.environ | dict(environ or {}),
             stdin=Stream(stdin, tty=tty),
             stdout=out,
             stderr=err,
             columns=columns,
             clock=self.clock,
-            watching=script,
+            watching=self.watching or script,
         )
         code = main(words, around)
         return Result(code, out.getvalue(), err.getvalue())
@@ -212,7 +214,7 @@ def offer(api: ApiServer, city: str) -> None:
     api.create(LOCATION_BINDING, LOCATION_BINDING.body(city.lower()) | {"spec": spec})
 
 
-def template(image: str = IMAGE, **container: object) -> Json:
+def template(image: str = IMAGE, **container: Any) -> Json:
     return {
         "spec": {
             "runtime": {

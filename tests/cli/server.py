@@ -23,7 +23,7 @@ from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.clock import Clock
 
 T = TypeVar("T")
-O = TypeVar("O", bound=KubeObject)
+K = TypeVar("K", bound=KubeObject)
 
 PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects/"
 
@@ -92,23 +92,23 @@ class ApiServer:
 
     # What tests do to the store.
 
-    def create(self, kind: Kind[O], body: Json, plane: str = "demo") -> O:
+    def create(self, kind: Kind[K], body: Json, plane: str = "demo") -> K:
         return self.do(self.client(plane).create(kind, body))
 
-    def get(self, kind: Kind[O], name: str, namespace: str = "default", plane: str = "demo") -> O:
+    def get(self, kind: Kind[K], name: str, namespace: str = "default", plane: str = "demo") -> K:
         return self.do(self.client(plane).get(kind, name, namespace if kind.namespaced else ""))
 
-    def all(self, kind: Kind[O], plane: str = "demo") -> list[O]:
+    def all(self, kind: Kind[K], plane: str = "demo") -> list[K]:
         return self.do(self.client(plane).list(kind)).items
 
-    def patch(self, kind: Kind[O], name: str, patch: Json, subresource: str = "", namespace: str = "default") -> O:
+    def patch(self, kind: Kind[K], name: str, patch: Json, subresource: str = "", namespace: str = "default") -> K:
         place = namespace if kind.namespaced else ""
         return self.do(self.client().merge_patch(kind, name, place, patch, subresource))
 
-    def set_status(self, kind: Kind[O], name: str, status: Json, namespace: str = "default") -> O:
+    def set_status(self, kind: Kind[K], name: str, status: Json, namespace: str = "default") -> K:
         return self.patch(kind, name, {"status": status}, "status", namespace)
 
-    def delete(self, kind: Kind[O], name: str) -> None:
+    def delete(self, kind: Kind[K], name: str) -> None:
         self.do(self.client().delete(kind, name, "default" if kind.namespaced else ""))
 
     # What tests put in the way.
@@ -154,6 +154,7 @@ class _Server(ThreadingHTTPServer):
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for the client's acknowledgement
 
         def handle_any(self) -> None:
             url = urlsplit(self.path)

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from datum_compute.kube.meta import Json
 from tests.cli.conftest import NOW, placement, template
 
 
-def live(**container: object) -> Json:
+def live(**container: Any) -> Json:
     """A spec with things in it that no flag knows."""
-    spec = {"template": template(**container), "placements": [placement("default", ["DFW"], 2)]}
+    spec: Json = {"template": template(**container), "placements": [placement("default", ["DFW"], 2)]}
     spec["template"]["metadata"] = {"labels": {"app": "shop"}, "annotations": {"team": "red"}}
     spec["template"]["spec"]["volumes"] = [{"name": "data", "configMap": {"name": "settings"}}]
     spec["template"]["spec"]["runtime"]["sandbox"]["containers"].append({"name": "sidecar", "image": "side:1"})

@@ -39,24 +39,40 @@ NOT_TRUE = ("False", "Unknown")
         (2, [quota("False", "QuotaExceeded"), ready("False", "PendingQuota")], "Pending (quota exceeded)"),
         (3, [quota("False", "ValidationFailed"), ready("False", "PendingQuota")], "Pending (quota validation failed)"),
         (4, [quota("Unknown", "PendingEvaluation"), ready("Unknown", "Pending")], "Pending (quota evaluation)"),
-        *((5, [quota(s, "QuotaNoBudget"), ready("Unknown", "Pending")], "Pending (no quota configured)") for s in NOT_TRUE),
-        *((6, [programmed(s, "ImageUnavailable"), ready("False", "X")], "Failed (image unavailable)") for s in NOT_TRUE),
+        *(
+            (5, [quota(s, "QuotaNoBudget"), ready("Unknown", "Pending")], "Pending (no quota configured)")
+            for s in NOT_TRUE
+        ),
+        *(
+            (6, [programmed(s, "ImageUnavailable"), ready("False", "X")], "Failed (image unavailable)")
+            for s in NOT_TRUE
+        ),
         *((7, [programmed(s, "InstanceCrashing"), ready("False", "X")], "Failed (crashing)") for s in NOT_TRUE),
         *((8, [programmed(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
-        *((9, [programmed(s, "PendingProgramming"), ready("False", "PendingProgramming")], "Starting") for s in NOT_TRUE),
+        *(
+            (9, [programmed(s, "PendingProgramming"), ready("False", "PendingProgramming")], "Starting")
+            for s in NOT_TRUE
+        ),
         *((9, [programmed(s, "ProgrammingInProgress"), ready(s, "Pending")], "Starting") for s in NOT_TRUE),
-        *((10, [ready(s, "ImageUnavailable"), programmed("Unknown", "Pending")], "Failed (image unavailable)") for s in NOT_TRUE),
+        *(
+            (10, [ready(s, "ImageUnavailable"), programmed("Unknown", "Pending")], "Failed (image unavailable)")
+            for s in NOT_TRUE
+        ),
         *((10, [ready(s, "InstanceCrashing")], "Failed (crashing)") for s in NOT_TRUE),
         *((10, [ready(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
         *((10, [ready(s, "Failed")], "Failed") for s in NOT_TRUE),
         *((11, [ready(s, "Provisioning")], "Starting") for s in NOT_TRUE),
-        *((12, [ready(s, reason)], "Pending") for s in NOT_TRUE for reason in ("Pending", "", "Starting", "Stopping", "Stopped")),
+        *(
+            (12, [ready(s, reason)], "Pending")
+            for s in NOT_TRUE
+            for reason in ("Pending", "", "Starting", "Stopping", "Stopped")
+        ),
         *((13, [ready(s, "SchedulingGatesPresent")], "Pending (SchedulingGatesPresent)") for s in NOT_TRUE),
         *((13, [ready(s, "SourceNotFound")], "Pending (SourceNotFound)") for s in NOT_TRUE),
         (14, [], "Pending"),
         (14, [condition("Available", "False", "Whatever")], "Pending"),
     ],
-)  # fmt: skip
+)
 def test_rows_of_4_1_status_in_lists(row: int, conditions: list[Json], status: str) -> None:
     assert judge(instance(*conditions)).status == status
 

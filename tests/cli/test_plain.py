@@ -1,12 +1,15 @@
 """`kube.plain` over real sockets, with a server that behaves as it is told."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from datum_compute.embedded.certificates import Credentials
 from datum_compute.kube.errors import Gone, Timeout, Unavailable
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.plain import Exchange, PlainTransport
@@ -28,6 +31,7 @@ class Told:
         self.answers = list(answers)
         self.requests: list[bytes] = []
         self.connections = 0
+        self.tls: ssl.SSLContext | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/root"
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -40,8 +44,12 @@ class Told:
             except OSError:
                 return
             self.connections += 1
-            with connection:
-                self._answer(connection)
+            with connection, suppress(OSError):
+                if self.tls is None:
+                    self._answer(connection)
+                else:
+                    with self.tls.wrap_socket(connection, server_side=True) as secured:
+                        self._answer(secured)
 
     def _answer(self, connection: socket.socket) -> None:
         while self.answers:
@@ -282,3 +290,43 @@ def test_closing_a_stream_wakes_the_thread_that_reads_it(told: Callable[..., Tol
         reader.join(10)
         assert not reader.is_alive()
     assert got == [b'{"n":1}\n']
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    return Credentials.ensure(tmp_path_factory.mktemp("identity"))
+
+
+@pytest.fixture
+def secure(identity: Credentials, told: Callable[..., Told]) -> Told:
+    server = told(response(200))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(identity.certificate, identity.key)
+    server.tls = context
+    server.url = server.url.replace("http:", "https:")
+    return server
+
+
+def test_a_certificate_of_the_given_authority_is_trusted(identity: Credentials, secure: Told) -> None:
+    transport = PlainTransport(Endpoint(secure.url, ca_pem=identity.authority_pem))
+    assert transport.call(GET).code == 200
+    transport.close()
+
+
+def test_the_certificate_may_be_for_another_name_that_is_given(identity: Credentials, secure: Told) -> None:
+    transport = PlainTransport(Endpoint(secure.url, ca_pem=identity.authority_pem, server_name="localhost"))
+    assert transport.call(GET).code == 200
+    transport.close()
+
+
+def test_a_certificate_of_nobody_we_know_is_refused_at_once(secure: Told) -> None:
+    client = Client(secure.url)
+    with pytest.raises(Unavailable, match=r"the certificate of 127.0.0.1:[0-9]+ is not trusted"):
+        client(GET)
+    assert client.pauses == []
+
+
+def test_verification_can_be_switched_off(secure: Told) -> None:
+    transport = PlainTransport(Endpoint(secure.url, insecure=True))
+    assert transport.call(GET).code == 200
+    transport.close()

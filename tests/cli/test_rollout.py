@@ -77,6 +77,14 @@ def test_a_cause_is_told_once_and_another_one_again() -> None:
     assert told == [NO_QUOTA, other]
 
 
+def test_a_cause_that_blocks_two_cities_is_told_once() -> None:
+    tracker = Tracker()
+    two = Picture(tuple(Seen(Place("default", city), Counts(2), True, city, NO_QUOTA) for city in ("AMS", "DFW")))
+    tracker.tick(0, two, {})
+    rows = tracker.tick(31, two, {})
+    assert [(row.phase, row.blocked) for row in rows] == [(Phase.BLOCKED, NO_QUOTA), (Phase.BLOCKED, None)]
+
+
 def test_a_number_that_moves_starts_the_wait_again() -> None:
     tracker = Tracker()
     tracker.tick(0, one(seen(2, 1, 0, 2, cause=NO_QUOTA)), {})

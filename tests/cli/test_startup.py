@@ -41,6 +41,12 @@ def test_the_manifest_does_not_even_load_click() -> None:
     assert heavy(loaded("--plugin-manifest"), "click") == set()
 
 
+@pytest.mark.parametrize("verb", ["deploy", "status", "workloads", "instances", "scale", "rollout", "quota", "cities"])
+def test_the_help_of_a_verb_loads_nothing_that_talks(verb: str) -> None:
+    never = ("http", "ssl", "asyncio", "yaml", "rich", "aiohttp", "datum_compute.runtime")
+    assert heavy(loaded(verb, "--help"), *never) == set()
+
+
 def test_a_command_loads_only_its_own_module() -> None:
     found = heavy(loaded("version"), "datum_compute.cli.commands.")
     assert found == {"datum_compute.cli.commands.version"}
@@ -53,5 +59,5 @@ def test_one_shot_commands_load_neither_runtime_nor_drawing(
     world.settled()
     path = kubeconfig(tmp_path / "kubeconfig", api.project_url())
     modules = loaded(*words, KUBECONFIG=str(path))
-    never = ("datum_compute.runtime", "datum_compute.embedded", "datum_compute.local", "aiohttp", "rich", "uvicorn")
-    assert heavy(modules, *never, "structlog", "jsonschema_rs", "cryptography") == set()
+    never = ("datum_compute.runtime", "datum_compute.embedded", "datum_compute.local", "asyncio", "aiohttp", "uvicorn")
+    assert heavy(modules, *never, "rich", "structlog", "jsonschema_rs", "cryptography") == set()

@@ -5,10 +5,12 @@ from datum_compute.cli.surroundings import Surroundings
 from datum_compute.cli.terminal import Style, Terminal
 from tests.cli.conftest import Stream
 
+PLAIN = Style()
+
 
 class Screen:
     def __init__(
-        self, style: Style = Style(), *, tty: bool = False, encoding: str = "utf-8", stdin: str = "", **environ: str
+        self, style: Style = PLAIN, *, tty: bool = False, encoding: str = "utf-8", stdin: str = "", **environ: str
     ) -> None:
         self.out, self.err = Stream(tty=tty, encoding=encoding), Stream(tty=tty, encoding=encoding)
         around = Surroundings(

@@ -47,25 +47,34 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
         (["scale", "api", "extra", "--min=2"], 'unexpected argument "extra" for "compute scale"'),
         (["deploy", "api", "--imagee=x"], "unknown flag: --imagee"),
         (["deploy", "api", "--image"], "option '--image' requires an argument"),
-        (["deploy", "api", "--timeout=soon"], '--timeout: "soon" is no duration; write it like 90s, 15m, 2h, 1h30m or 7d'),
+        (
+            ["deploy", "api", "--timeout=soon"],
+            '--timeout: "soon" is no duration; write it like 90s, 15m, 2h, 1h30m or 7d',
+        ),
         (["deploy", "api", "--port=99999"], '--port: "99999" is no port; use 1 to 65535, or 0 for none'),
         (["deploy", "api", "--port=http"], '--port: "http" is no port; use 1 to 65535, or 0 for none'),
         (["deploy", "api", "--min=0"], "min replicas must be at least 1"),
         (["scale", "api", "--min=-1"], "min replicas must be at least 1"),
         (["scale", "api"], "min replicas must be at least 1"),
-        (["deploy", "API"], '"API" is no workload name: use lower-case letters, digits and hyphens, at most 63 of them'),
+        (
+            ["deploy", "API"],
+            '"API" is no workload name: use lower-case letters, digits and hyphens, at most 63 of them',
+        ),
         (["deploy"], "workload name and --image are required"),
         (["deploy", "--image=x"], "workload name is required"),
         (["deploy", "api", "--city=,"], "--city: name at least one city"),
         (["deploy", "api", "--env=NOTHING"], "--env needs KEY=VALUE to set a variable, or KEY- to remove it"),
         (["deploy", "api", "--env=a b=secret"], '--env: "a b" is no name of a variable'),
-        (["workloads", "--health=fine"], '--health: "fine" is not known; use available, degraded, unavailable, progressing or unknown'),
+        (
+            ["workloads", "--health=fine"],
+            '--health: "fine" is not known; use available, degraded, unavailable, progressing or unknown',
+        ),
         (["workloads", "--color=pink"], '--color: "pink" is not known; use auto, always or never'),
         (["status", "api", "-o", "xml"], 'unsupported output format "xml": use table, json or yaml'),
         (["workloads", "-o", "xml"], 'unsupported output format "xml": use table, wide, json, yaml or name'),
         (["status", "api", "-o", "wide"], 'unsupported output format "wide": use table, json or yaml'),
     ],
-)  # fmt: skip
+)
 def test_what_is_typed_wrong_is_told_before_anything_is_asked_of_the_network(
     compute: Compute, words: list[str], error: str
 ) -> None:

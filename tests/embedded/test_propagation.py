@@ -19,9 +19,9 @@ from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, owner_reference, plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager

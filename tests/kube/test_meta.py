@@ -1,3 +1,4 @@
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -66,6 +67,37 @@ def test_a_part_is_decoded_once() -> None:
 )
 def test_an_optional_part_is_none_when_absent_or_null(parts: dict[str, Any], expected: Progress | None) -> None:
     assert thing(**parts).status == expected
+
+
+def test_an_object_does_not_keep_the_text_that_it_came_in() -> None:
+    """A cache would otherwise hold a whole list for the sake of one of its items."""
+    text = encode([{"metadata": {"name": "web"}, "spec": {"image": "a"}, "status": {"done": 1}}] * 2)
+    before = sys.getrefcount(text)
+    kept = [decode(item, Thing) for item in decode(text, list[Raw])]
+    assert sys.getrefcount(text) == before
+    assert [(bytes(one.spec_json), bytes(one.status_json)) for one in kept] == [(b'{"image":"a"}', b'{"done":1}')] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b'{"metadata":{"name":"\xff"}}', "UTF-8"),
+        (b'{"metadata":{"labels":{"\xc3":"a"}}}', "UTF-8"),
+        (b'{"metadata":{},"spec":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"metadata":{},"unknown":' + b'{"a":' * 100_000 + b"0" + b"}" * 100_000 + b"}", "nested too deeply"),
+        (b'{"metadata":{"generation":1' + b"0" * 10_000 + b"}}", "`$.metadata.generation`"),
+        (b'{"metadata":{"generation":1e400}}', "`$.metadata.generation`"),
+        (b'{"metadata":{"name":"\\ud800"}}', ""),
+        (b'{"metadata"', "truncated"),
+        (b"", "truncated"),
+    ],
+    ids=range(9),
+)
+def test_text_that_cannot_be_read_is_one_kind_of_error_with_a_sentence(text: bytes, sentence: str) -> None:
+    with pytest.raises(msgspec.DecodeError) as failed:
+        decode(text, Thing)
+    assert sentence in str(failed.value)
+    assert 0 < len(str(failed.value)) < 150
 
 
 def test_a_required_part_that_is_absent_fails_only_when_read() -> None:

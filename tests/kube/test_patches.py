@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from datum_compute.kube.errors import BadRequest, Invalid
 from datum_compute.kube.meta import Json
-from datum_compute.kube.patches import apply_json_patch, merge
+from datum_compute.kube.patches import apply_json_patch, merge, strategic
 
 
 @pytest.mark.parametrize(
@@ -214,4 +214,65 @@ def test_a_merge_patch_applied_twice_is_applied_once(target: Any, patch: Any) ->
     before = copy.deepcopy((target, patch))
     once = merge(target, patch)
     assert merge(once, patch) == once
+    assert (target, patch) == before
+
+
+# strategic merge patches
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"data": {"a": "1"}}, {"data": {"b": "2"}}, {"data": {"a": "1", "b": "2"}}),
+        ({"data": {"a": "1", "b": "2"}}, {"data": {"a": None}}, {"data": {"b": "2"}}),
+        ({"data": {"a": "1"}}, {"data": {"$patch": "replace", "b": "2"}}, {"data": {"b": "2"}}),
+        ({"data": {"a": "1"}}, {"data": {"$patch": "delete"}}, {"data": {}}),
+        ({"data": {"a": "1", "b": "2"}}, {"data": {"$retainKeys": ["b"], "b": "3"}}, {"data": {"b": "3"}}),
+        ({}, {"list": [1]}, {"list": [1]}),
+        ({"list": [1, 2]}, {"list": [3]}, {"list": [3]}),
+        ({"finalizers": ["a"]}, {"finalizers": ["b", "a"]}, {"finalizers": ["a", "b"]}),
+        (
+            {"finalizers": ["a", "b"]},
+            {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]},
+            {"finalizers": ["b"]},
+        ),
+        (
+            {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2", "name": "b"}]},
+            {
+                "ownerReferences": [
+                    {"uid": "2", "name": "c"},
+                    {"uid": "3", "name": "d"},
+                    {"uid": "1", "$patch": "delete"},
+                ]
+            },
+            {"ownerReferences": [{"uid": "2", "name": "c"}, {"uid": "3", "name": "d"}]},
+        ),
+    ],
+)
+def test_a_strategic_patch_merges_what_is_a_map_or_has_a_key(target: Json, patch: Json, result: Json) -> None:
+    before = copy.deepcopy(target)
+    assert strategic(target, patch) == result
+    assert target == before
+
+
+def test_an_element_without_its_key_cannot_be_merged() -> None:
+    with pytest.raises(BadRequest, match="uid"):
+        strategic({}, {"ownerReferences": [{"name": "a"}]})
+
+
+STRATEGIC_KEYS = st.sampled_from(["a", "finalizers", "ownerReferences", "uid", "$patch", "$retainKeys"])
+DELETING = st.sampled_from(["$deleteFromPrimitiveList/finalizers", "$setElementOrder/finalizers"])
+STRATEGIC_VALUES = st.recursive(
+    st.sampled_from([None, 1, "x", "delete", "replace"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRATEGIC_KEYS | DELETING, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None)
+@given(target=STRATEGIC_VALUES, patch=STRATEGIC_VALUES)
+def test_any_strategic_patch_is_applied_or_refused_and_never_changes_its_target(target: Any, patch: Any) -> None:
+    before = copy.deepcopy((target, patch))
+    with suppress(BadRequest):
+        strategic(target, patch)
     assert (target, patch) == before

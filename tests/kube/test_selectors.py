@@ -178,3 +178,31 @@ def test_fields_select_by_name_and_namespace(text: str, matches: bool) -> None:
 def test_a_field_that_is_not_served_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="field label not supported"):
         FieldSelector.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("spec.kind=Project", True),
+        ("spec.kind!=Project", False),
+        ("spec.kind=Project,metadata.name=web", True),
+        ("spec.kind=Project,metadata.name=other", False),
+        ("spec.count=3", True),
+        ("spec.on=true", True),
+        ("spec.missing=", True),
+        ("spec.missing=x", False),
+        ("spec.missing!=x", True),
+        ("spec.kind.deeper=", True),
+    ],
+)
+def test_a_kind_may_make_more_fields_selectable(text: str, matches: bool) -> None:
+    fields = ("spec.kind", "spec.count", "spec.on", "spec.missing", "spec.kind.deeper")
+    selector = FieldSelector.parse(text, fields)
+    assert selector.needs_object
+    assert selector.matches("default", "web", {"spec": {"kind": "Project", "count": 3, "on": True}}) is matches
+
+
+def test_a_field_that_is_not_selectable_is_refused_with_those_that_are() -> None:
+    with pytest.raises(BadRequest, match=r'"spec.x"; use metadata.name, metadata.namespace or spec.kind'):
+        FieldSelector.parse("spec.x=1", ("spec.kind",))
+    assert not FieldSelector.parse("metadata.name=web").needs_object

@@ -13,9 +13,9 @@ from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.management.federator import Federator
 from datum_compute.runtime.faults import Faults, calls
 from datum_compute.runtime.fleet import Fleet

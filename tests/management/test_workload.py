@@ -12,9 +12,9 @@ from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager

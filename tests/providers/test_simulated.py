@@ -9,9 +9,9 @@ from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.providers.simulated import (
     CRASHING,
     FINALIZER,

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from datum_compute.kube.errors import ApiError, Conflict, Invalid, ServerError, Unavailable
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import ObjectMeta, owner_reference
-from datum_compute.kube.transport import Answer, Call, InProcess, Transport
+from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.controller import Controller, Source, controller_of, itself
 from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet

@@ -7,7 +7,7 @@ import pytest
 
 from datum_compute.kube.client import Client, WatchEvent
 from datum_compute.kube.errors import Timeout, Unavailable
-from datum_compute.kube.transport import InProcess
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.faults import Faults, calls, writes
 from datum_compute.runtime.simulation import Simulation
 from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from datum_compute.kube.transport import InProcess
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet, NotEngaged
 from datum_compute.runtime.plane import Plane

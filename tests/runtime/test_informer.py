@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, Unauthorized, Unavailable
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import decode, encode
-from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.faults import Faults, calls
 from datum_compute.runtime.informer import STALL_SECONDS, Change, Informer
 from datum_compute.runtime.simulation import Simulation

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import plain
-from datum_compute.kube.transport import InProcess
 from datum_compute.runtime.faults import Faults, writes
 from datum_compute.runtime.informer import Informer
 from datum_compute.runtime.plane import Plane

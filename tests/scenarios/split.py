@@ -14,7 +14,7 @@ from datum_compute.embedded.propagation import NamespacePropagation, Propagation
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
-from datum_compute.kube.transport import InProcess
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers

@@ -44,7 +44,7 @@ async def test_the_hub_copy_says_whose_it_is_and_where_it_runs(federation: Feder
     copy = await federation.hub.get(INSTANCE, "web-main-dfw-0", namespace)
     labels = copy.metadata.labels
     assert (labels[UPSTREAM_CLUSTER], labels[UPSTREAM_NAMESPACE]) == ("cluster-demo", "default")
-    assert labels[SOURCE_CLUSTER] == "cell-dfw"
+    assert labels[SOURCE_CLUSTER] == federation.cell("DFW").client.plane
     owner = copy.metadata.controller
     assert owner is not None
     hub_deployment = await federation.hub.get(WORKLOAD_DEPLOYMENT, "web-main-dfw", namespace)

@@ -1,28 +1,38 @@
-"""The CustomResourceDefinition of a kind, from its Structs. Entry points: `definition`, `by_role`, `main`."""
+"""The CustomResourceDefinition of a kind, from its Structs. Entry points: `definition`, `by_role`, `files`."""
 
-import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import yaml
 from msgspec import Struct, inspect
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeploymentSpec, WorkloadDeploymentStatus
-from datum_compute.api.external import (
-    CLUSTER,
-    LOCATION_BINDING,
-    NETWORK,
-    PROPAGATION_POLICY,
-    ClusterStatus,
-    LocationBindingSpec,
-    LocationBindingStatus,
-    PropagationPolicySpec,
-)
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, ClusterStatus, PropagationPolicySpec
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
 from datum_compute.api.labels import PARENT_CONTEXTS
+from datum_compute.api.networking import (
+    INITIAL_BINDING_STATUS,
+    INITIAL_SUBNET_STATUS,
+    LOCATION,
+    LOCATION_BINDING,
+    NETWORK,
+    NETWORK_BINDING,
+    NETWORK_CONTEXT,
+    SUBNET,
+    SUBNET_CLAIM,
+    LocationBindingSpec,
+    LocationSpec,
+    NetworkBindingSpec,
+    NetworkBindingStatus,
+    NetworkContextSpec,
+    NetworkSpec,
+    SubnetClaimSpec,
+    SubnetClaimStatus,
+    SubnetSpec,
+    SubnetStatus,
+)
+from datum_compute.api.networking import ConditionsStatus as NetworkingStatus
 from datum_compute.api.quota import (
     ALLOWANCE_BUCKET,
     INITIAL_CLAIM_STATUS,
@@ -38,9 +48,12 @@ from datum_compute.api.quota import (
     ResourceRegistrationSpec,
 )
 from datum_compute.api.services import (
+    INITIAL_CONTROL_PLANE_STATUS,
     INITIAL_PROJECT_STATUS,
     PROJECT,
+    PROJECT_CONTROL_PLANE,
     SERVICE_ENTITLEMENT,
+    ProjectControlPlaneStatus,
     ProjectStatus,
     ServiceEntitlementSpec,
     ServiceEntitlementStatus,
@@ -55,14 +68,17 @@ AnyKind = Kind[Any]
 OURS = (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE)
 
 ROLES: dict[str, tuple[AnyKind, ...]] = {
-    "root": (PROJECT, RESOURCE_REGISTRATION),
+    "root": (PROJECT, PROJECT_CONTROL_PLANE, RESOURCE_REGISTRATION),
     "project": (
         *OURS,
-        *(LOCATION_BINDING, NETWORK, SERVICE_ENTITLEMENT),
+        *(LOCATION, LOCATION_BINDING, NETWORK, SERVICE_ENTITLEMENT),
         *(RESOURCE_CLAIM, RESOURCE_GRANT, RESOURCE_REGISTRATION, ALLOWANCE_BUCKET),
     ),
     "hub": (WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY, CLUSTER),
-    "cell": (WORKLOAD_DEPLOYMENT, INSTANCE),
+    "cell": (
+        *(WORKLOAD_DEPLOYMENT, INSTANCE),
+        *(LOCATION, NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET),
+    ),
 }
 
 
@@ -153,9 +169,15 @@ _PARTS: dict[AnyKind, dict[str, type[Struct] | None]] = {
     INSTANCE: {"spec": InstanceSpec, "status": InstanceStatus},
     PROPAGATION_POLICY: {"spec": PropagationPolicySpec, "status": None},
     CLUSTER: {"spec": None, "status": ClusterStatus},
-    LOCATION_BINDING: {"spec": LocationBindingSpec, "status": LocationBindingStatus},
-    NETWORK: {"spec": None, "status": None},
+    LOCATION: {"spec": LocationSpec, "status": NetworkingStatus},
+    LOCATION_BINDING: {"spec": LocationBindingSpec, "status": NetworkingStatus},
+    NETWORK: {"spec": NetworkSpec, "status": NetworkingStatus},
+    NETWORK_BINDING: {"spec": NetworkBindingSpec, "status": NetworkBindingStatus},
+    NETWORK_CONTEXT: {"spec": NetworkContextSpec, "status": NetworkingStatus},
+    SUBNET_CLAIM: {"spec": SubnetClaimSpec, "status": SubnetClaimStatus},
+    SUBNET: {"spec": SubnetSpec, "status": SubnetStatus},
     PROJECT: {"spec": None, "status": ProjectStatus},
+    PROJECT_CONTROL_PLANE: {"spec": None, "status": ProjectControlPlaneStatus},
     SERVICE_ENTITLEMENT: {"spec": ServiceEntitlementSpec, "status": ServiceEntitlementStatus},
     RESOURCE_REGISTRATION: {"spec": ResourceRegistrationSpec, "status": ConditionsStatus},
     RESOURCE_GRANT: {"spec": ResourceGrantSpec, "status": ConditionsStatus},
@@ -168,6 +190,10 @@ _INITIAL_STATUS: dict[AnyKind, Json] = {
     INSTANCE: INITIAL_STATUS,
     RESOURCE_CLAIM: INITIAL_CLAIM_STATUS,
     PROJECT: INITIAL_PROJECT_STATUS,
+    PROJECT_CONTROL_PLANE: INITIAL_CONTROL_PLANE_STATUS,
+    NETWORK_BINDING: INITIAL_BINDING_STATUS,
+    SUBNET_CLAIM: INITIAL_SUBNET_STATUS,
+    SUBNET: INITIAL_SUBNET_STATUS,
 }
 
 
@@ -251,39 +277,11 @@ def _opened(schema: Json) -> Json:
     return schema | nested | (_OPEN if "properties" in schema else {})
 
 
-def _files() -> dict[str, str]:
+def files() -> dict[str, str]:
+    """The definitions of our own kinds, by file name."""
     return {
-        f"{kind.group}_{kind.plural}.yaml": "# Generated from datum_compute.api by `make generate`; do not edit.\n"
-        + yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
+        f"{kind.group}_{kind.plural}.yaml": yaml.safe_dump(
+            definition(kind), sort_keys=False, width=120, allow_unicode=True
+        )
         for kind in OURS
     }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="datum_compute.api.crd", description="Writes the definitions of the compute kinds.")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is not up to date")
-    options = parser.parse_args(arguments)
-    return _check(options.directory) if options.check else _write(options.directory)
-
-
-def _write(directory: Path) -> int:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in _files().items():
-        (directory / name).write_text(text, encoding="utf-8")
-    return 0
-
-
-def _check(directory: Path) -> int:
-    old = [str(directory / name) for name, text in _files().items() if not _holds(directory / name, text)]
-    if old:
-        print(f"not what the kinds in datum_compute.api say: {', '.join(old)}; run make generate", file=sys.stderr)
-    return 1 if old else 0
-
-
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
-if __name__ == "__main__":
-    sys.exit(main())

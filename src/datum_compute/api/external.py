@@ -1,10 +1,11 @@
-"""Kinds of others that a workload meets on its way, typed only as far as they are used here.
-
-Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `LOCATION_BINDING`, `NETWORK`.
-"""
+"""Karmada's kinds, typed only as far as they are used here. Entry points: `PROPAGATION_POLICY`, `CLUSTER`."""
 
 from msgspec import Struct
 
+# Where they were before they had a module of their own.
+from datum_compute.api.networking import LOCATION_BINDING as LOCATION_BINDING
+from datum_compute.api.networking import NETWORK as NETWORK
+from datum_compute.api.networking import LocationBinding as LocationBinding
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, KubeObject, optional_part, part
 from datum_compute.kube.selectors import Requirement
@@ -53,37 +54,7 @@ class Cluster(KubeObject, frozen=True):
     status = optional_part("status_json", ClusterStatus)
 
 
-class LocationName(Struct, frozen=True, rename="camel"):
-    name: str = ""
-
-
-class LocationBindingSpec(Struct, frozen=True, rename="camel"):
-    location_ref: LocationName = LocationName()
-    location_class_name: str = ""
-    display_name: str = ""
-    topology: dict[str, str] = {}
-
-
-class LocationBindingStatus(Struct, frozen=True, rename="camel"):
-    conditions: tuple[Condition, ...] = ()
-
-
-class LocationBinding(KubeObject, frozen=True):
-    """A location that is offered to the project."""
-
-    spec = part("spec_json", LocationBindingSpec)
-    status = optional_part("status_json", LocationBindingStatus)
-
-
-class Network(KubeObject, frozen=True):
-    """A network that instances attach to; only its existence matters here."""
-
-
 PROPAGATION_POLICY = Kind(
     "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", PropagationPolicy
 )
 CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster, namespaced=False)
-LOCATION_BINDING = Kind(
-    "networking.datumapis.com", "v1alpha", "LocationBinding", "locationbindings", LocationBinding, namespaced=False
-)
-NETWORK = Kind("networking.datumapis.com", "v1alpha", "Network", "networks", Network)

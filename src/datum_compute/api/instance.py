@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from datum_compute.api import GROUP, VERSION, reasons
+from datum_compute.api.initial import initial
 from datum_compute.api.template import InstanceSpec
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
@@ -53,22 +54,12 @@ class Instance(KubeObject, frozen=True):
 INSTANCE = Kind(GROUP, VERSION, "Instance", "instances", Instance)
 
 
-def _unknown(type_: str, reason: str, message: str) -> Json:
-    return {
-        "type": type_,
-        "status": "Unknown",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": "1970-01-01T00:00:00Z",
-    }
-
-
 INITIAL_STATUS: Json = {
     "conditions": [
-        _unknown(PROGRAMMED, reasons.PENDING, "Waiting for controller"),
-        _unknown(AVAILABLE, reasons.PENDING, "Waiting for controller"),
-        _unknown(READY, reasons.PENDING, "Waiting for controller"),
-        _unknown(QUOTA_GRANTED, reasons.PENDING_EVALUATION, "Waiting for quota evaluation"),
+        initial(PROGRAMMED, "Unknown", reasons.PENDING, "Waiting for controller"),
+        initial(AVAILABLE, "Unknown", reasons.PENDING, "Waiting for controller"),
+        initial(READY, "Unknown", reasons.PENDING, "Waiting for controller"),
+        initial(QUOTA_GRANTED, "Unknown", reasons.PENDING_EVALUATION, "Waiting for quota evaluation"),
     ]
 }
 """The schema's default, so that a reader sees a status before any controller ran."""

@@ -6,6 +6,8 @@ Labels help to find objects; they never decide whose object it is.
 from msgspec import Struct
 
 from datum_compute.api import GROUP
+from datum_compute.api.quota import CONSUMER_KIND, CONSUMER_NAME
+from datum_compute.api.services import SERVICE_LABEL
 
 WORKLOAD_UID = f"{GROUP}/workload-uid"
 DEPLOYMENT_UID = f"{GROUP}/workload-deployment-uid"
@@ -36,12 +38,16 @@ FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
 RESTARTED_AT = f"{GROUP}/restartedAt"
 SSH_KEYS = f"{GROUP}/ssh-keys"
+CURRENT_REVISION = f"{GROUP}/current-revision"
+NETWORK_ADDRESSES = f"{GROUP}/network-addresses"
 PARENT_CONTEXTS = "discovery.miloapis.com/parent-contexts"
 
 WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
 FEDERATOR_FINALIZER = f"{GROUP}/federator"
 INSTANCE_FINALIZER = f"{GROUP}/instance-controller"
 CLAIM_FINALIZER = f"quota.{GROUP}/claim-cleanup"
+SIMULATED_FINALIZER = f"{GROUP}/simulated-provider"
+UNIKRAFT_FINALIZER = "unikraft.datumapis.com/finalizer"
 
 
 class Mark(Struct, frozen=True):
@@ -72,6 +78,9 @@ LABELS = (
     Mark(UPSTREAM_NAMESPACE, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
     Mark(SOURCE_CLUSTER, "ResourceClaim, hub Instance", _CELL_INSTANCE, "name of the cell"),
     Mark(INSTANCE_NAMESPACE, "ResourceClaim", _CELL_INSTANCE, "namespace of the Instance in the cell"),
+    Mark(SERVICE_LABEL, "LocationBinding", "service catalog, or its built-in", GROUP),
+    Mark(CONSUMER_KIND, "AllowanceBucket", "Milo's quota, or its built-in", "Project"),
+    Mark(CONSUMER_NAME, "AllowanceBucket", "Milo's quota, or its built-in", "name of the project"),
 )
 
 ANNOTATIONS = (
@@ -79,6 +88,8 @@ ANNOTATIONS = (
     Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the project generation that this spec is of"),
     Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value rolls"),
     Mark(SSH_KEYS, "instance template of a virtual machine", "the user", "lines of user:public key"),
+    Mark(CURRENT_REVISION, "ConfigMap with a workload's revisions", "compute, the command", "the revision that runs"),
+    Mark(NETWORK_ADDRESSES, "cell Instance", "network built-in", "its addresses, a JSON list, one an interface"),
     Mark(PARENT_CONTEXTS, "CustomResourceDefinition", "make generate", "Project"),
 )
 
@@ -90,4 +101,6 @@ FINALIZERS = (
     ),
     Mark(INSTANCE_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the hub copy is gone, or the hub is out of reach"),
     Mark(CLAIM_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the claim is gone, or can never be located"),
+    Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "what it pretends to run has stopped"),
+    Mark(UNIKRAFT_FINALIZER, "cell Instance", "Unikraft provider", "the runtime is torn down"),
 )

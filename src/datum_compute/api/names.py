@@ -3,6 +3,8 @@
 import re
 from hashlib import sha256
 
+from datum_compute.api import GROUP
+
 _LONGEST = 57  # leaves `-<ordinal>` and `-net-<index>` room in the 63 characters of a label value
 _VALID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ORDINAL = re.compile(r".*-(0|[1-9][0-9]*)")
@@ -46,6 +48,16 @@ def claim_name(instance: str) -> str:
 def binding_name(deployment: str, index: int) -> str:
     """The NetworkBinding of a deployment's interface."""
     return f"{deployment}-net-{index}"
+
+
+def subnet_claim_name(network_context: str) -> str:
+    """The claim that all instances of a network context share."""
+    return f"{network_context}-0"
+
+
+def history_name(workload: str) -> str:
+    """The ConfigMap with a workload's revisions."""
+    return f"{GROUP}-revision-history.{workload}"
 
 
 def _lower(city: str) -> str:

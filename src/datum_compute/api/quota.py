@@ -9,7 +9,8 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from datum_compute.api import GROUP
+from datum_compute.api import GROUP, reasons
+from datum_compute.api.initial import initial
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
 
@@ -72,17 +73,9 @@ class ResourceClaim(KubeObject, frozen=True):
 
 
 INITIAL_CLAIM_STATUS: Json = {
-    "conditions": [
-        {
-            "type": GRANTED,
-            "status": "False",
-            "reason": "PendingEvaluation",
-            "message": "Waiting for quota evaluation",
-            "lastTransitionTime": "1970-01-01T00:00:00Z",
-        }
-    ]
+    "conditions": [initial(GRANTED, "False", reasons.PENDING_EVALUATION, "Waiting for quota evaluation")]
 }
-"""The schema's default; dated 1970, so its time is no evidence of age."""
+"""The schema's default."""
 
 
 class GrantBucket(Struct, frozen=True, rename="camel"):

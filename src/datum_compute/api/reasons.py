@@ -1,7 +1,10 @@
-"""Why an object is in the state it is in, and which of several reasons is told. Entry points: `REASONS`, the ranks.
+"""Why an object is in the state it is in, and who can change that. Entry points: `REASONS`, the ranks, `explain`.
 
 A blocker replaces another only with a strictly higher rank. Rank 0 never replaces the general sentence.
 """
+
+from datetime import timedelta
+from enum import Enum
 
 from msgspec import Struct
 
@@ -53,71 +56,172 @@ NO_AVAILABLE_PLACEMENTS = "NoAvailablePlacements"
 NETWORK_NOT_FOUND = "NetworkNotFound"
 
 
+class Acts(Enum):
+    """Who can bring an object on from where it is."""
+
+    NOBODY = "nobody"  # all is well
+    YOU = "you"
+    PLATFORM = "platform"  # whoever runs the platform; no change of the workload helps
+    WAIT = "wait"  # it comes by itself
+    POINTER = "pointer"  # a condition below says it
+    # No row says these:
+    STALLED = "stalled"  # a wait that has outlasted its time
+    UNKNOWN = "unknown"  # the reason is not in the table
+
+
 class Reason(Struct, frozen=True):
     name: str
     sentence: str
     instance: int = 0  # rank on Ready of an Instance
     deployment: int = 0  # rank on Available of a WorkloadDeployment
     workload: int = 0  # rank on Available of a Workload
+    acts: Acts = Acts.NOBODY
+    todo: str = ""  # what you can do
+    normal: timedelta | None = None  # how long the wait may take when all is well
+    also_points: bool = False  # a wait for which a condition below may say more
 
+    @property
+    def is_pointer(self) -> bool:
+        return self.acts is Acts.POINTER or self.also_points
+
+
+def _minutes(minutes: int) -> timedelta:
+    return timedelta(minutes=minutes)
+
+
+_YOU, _PLATFORM, _WAIT, _POINTER = Acts.YOU, Acts.PLATFORM, Acts.WAIT, Acts.POINTER
 
 REASONS = (
-    Reason(PENDING, "No controller has reported yet."),
-    Reason(PENDING_PROGRAMMING, "The site has not started to set the instance up."),
-    Reason(PROGRAMMING_IN_PROGRESS, "The site is setting the instance up."),
+    Reason(PENDING, "No controller has reported yet.", acts=_WAIT, normal=_minutes(10)),
+    Reason(
+        PENDING_PROGRAMMING, "The site has not started to set the instance up.", acts=_WAIT, normal=_minutes(10)
+    ),
+    Reason(PROGRAMMING_IN_PROGRESS, "The site is setting the instance up.", acts=_WAIT, normal=_minutes(30)),
     Reason(PROGRAMMED, "The site has set the instance up."),
-    Reason(PENDING_QUOTA, "Quota was denied, so the instance may not run.", 3, 3, 3),
+    Reason(
+        PENDING_QUOTA, "Quota was denied, so the instance may not run.", 3, 3, 3,
+        acts=_WAIT, normal=_minutes(10), also_points=True,
+    ),
     Reason(AVAILABLE, "The instance is serving."),
-    Reason(STARTING, "The instance is starting."),
-    Reason(STOPPING, "The instance is stopping."),
-    Reason(STOPPED, "The instance has stopped."),
-    Reason(FAILED, "The instance ended with an error."),
-    Reason(PROVISIONING, "The runtime of the instance is being set up.", 1),
-    Reason(IMAGE_UNAVAILABLE, "The image cannot be pulled.", 5, 5, 5),
-    Reason(INSTANCE_CRASHING, "The process of the instance keeps exiting.", 5, 5, 5),
-    Reason(CONFIGURATION_ERROR, "The runtime refused the configuration of the instance.", 5, 5, 5),
-    Reason(SCHEDULING_GATES_PRESENT, "The instance waits until all its scheduling gates are removed."),
-    Reason(NETWORK_FAILED_TO_CREATE, "The network of the instance could not be created.", 7, 7, 7),
-    Reason(PENDING_EVALUATION, "The quota claim waits to be evaluated."),
+    Reason(STARTING, "The instance is starting.", acts=_WAIT, normal=_minutes(10)),
+    Reason(STOPPING, "The instance is stopping.", acts=_WAIT, normal=_minutes(10)),
+    Reason(
+        STOPPED, "The instance has stopped.",
+        acts=_YOU, todo="Restart the workload, or deploy an image whose process keeps running.",
+    ),
+    Reason(
+        FAILED, "The instance ended with an error.",
+        acts=_YOU, todo="Find out why the process ended, and deploy an image or configuration that keeps running.",
+    ),
+    Reason(PROVISIONING, "The runtime of the instance is being set up.", 1, acts=_WAIT, normal=_minutes(30)),
+    Reason(
+        IMAGE_UNAVAILABLE, "The image cannot be pulled.", 5, 5, 5,
+        acts=_YOU, todo="Check the image's name and tag, and that its registry lets the site pull it.",
+    ),
+    Reason(
+        INSTANCE_CRASHING, "The process of the instance keeps exiting.", 5, 5, 5,
+        acts=_YOU, todo="Find out why the process exits, and deploy an image or configuration that keeps running.",
+    ),
+    Reason(
+        CONFIGURATION_ERROR, "The runtime refused the configuration of the instance.", 5, 5, 5,
+        acts=_YOU, todo="Check the environment, volumes and references of the containers.",
+    ),
+    Reason(
+        SCHEDULING_GATES_PRESENT, "The instance waits until all its scheduling gates are removed.",
+        acts=_WAIT, normal=_minutes(10), also_points=True,
+    ),
+    Reason(
+        NETWORK_FAILED_TO_CREATE, "The network of the instance could not be created.", 7, 7, 7, acts=_PLATFORM
+    ),
+    Reason(PENDING_EVALUATION, "The quota claim waits to be evaluated.", acts=_WAIT, normal=_minutes(5)),
     Reason(QUOTA_AVAILABLE, "Quota was granted."),
-    Reason(QUOTA_EXCEEDED, "The project has no quota left for the instance."),
-    Reason(VALIDATION_FAILED, "The quota claim was refused as invalid."),
-    Reason(QUOTA_NO_BUDGET, "The quota claim waits, because the project has no allowance for it."),
+    Reason(
+        QUOTA_EXCEEDED, "The project has no quota left for the instance.",
+        acts=_YOU, todo="Run fewer or smaller instances, or ask for more quota.",
+    ),
+    Reason(
+        VALIDATION_FAILED, "The quota claim was refused as invalid.",
+        acts=_YOU, todo="Check the instance type and the resources that the workload asks for.",
+    ),
+    Reason(
+        QUOTA_NO_BUDGET, "The quota claim waits, because the project has no allowance for it.", acts=_PLATFORM
+    ),
     Reason(QUOTA_DISABLED, "Quota is not enforced here."),
-    Reason(QUOTA_BACKEND_UNAVAILABLE, "The quota system cannot be reached."),
-    Reason(QUOTA_PROJECT_NOT_FOUND, "The quota system does not know the project."),
-    Reason(QUOTA_NAMESPACE_NOT_FOUND, "The namespace of the quota claim does not exist in the project."),
-    Reason(QUOTA_MISCONFIGURED, "The quota system refused to take the claim."),
-    Reason(QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot tell which project the instance belongs to."),
-    Reason(QUOTA_CLAIM_ORPHANED, "The quota claim of a deleted instance could not be located."),
+    Reason(QUOTA_BACKEND_UNAVAILABLE, "The quota system cannot be reached.", acts=_PLATFORM),
+    Reason(QUOTA_PROJECT_NOT_FOUND, "The quota system does not know the project.", acts=_PLATFORM),
+    Reason(
+        QUOTA_NAMESPACE_NOT_FOUND, "The namespace of the quota claim does not exist in the project.", acts=_PLATFORM
+    ),
+    Reason(QUOTA_MISCONFIGURED, "The quota system refused to take the claim.", acts=_PLATFORM),
+    Reason(
+        QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot tell which project the instance belongs to.", acts=_PLATFORM
+    ),
+    Reason(QUOTA_CLAIM_ORPHANED, "The quota claim of a deleted instance could not be located.", acts=_PLATFORM),
     Reason(REPLICAS_AVAILABLE, "No instance is blocked by quota."),
     Reason(STABLE_INSTANCE_FOUND, "At least one instance is ready."),
-    Reason(NO_MATCHING_LOCATION, "No location serves the city.", deployment=2, workload=2),
-    Reason(NETWORK_PROVISIONING, "The network is being set up.", deployment=2, workload=2),
-    Reason(QUOTA_NOT_GRANTED, "Instances wait for quota.", deployment=3, workload=3),
-    Reason(INSTANCES_PROVISIONING, "Instances are being set up.", deployment=1, workload=1),
+    Reason(NO_MATCHING_LOCATION, "No location serves the city.", deployment=2, workload=2, acts=_PLATFORM),
+    Reason(
+        NETWORK_PROVISIONING, "The network is being set up.",
+        deployment=2, workload=2, acts=_WAIT, normal=_minutes(15),
+    ),
+    Reason(QUOTA_NOT_GRANTED, "Instances wait for quota.", deployment=3, workload=3, acts=_POINTER),
+    Reason(
+        INSTANCES_PROVISIONING, "Instances are being set up.",
+        deployment=1, workload=1, acts=_WAIT, normal=_minutes(45), also_points=True,
+    ),
     Reason(AVAILABLE_DEPLOYMENT_FOUND, "At least one deployment is available."),
-    Reason(NO_AVAILABLE_DEPLOYMENTS, "No deployment of the placement is available."),
+    Reason(NO_AVAILABLE_DEPLOYMENTS, "No deployment of the placement is available.", acts=_POINTER),
     Reason(AVAILABLE_PLACEMENT_FOUND, "At least one placement is available."),
-    Reason(NO_AVAILABLE_PLACEMENTS, "No placement of the workload is available."),
-    Reason(NETWORK_NOT_FOUND, "A network that the workload names does not exist.", deployment=6, workload=6),
+    Reason(NO_AVAILABLE_PLACEMENTS, "No placement of the workload is available.", acts=_POINTER),
+    Reason(
+        NETWORK_NOT_FOUND, "A network that the workload names does not exist.",
+        deployment=6, workload=6, acts=_YOU, todo="Create the network, or name one that exists.",
+    ),
     # Never written here, but read: the older names of two reasons, and those of sites that are ahead of us.
-    Reason("ProvisioningNetwork", "The network is being set up.", deployment=2, workload=2),
-    Reason("ProvisioningInstances", "Instances are being set up.", deployment=1, workload=1),
-    Reason("SourceNotFound", "A ConfigMap or Secret that the workload names does not exist.", 5, 5, 5),
-    Reason("SourceTooLarge", "A ConfigMap or Secret that the workload names is too large.", 5, 5, 5),
-    Reason("SourceUnauthorized", "The workload may not read a ConfigMap or Secret that it names.", 5, 5, 5),
-    Reason("ReferencedDataNotReady", "Referenced data has not reached the site.", deployment=4, workload=4),
-    Reason("AwaitingPropagation", "Referenced data is on its way to the site.", 4, 4, 4),
-    Reason("Resolving", "Referenced data is being looked up.", 4, 4, 4),
-    Reason("RuntimeClassNotServed", "No site serves the runtime class.", workload=7),
-    Reason("LocationMismatch", "The site serves another location.", deployment=8),
-    Reason("CityCodeMismatch", "The site serves another city.", deployment=8),
-    Reason("AmbiguousServingLocation", "The site cannot tell which location it serves.", deployment=8),
-)
+    Reason(
+        "ProvisioningNetwork", "The network is being set up.",
+        deployment=2, workload=2, acts=_WAIT, normal=_minutes(15),
+    ),
+    Reason(
+        "ProvisioningInstances", "Instances are being set up.",
+        deployment=1, workload=1, acts=_WAIT, normal=_minutes(45), also_points=True,
+    ),
+    Reason("Unknown", "The site cannot tell the state of the instance.", acts=_WAIT, normal=_minutes(10)),
+    Reason("Suspended", "The project is suspended.", acts=_PLATFORM),
+    Reason(
+        "SourceNotFound", "A ConfigMap or Secret that the workload names does not exist.", 5, 5, 5,
+        acts=_YOU, todo="Create the ConfigMap or Secret, or take the reference out of the workload.",
+    ),
+    Reason(
+        "SourceTooLarge", "A ConfigMap or Secret that the workload names is too large.", 5, 5, 5,
+        acts=_YOU, todo="Make the ConfigMap or Secret smaller, or split it.",
+    ),
+    Reason(
+        "SourceUnauthorized", "The workload may not read a ConfigMap or Secret that it names.", 5, 5, 5,
+        acts=_PLATFORM,
+    ),
+    Reason(
+        "ReferencedDataNotReady", "Referenced data has not reached the site.",
+        deployment=4, workload=4, acts=_POINTER,
+    ),
+    Reason(
+        "AwaitingPropagation", "Referenced data is on its way to the site.", 4, 4, 4,
+        acts=_WAIT, normal=_minutes(10),
+    ),
+    Reason("Resolving", "Referenced data is being looked up.", 4, 4, 4, acts=_WAIT, normal=_minutes(5)),
+    Reason(
+        "RuntimeClassNotServed", "No site serves the runtime class.",
+        workload=7, acts=_YOU, todo="Choose a runtime class that a site of the city serves.",
+    ),
+    Reason("LocationMismatch", "The site serves another location.", deployment=8, acts=_PLATFORM),
+    Reason("CityCodeMismatch", "The site serves another city.", deployment=8, acts=_PLATFORM),
+    Reason(
+        "AmbiguousServingLocation", "The site cannot tell which location it serves.", deployment=8, acts=_PLATFORM
+    ),
+)  # fmt: skip
 
 _BY_NAME = {reason.name: reason for reason in REASONS}
-_UNKNOWN = Reason("", "")
+_UNKNOWN = Reason("", "", acts=Acts.UNKNOWN)
 
 
 def instance_rank(reason: str) -> int:
@@ -130,3 +234,41 @@ def deployment_rank(reason: str) -> int:
 
 def workload_rank(reason: str) -> int:
     return _BY_NAME.get(reason, _UNKNOWN).workload
+
+
+class Explanation(Struct, frozen=True):
+    """What a reason means for whoever looks at it."""
+
+    acts: Acts
+    sentence: str  # what it means; empty for a reason that is not known here, which is shown as it was sent
+    line: str  # what follows from it; empty where nothing does
+    is_pointer: bool  # whether a deeper condition should be shown instead
+
+
+def explain(reason: str, age: timedelta | None = None) -> Explanation:
+    """`age` is how long it has been so; None when nobody can tell (a condition dated 1970 has no age).
+
+    A wait that has outlasted its time is nobody's fault: nothing was reported either way.
+    """
+    found = _BY_NAME.get(reason, _UNKNOWN)
+    acts, line = found.acts, _LINES.get(found.acts, found.todo)
+    if found.normal is not None:
+        line = f"normal; expected within {span(found.normal)}"
+        if age is not None and age >= found.normal:
+            acts = Acts.STALLED
+            line = (
+                f"has taken longer than expected ({span(age)}, normally under {span(found.normal)}); "
+                "no cause was reported"
+            )
+    return Explanation(acts, found.sentence, line, found.is_pointer)
+
+
+_LINES = {Acts.PLATFORM: "this is Datum's to fix; no change to the workload helps"}
+
+
+def span(time: timedelta) -> str:
+    """In minutes, as long as those can be grasped."""
+    minutes = int(time.total_seconds()) // 60
+    if minutes < 120:
+        return f"{minutes}m"
+    return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // (24 * 60)}d"

@@ -6,10 +6,12 @@ from typing import Annotated
 from msgspec import Struct
 
 from datum_compute.api import GROUP
+from datum_compute.api.initial import initial
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
 
 RESOURCE_MANAGER_GROUP = "resourcemanager.miloapis.com"
+INFRASTRUCTURE_GROUP = "infrastructure.miloapis.com"
 SERVICES_GROUP = "services.miloapis.com"
 
 SERVICE_NAME = GROUP  # the canonical name
@@ -17,6 +19,7 @@ SERVICE_OBJECT = "compute"  # of the Service and, by custom, of its entitlement
 SERVICE_LABEL = f"{SERVICES_GROUP}/service-name"
 
 READY = "Ready"
+CONTROL_PLANE_READY = "ControlPlaneReady"
 
 _Conditions = Annotated[tuple[Condition, ...], schema(list_type="map", list_map_keys=["type"])]
 
@@ -32,15 +35,22 @@ class Project(KubeObject, frozen=True):
 
 
 INITIAL_PROJECT_STATUS: Json = {
-    "conditions": [
-        {
-            "type": READY,
-            "status": "Unknown",
-            "reason": "Unknown",
-            "message": "Waiting for control plane to be created",
-            "lastTransitionTime": "1970-01-01T00:00:00Z",
-        }
-    ]
+    "conditions": [initial(READY, "Unknown", "Unknown", "Waiting for control plane to be created")]
+}
+
+
+class ProjectControlPlaneStatus(Struct, frozen=True, rename="camel"):
+    conditions: _Conditions = ()
+
+
+class ProjectControlPlane(KubeObject, frozen=True):
+    """The plane of the project of the same name, as the infrastructure sees it."""
+
+    status = optional_part("status_json", ProjectControlPlaneStatus)
+
+
+INITIAL_CONTROL_PLANE_STATUS: Json = {
+    "conditions": [initial(CONTROL_PLANE_READY, "False", "Creating", "Waiting for control plane to be created")]
 }
 
 
@@ -70,6 +80,14 @@ class ServiceEntitlement(KubeObject, frozen=True):
 
 
 PROJECT = Kind(RESOURCE_MANAGER_GROUP, "v1alpha1", "Project", "projects", Project, namespaced=False)
+PROJECT_CONTROL_PLANE = Kind(
+    INFRASTRUCTURE_GROUP,
+    "v1alpha1",
+    "ProjectControlPlane",
+    "projectcontrolplanes",
+    ProjectControlPlane,
+    namespaced=False,
+)
 SERVICE_ENTITLEMENT = Kind(
     SERVICES_GROUP, "v1alpha1", "ServiceEntitlement", "serviceentitlements", ServiceEntitlement, namespaced=False
 )

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Raw, Struct, field
 
-from datum_compute.kube.meta import schema
+from datum_compute.kube.meta import part, schema
 
 Quantity = Annotated[
     int | str,
@@ -230,16 +230,21 @@ class Volume(Struct, frozen=True, rename="camel"):
     secret: Annotated[SecretVolume | None, schema("Files from a Secret.")] = None
 
 
-class InstanceSpec(Struct, frozen=True, rename="camel"):
+class InstanceSpec(Struct, frozen=True, rename="camel", dict=True):
     """What the instance is."""
 
-    runtime: Annotated[InstanceRuntime, schema("What runs, and how large it is.")]
+    # Most of an instance, and rarely looked at: decoded only then, because caches hold many instances.
+    runtime_json: Annotated[Raw, as_received("What runs, and how large it is.", InstanceRuntime)] = field(
+        name="runtime"
+    )
     network_interfaces: Annotated[
         tuple[NetworkInterface, ...], schema("Networks that the instance is attached to.", minItems=1)
     ]
     volumes: Annotated[tuple[Volume, ...], schema("Volumes that containers or the machine attach.", **_BY_NAME)] = ()
     location: Annotated[LocationReference | None, schema("Where the instance runs; set by controllers.")] = None
     controller: Annotated[InstanceController | None, schema("Owned by controllers.")] = None
+
+    runtime = part("runtime_json", InstanceRuntime)
 
 
 class InstanceTemplate(Struct, frozen=True, rename="camel"):

@@ -16,7 +16,6 @@ from datum_compute.api.services import (
 )
 from datum_compute.cli.durations import age
 from datum_compute.cli.failures import Exit, Failure, NotYet
-from datum_compute.cli.place import Mode
 from datum_compute.cli.run import Run
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Forbidden, NotFound
@@ -76,7 +75,7 @@ def active_entitlement(run: Run) -> None:
             return
         if not isinstance(failure.__cause__, NotFound):
             raise
-        if run.place.mode is Mode.PLUGIN:
+        if run.place.has_catalog:
             raise _unavailable() from None
         return  # a plane of one's own without a service catalog
     if access(entitlement) is Access.PROCESSING:
@@ -114,7 +113,7 @@ def _unavailable() -> Failure:
 
 
 def _read(run: Run) -> ServiceEntitlement | None:
-    return matching(run.project.list(SERVICE_ENTITLEMENT).items)
+    return matching(run.project.list(SERVICE_ENTITLEMENT, action="checking access to compute").items)
 
 
 def _wait(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlement | None:

@@ -37,7 +37,7 @@ class Duration(click.ParamType[float]):
 
 
 class Name(click.ParamType[str]):
-    """The name of an object; `noun` is what it names."""
+    """The name of an object, checked because it becomes part of an address; `noun` is what it names."""
 
     name = "name"
 
@@ -188,12 +188,10 @@ def command(
             run = Run.of(ctx.find_root().obj, ctx.meta.get(FLAGS, {}), outputs)
             if check is not None:
                 check(**values)
-            try:
+            with run:
                 for need in needs:
                     need(run)
                 return int(body(run, **values) or Exit.OK)
-            finally:
-                run.close()
 
         params = [*reversed(getattr(body, "__click_params__", [])), *global_options()]
         return Leaf(name, callback=invoke, params=params, help=body.__doc__)

@@ -89,16 +89,17 @@ class _Following:
         ]
         with self.run.watching(calls) as changes:
             seen: Picture | None = None
-            read_at = 0.0
-            stale = True
+            read_at: float | None = None  # none: the last one failed, or something changed since
             while True:
                 now = self.run.clock.monotonic()
-                if stale or not changes.trusted or now - read_at >= _READ_SECONDS:
-                    seen, read_at = self._read() or seen, now
+                if read_at is None or not changes.trusted or now - read_at >= _READ_SECONDS:
+                    fresh = self._read()
+                    seen, read_at = fresh or seen, now if fresh else None
                 if seen is not None and self._judged(now, seen):
                     return
                 self._check_patience(now)
-                stale = changes.wait(self._tick(now))
+                if changes.wait(self._tick(now)):
+                    read_at = None
 
     def show_once(self) -> None:
         seen = self._fetched()
@@ -190,6 +191,7 @@ class LineBoard:
 
     def __init__(self, run: Run) -> None:
         self._terminal = run.terminal
+        self._titled = not run.settings.no_headers
         self._widths: list[int] = []
 
     def show(self, rows: Sequence[Row], seen: Picture) -> None:
@@ -212,7 +214,7 @@ class LineBoard:
         cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "") for row in seen.rows)]
         self._widths = [max(len(row[index]) for row in cells) for index in range(len(_TITLES))]
         self._widths[-1] = max(len(phase.value) for phase in Phase)
-        self._terminal.note("", aligned(_TITLES, self._widths, indent=2))
+        self._terminal.note("", *([aligned(_TITLES, self._widths, indent=2)] if self._titled else []))
 
 
 class JsonBoard:

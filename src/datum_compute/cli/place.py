@@ -18,7 +18,7 @@ from datum_compute import __version__
 from datum_compute.cli.credentials import HelperToken
 from datum_compute.cli.failures import Failure, usage
 from datum_compute.cli.flags import is_name
-from datum_compute.cli.project import Project, Reader
+from datum_compute.cli.project import Advice, Project
 from datum_compute.cli.run import Settings
 from datum_compute.cli.surroundings import Surroundings
 from datum_compute.cli.terminal import Terminal
@@ -44,6 +44,11 @@ class Place(Struct, frozen=True):
     mode: Mode
     project: Project
     platform: Project | None
+
+    @property
+    def has_catalog(self) -> bool:
+        """Whether compute is a service there that has to be offered; elsewhere it is simply there."""
+        return self.mode is Mode.PLUGIN
 
     def close(self) -> None:
         for side in filter(None, (self.project, self.platform)):
@@ -76,7 +81,7 @@ def _find(settings: Settings, surroundings: Surroundings) -> _Found:
         return _plugin(settings, surroundings)
     if environ.get("KUBECONFIG"):
         return _standalone(settings, _files("", environ))
-    if local := _local(settings, environ):
+    if local := _local(settings, surroundings):
         return local
     if environ.get("DATUM_CREDENTIALS_HELPER"):
         raise Failure("DATUM_API_HOST is not set; is this plugin running via datumctl?")
@@ -127,7 +132,7 @@ def _ca(environ: Mapping[str, str]) -> str:
         raise Failure(f"DATUM_COMPUTE_CA_FILE {file} cannot be read: {error}") from None
 
 
-def _local(settings: Settings, environ: Mapping[str, str]) -> _Found | None:
+def _local(settings: Settings, surroundings: Surroundings) -> _Found | None:
     """Its default project, unless another one is named; whether that exists is for the server to say."""
     from datum_compute.local import state
 
@@ -135,7 +140,7 @@ def _local(settings: Settings, environ: Mapping[str, str]) -> _Found | None:
     running = state.running(directory)
     if running is None:
         return None
-    named = environ.get("DATUM_PROJECT", "")
+    named = surroundings.environ.get("DATUM_PROJECT", "")
     project = settings.project or (named if named in running.projects else running.project)
     if not is_name(project):
         raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
@@ -143,7 +148,9 @@ def _local(settings: Settings, environ: Mapping[str, str]) -> _Found | None:
     endpoint = config.endpoint(f"project-{running.project}")
     root = _root(endpoint.server)
     endpoint = replace(endpoint, server=f"{root}{_PROJECTS}/{project}/control-plane")
-    return _Found(Mode.LOCAL, project, endpoint, "start it again with 'compute local down' and 'compute local up'")
+    program = surroundings.program
+    sign_in = f"start it again with '{program} local down' and '{program} local up'"
+    return _Found(Mode.LOCAL, project, endpoint, sign_in)
 
 
 def _files(named: str, environ: Mapping[str, str]) -> list[Path]:
@@ -164,8 +171,8 @@ def _place(found: _Found, settings: Settings, surroundings: Surroundings, termin
             pause=clock.sleep,
             trace=trace(settings.verbose, terminal.warn),
         )
-        reader = Reader(found.sign_in, "local up" if _is_ours(found) else "")
-        return Project(found.project, transport, reader, pause=clock.sleep, warn=terminal.warn)
+        advice = Advice(found.sign_in, "local up" if _is_ours(found) else "")
+        return Project(found.project, transport, advice, pause=clock.sleep, warn=terminal.warn)
 
     root = _root(found.endpoint.server)
     platform = reached(replace(found.endpoint, server=root)) if root else None

@@ -1,9 +1,8 @@
 """One project's plane as commands use it: reads and writes whose failures are told in words. Entry point: `Project`."""
 
-import random
 import re
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,15 +16,17 @@ from datum_compute.kube.errors import (
     Invalid,
     NotFound,
     ServerError,
+    Timeout,
     Unauthorized,
-    Unavailable,
     from_status,
 )
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.kube.meta import Json, KubeObject, decode, encode
-from datum_compute.kube.plain import PlainTransport
 from datum_compute.kube.transport import Call
+
+if TYPE_CHECKING:
+    from datum_compute.kube.plain import PlainTransport  # loading it is for those who really call
 
 T = TypeVar("T", bound=KubeObject)
 D = TypeVar("D")
@@ -33,6 +34,7 @@ D = TypeVar("D")
 NAMESPACE = "default"
 _PAGE = 500
 _WRITE_TRIES = 5
+_NOT_KNOWN = "Whether the change was made is not known; look before you try again."
 
 
 class _ListMeta(Struct, frozen=True, rename="camel"):
@@ -80,8 +82,8 @@ class Listing(Struct, Generic[T], frozen=True):
         }
 
 
-class Reader(Struct, frozen=True):
-    """How the two sentences of a server that is not there, or knows nobody, end for this kind of place."""
+class Advice(Struct, frozen=True):
+    """What to do about a server that does not know us, or is not there; it depends on the place."""
 
     sign_in: str  # what to do about a 401
     start: str = ""  # the command that starts the server, when it is ours
@@ -93,15 +95,15 @@ class Project:
     def __init__(
         self,
         name: str,
-        transport: PlainTransport,
-        reader: Reader,
+        transport: "PlainTransport",
+        advice: Advice,
         *,
         pause: Callable[[float], None],
         warn: Callable[[str], None],
     ) -> None:
         self.name = name
         self.transport = transport
-        self._reader = reader
+        self._advice = advice
         self._pause = pause
         self._warn = warn
 
@@ -117,9 +119,12 @@ class Project:
                 return None
             raise
 
-    def list(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE) -> Listing[T]:
-        """All objects, page by page; raises a `Failure` caused by `NotFound` when the kind is not served there."""
-        action = f"listing {nouns(kind)}"
+    def list(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE, *, action: str = "") -> Listing[T]:
+        """All objects, page by page; raises a `Failure` caused by `NotFound` when the kind is not served there.
+
+        `action` is what the user would say is being done, where that is not simply listing.
+        """
+        action = action or f"listing {nouns(kind)}"
         query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         path = kind.path(namespace if kind.namespaced else "")
         found: list[Read[T]] = []
@@ -163,7 +168,7 @@ class Project:
             except Failure as failure:
                 if not isinstance(failure.__cause__, Conflict) or attempt == _WRITE_TRIES - 1:
                     raise
-            self._pause(random.uniform(0.05, 0.15) * (attempt + 1))
+            self._pause(_a_moment(attempt))
             seen = self.get(kind, name)
         raise AssertionError("the last try returns or raises")
 
@@ -189,12 +194,14 @@ class Project:
     def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
         try:
             answer = self.transport.call(call)
-            if answer.code >= 300:
-                raise from_status(answer.code, answer.body, self.name)
-        except ApiError as error:
-            raise self._in_words(error, action, verb, kind, name) from error
+        except ApiError as error:  # there is no answer at all
+            details = [_NOT_KNOWN] if call.method != "GET" and _may_have_happened(error) else []
+            raise Failure(f"{action}: {error.message}", details=details, next_command=self._advice.start) from error
         except KubeconfigError as error:  # a token file that cannot be read
             raise Failure(str(error), Exit.NOT_ALLOWED) from None
+        if answer.code >= 300:
+            refused = from_status(answer.code, answer.body, self.name)
+            raise self._in_words(refused, action, verb, kind, name) from refused
         for warning in answer.warnings:
             self._warn(f"warning: {warning}")
         return answer.body
@@ -223,15 +230,26 @@ class Project:
             case Conflict():
                 return Failure(f"{what} was changed by someone else at the same time; try again", Exit.CONFLICT)
             case Unauthorized():
-                return Failure(f"not signed in or session expired — {self._reader.sign_in}", Exit.NOT_ALLOWED)
+                return Failure(f"not signed in or session expired — {self._advice.sign_in}", Exit.NOT_ALLOWED)
             case Forbidden():
                 text = f"you do not have permission to {verb} {nouns(kind)} in project {self.name}"
                 return Failure(text, Exit.NOT_ALLOWED, details=causes)
             case Invalid():
                 return Failure(f"{what} was rejected:", details=causes or [error.message])
-            case Unavailable():
-                return Failure(f"{action}: {error.message}", next_command=self._reader.start)
         return Failure(f"{action}: {error.message}")
+
+
+def _may_have_happened(error: ApiError) -> bool:
+    from datum_compute.kube.plain import Broken
+
+    return isinstance(error, Timeout | Broken)
+
+
+def _a_moment(attempt: int) -> float:
+    """With jitter, so that two who met do not meet again."""
+    import random
+
+    return random.uniform(0.05, 0.15) * (attempt + 1)
 
 
 def noun(kind: Kind[Any]) -> str:

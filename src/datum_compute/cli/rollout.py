@@ -86,7 +86,7 @@ def phase(seen: Seen, *, stalled: bool) -> Phase:
 
 
 class Row(Struct, frozen=True):
-    """A row that changed; `blocked` is there the first time that this cause blocks it."""
+    """A row to show; `blocked` is there the first time that this cause blocks anything."""
 
     seen: Seen
     phase: Phase
@@ -108,7 +108,7 @@ class Tracker:
     def __init__(self) -> None:
         self._still: dict[Place, _Still] = {}
         self._shown: dict[Place, tuple[Counts, Phase]] = {}
-        self._told: set[tuple[Place, Block]] = set()
+        self._told: set[Block] = set()
         self.complete = False
 
     def tick(self, now: float, picture: Picture, instance_causes: Mapping[str, Block]) -> list[Row]:
@@ -122,7 +122,7 @@ class Tracker:
             phases.append(at)
             changed = self._shown.get(seen.place) != (seen.numbers, at)
             self._shown[seen.place] = (seen.numbers, at)
-            blocked = self._first_time(seen.place, cause) if at is Phase.BLOCKED else None
+            blocked = self._first_time(cause) if at is Phase.BLOCKED else None
             if changed or blocked:
                 rows.append(Row(seen, at, changed, blocked))
         self.complete = not picture.leftover and all(at is Phase.DONE for at in phases)
@@ -142,8 +142,8 @@ class Tracker:
             still = self._still[seen.place] = _Still(seen.numbers, seen.answered, now)
         return now - still.since
 
-    def _first_time(self, place: Place, cause: Block | None) -> Block | None:
-        if cause is None or (place, cause) in self._told:
+    def _first_time(self, cause: Block | None) -> Block | None:
+        if cause is None or cause in self._told:
             return None
-        self._told.add((place, cause))
+        self._told.add(cause)
         return cause

@@ -3,12 +3,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from datum_compute.cli import durations
-from datum_compute.cli.failures import usage
+from datum_compute.cli.failures import Failure, usage
 from datum_compute.cli.flags import one_of
 from datum_compute.cli.surroundings import Surroundings
 from datum_compute.cli.terminal import Style, Terminal
@@ -65,7 +65,7 @@ def _timeout(environ: Mapping[str, str]) -> float:
 
 
 class Run:
-    """One invocation. `output` is the format to use; `project` is there when the verb needs it."""
+    """One invocation, closed by leaving it. `output` is the format to use; `project` is for verbs that need it."""
 
     def __init__(self, surroundings: Surroundings, settings: Settings, output: str) -> None:
         self.surroundings = surroundings
@@ -110,10 +110,15 @@ class Run:
 
         return (self.surroundings.watching or watch)(self.project.transport, calls)
 
-    def close(self) -> None:
-        """Ends the connections that are still open."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Ends the connections that are still open. An object that could not be read is told as what it is."""
         if self._place is not None:
             self._place.close()
+        if isinstance(error, MsgspecError):
+            raise Failure(f"the server sent an object that makes no sense: {error}") from error
 
     def try_next(self, command: str) -> str:
         """A command of ours as the user would type it."""

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from datum_compute.cli.failures import Failure
 from datum_compute.kube.errors import ApiError
+from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.kube.plain import PlainTransport, Stream
 from datum_compute.kube.transport import Call
 
@@ -78,7 +79,7 @@ class Watches:
             try:
                 with self._transport.stream(watched, silence=_SILENCE_SECONDS) as stream:
                     self._read(stream)
-            except (ApiError, Failure):
+            except (ApiError, Failure, KubeconfigError):
                 pass  # the reader polls while a watch is down, and tells what is wrong
             self._ended.wait(_AGAIN_SECONDS)
 

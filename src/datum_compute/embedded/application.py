@@ -16,6 +16,7 @@ from datum_compute import __version__
 from datum_compute.embedded import openapi
 from datum_compute.embedded.discovery import discovered
 from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.pages import number
 from datum_compute.embedded.server import DEFAULT_WATCH_SECONDS, PlaneServer
 from datum_compute.embedded.table import Include, table_event, table_of
 from datum_compute.federation.roles import PROJECT
@@ -161,8 +162,7 @@ class Application:
         self, server: PlaneServer, call: Call, shown: Callable[[bytes], bytes], receive: Receive, send: Send
     ) -> None:
         """Sends events until the watch is over, the client is gone or takes nothing any more, or the server stops."""
-        asked = call.query.get("timeoutSeconds", "")
-        seconds = (int(asked) if asked.isdecimal() else 0) or DEFAULT_WATCH_SECONDS
+        seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
         async with server.watch(call) as lines:
             await send(_head(200, ()))
             copying = asyncio.create_task(_copy(lines, shown, send), name=f"watch {server.plane}{call.path}")

@@ -14,7 +14,7 @@ from datum_compute.embedded.store import Operation, RandomUids, Store, Uids
 from datum_compute.embedded.writer import InlineWriter, Writer
 from datum_compute.kube.admission import Admit
 from datum_compute.kube.client import Client
-from datum_compute.kube.transport import InProcess
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.clock import Clock, SystemClock
 
 _BOOKMARK_SECONDS = 60

@@ -77,6 +77,6 @@ def _moment(store: Store, query: Mapping[str, str], token: _Token | None) -> int
 def number(text: str | None, name: str, default: int) -> int:
     if not text:
         return default
-    if not text.isdecimal():
-        raise BadRequest(f"{name} is {text!r}; it must be a number")
+    if not text.isdecimal() or len(text) > 30:
+        raise BadRequest(f"{name} is {text[:40]!r}; it must be a number")
     return int(text)

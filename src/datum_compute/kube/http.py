@@ -68,13 +68,14 @@ class HttpTransport:
             async with aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
-            response.close()
+            _cut(response)
 
     async def close(self) -> None:
         """Ends all connections; a call after it opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+            await asyncio.sleep(0)  # in which the sockets of watches that were cut are closed
 
     async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json"}
@@ -144,6 +145,14 @@ class HttpTransport:
             raise Unavailable(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
             raise Unavailable(str(error)) from None
+
+
+def _cut(response: aiohttp.ClientResponse) -> None:
+    """Leaves a stream at once: a farewell under TLS would wait for the server's."""
+    transport = response.connection.transport if response.connection else None
+    response.close()
+    if transport is not None:
+        transport.abort()
 
 
 def _warning(header: str) -> str:

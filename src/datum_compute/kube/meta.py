@@ -36,13 +36,20 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode(data: bytes | Raw, type_: type[T]) -> T:
+    """Raises `msgspec.DecodeError`, whatever is wrong with the text."""
     decoder: msgspec.json.Decoder[T] | None = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_)
-    return decoder.decode(data)
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"JSON is malformed: no UTF-8 ({error.reason})") from None
+    except RecursionError:
+        raise msgspec.DecodeError("JSON is nested too deeply") from None
 
 
 encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+_set = msgspec.structs.force_setattr
 
 
 class OwnerReference(Struct, frozen=True, rename="camel"):
@@ -82,12 +89,20 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
 
 
 class Condition(Struct, frozen=True, rename="camel"):
-    type: Annotated[str, schema(maxLength=316)]
-    status: Annotated[str, schema(enum=["True", "False", "Unknown"])]
-    reason: Annotated[str, schema(minLength=1, maxLength=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    message: Annotated[str, schema(maxLength=32768)]
-    last_transition_time: datetime
-    observed_generation: Annotated[int, schema(format="int64", minimum=0)] = 0
+    type: Annotated[str, schema("What is told about.", maxLength=316)]
+    status: Annotated[str, schema("Whether it is so.", enum=["True", "False", "Unknown"])]
+    reason: Annotated[
+        str,
+        schema(
+            "Why, in one word.",
+            minLength=1,
+            maxLength=1024,
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+    ]
+    message: Annotated[str, schema("Why, in a sentence.", maxLength=32768)]
+    last_transition_time: Annotated[datetime, schema("When status last changed.")]
+    observed_generation: Annotated[int, schema("Generation that this is about.", format="int64", minimum=0)] = 0
 
 
 class KubeObject(Struct, frozen=True, dict=True):
@@ -96,6 +111,11 @@ class KubeObject(Struct, frozen=True, dict=True):
     metadata: ObjectMeta
     spec_json: Raw = msgspec.field(default_factory=Raw, name="spec")
     status_json: Raw = msgspec.field(default_factory=Raw, name="status")
+
+    def __post_init__(self) -> None:
+        """Takes its parts out of the text they came in: one object kept must not keep the whole list it was in."""
+        _set(self, "spec_json", self.spec_json.copy())
+        _set(self, "status_json", self.status_json.copy())
 
     @property
     def name(self) -> str:

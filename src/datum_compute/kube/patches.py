@@ -39,30 +39,41 @@ def strategic(target: Any, patch: Any) -> Any:
     for key, value in patch.items():
         directive, _, field = key.partition("/")
         if directive == "$deleteFromPrimitiveList":
-            result[field] = [item for item in result.get(field) or () if item not in value]
+            result[field] = [item for item in _items(result.get(field)) if item not in _listed(key, value)]
         elif key.startswith("$"):
             continue  # an order of elements; here none matters
         elif value is None:
             result.pop(key, None)
         elif key == "finalizers":
-            result[key] = list(dict.fromkeys([*(result.get(key) or ()), *value]))
+            present = _items(result.get(key))
+            result[key] = present + [item for item in _listed(key, value) if item not in present]
         elif key == "ownerReferences":
-            result[key] = _merged_by(result.get(key) or (), value, "uid")
+            result[key] = _merged_by("uid", _items(result.get(key)), _listed(key, value))
         else:
             result[key] = strategic(result.get(key), value)
     return result
 
 
-def _merged_by(items: Sequence[Json], patches: Sequence[Json], key: str) -> list[Json]:
-    by_key = {item[key]: item for item in items}
+def _merged_by(key: str, items: list[Any], patches: list[Any]) -> list[Any]:
+    by_key = {item[key]: item for item in items if isinstance(item, dict) and isinstance(item.get(key), str)}
     for patch in patches:
-        if not isinstance(patch, dict) or key not in patch:
+        if not isinstance(patch, dict) or not isinstance(patch.get(key), str):
             raise BadRequest(f'an element of the patch does not say which it is: it has no "{key}"')
         if patch.get("$patch") == "delete":
             by_key.pop(patch[key], None)
         else:
             by_key[patch[key]] = strategic(by_key.get(patch[key]), patch)
     return list(by_key.values())
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _listed(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRequest(f'"{key}" of the patch is not a list')
+    return value
 
 
 def apply_json_patch(target: Any, operations: Sequence[Json]) -> Any:

@@ -70,6 +70,10 @@ class _Response(Struct, frozen=True):
     retry_after: float
 
 
+class Broken(Unavailable):
+    """The connection ended in the middle, so that the call may or may not have happened."""
+
+
 class _Untrusted(Unavailable):
     """A certificate that is not trusted stays so; asking again is no use."""
 
@@ -220,7 +224,7 @@ class PlainTransport:
         except ConnectionRefusedError:
             raise Unavailable(f"nothing listens on {origin}") from None
         except (http.client.HTTPException, ConnectionError):
-            raise Unavailable(f"{origin} ended the connection before its answer was complete") from None
+            raise Broken(f"{origin} ended the connection before its answer was complete") from None
         except OSError as error:
             raise Unavailable(f"{origin} cannot be reached: {error.strerror or error}") from None
 

@@ -1,12 +1,11 @@
-"""How a call reaches the server of a plane. Entry points: `Transport`, `Call`, `Answer`, `InProcess`.
+"""How a call reaches the server of a plane. Entry points: `Transport`, `Call`, `Answer`.
 
 Bytes in, bytes out: a transport neither reads nor changes what it carries, so HTTP, the server in this process and
 the fault injector are interchangeable.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from msgspec import Struct
@@ -34,30 +33,3 @@ class Transport(Protocol):
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A watch: one JSON event an item. Entering raises `ApiError` when the server refuses."""
         ...
-
-
-class LocalServer(Protocol):
-    """An API server in this process."""
-
-    async def answer(self, call: Call) -> Answer: ...
-
-    def watch(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
-
-
-class InProcess:
-    """Calls a server in this process. It yields before and after, so that others run in between as over a network."""
-
-    def __init__(self, server: LocalServer) -> None:
-        self._server = server
-
-    async def call(self, call: Call) -> Answer:
-        await asyncio.sleep(0)
-        answer = await self._server.answer(call)
-        await asyncio.sleep(0)
-        return answer
-
-    @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
-        await asyncio.sleep(0)
-        async with self._server.watch(call) as events:
-            yield events

@@ -15,9 +15,10 @@ from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json
-from datum_compute.kube.transport import InProcess, Transport
+from datum_compute.kube.transport import Transport
 from datum_compute.operator.discovery import ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.platform.entitlement import EntitlementController

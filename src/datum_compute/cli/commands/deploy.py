@@ -22,7 +22,7 @@ from datum_compute.cli.follow import follow, patience
 from datum_compute.cli.joins import Owners
 from datum_compute.cli.lines import NONE, Column, Piece, Table
 from datum_compute.cli.project import Read
-from datum_compute.cli.results import WRITTEN, show_written
+from datum_compute.cli.results import WRITTEN, check_changeable, show_written
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
@@ -96,8 +96,8 @@ def command(
 ) -> None:
     """Create or update a workload and watch its rollout.
 
-    On an update everything that no flag names stays as it is. Waits for ever in a terminal and 15 minutes elsewhere, unless
-    --timeout is given. Values of variables are readable by everyone who may read the workload.
+    On an update everything that no flag names stays as it is. Waits for ever in a terminal and 15 minutes elsewhere,
+    unless --timeout is given. Values of variables are readable by everyone who may read the workload.
     """
     wanted = asked(image=image, city=city, min_=min_, port=port, instance_type=instance_type, env=env)
     run.terminal.note(f'Resolving workload "{workload}" in project {run.project.name}...')
@@ -139,6 +139,7 @@ def _create(run: Run, name: str, wanted: Asked, *, yes: bool, dry_run: bool) -> 
 
 def _update(run: Run, seen: Read[Workload], wanted: Asked, *, yes: bool, dry_run: bool) -> Read[Workload] | None:
     """None when nothing was written."""
+    check_changeable(seen.object)
     before: Json = seen.body()["spec"]
     _check_editable(run, seen.object.name, before, wanted)
     used = [code for placement in edits.placements(before) for code in placement.get("cityCodes") or []]

@@ -69,7 +69,7 @@ def list_(run: Run, workload: str | None, city: str | None, status: str | None) 
 
 
 @verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
-@click.argument("instance", metavar="INSTANCE")
+@click.argument("instance", type=Name("instance"), metavar="INSTANCE")
 def describe(run: Run, instance: str) -> None:
     """Show one instance: whose it is, what it runs, and its conditions."""
     seen = run.project.get(INSTANCE, instance)

@@ -10,7 +10,7 @@ from datum_compute.cli.flags import Duration, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import follow, patience
 from datum_compute.cli.project import Read
-from datum_compute.cli.results import WRITTEN, show_written
+from datum_compute.cli.results import WRITTEN, show_written, to_change
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
@@ -25,7 +25,7 @@ def command(run: Run, workload: str, city: str | None, wait: bool, timeout: floa
 
     From the highest ordinal down, with what they run now. The same as `rollout restart`.
     """
-    seen = run.project.get(WORKLOAD, workload)
+    seen = to_change(run, workload)
 
     def edit(body: Json) -> Json:
         return body | {"spec": edits.with_restart(body["spec"], run.clock.now())}

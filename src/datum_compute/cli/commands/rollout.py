@@ -12,7 +12,7 @@ from datum_compute.cli.tree import Verbs
 
 @verb("status", needs=[project, active_entitlement], outputs=("table", "json"))
 @workload_argument
-@option("-w/-W", "--watch/--no-watch", default=True, help="Go on until the rollout is complete.")
+@option("--watch/--no-watch", default=True, help="Go on until the rollout is complete.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
 @option("--fail-fast", is_flag=True, help="Give up when an instance has failed for a minute.")
 def status(run: Run, workload: str, watch: bool, timeout: float | None, fail_fast: bool) -> None:

@@ -7,7 +7,7 @@ from datum_compute.cli.failures import usage
 from datum_compute.cli.flags import Duration, Replicas, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import follow, patience
-from datum_compute.cli.results import WRITTEN, show_written
+from datum_compute.cli.results import WRITTEN, show_written, to_change
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
@@ -28,7 +28,7 @@ def command(run: Run, workload: str, min_: int, placement: str | None, wait: boo
 
     Nothing restarts: instances are added, or the highest ordinals removed.
     """
-    seen = run.project.get(WORKLOAD, workload)
+    seen = to_change(run, workload)
     placements = edits.placements(seen.body()["spec"])
     names = [str(one.get("name")) for one in placements]
     if not placements:

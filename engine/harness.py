@@ -1,0 +1,345 @@
+"""The engine as a whole: brought up, looked at, broken on purpose and taken down. Entry point: `Engine`.
+
+Every call finds out for itself what runs, so any of them may be interrupted, killed or repeated. What was started goes
+on when the caller ends; `down` ends it.
+"""
+
+import fcntl
+import http.client
+import os
+import shutil
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.kubeconfig import load, write_kubeconfig
+from engine import EngineError, build, karmada, kwok, planes, ports
+from engine.api import Api, until
+from engine.certificates import Certificates
+from engine.pins import tool_of
+from engine.processes import Processes, State
+from engine.settings import HUB_PLANE, Folder, Plane, Settings
+from engine.site import Process, Site
+
+DEFAULT_FOLDER = Path(os.environ.get("ENGINE_FOLDER") or planes.REPOSITORY / ".engine")
+
+_READY_SECONDS = 180.0  # a busy machine with few processors takes its time
+_STOP_SECONDS = 10.0
+_PROBE_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+_LOG_LINES = 12
+
+Say = Callable[[str], None]
+
+
+class Row(Struct, frozen=True):
+    name: str
+    state: State
+    memory: int
+    log: Path
+
+
+class Engine:
+    def __init__(self, folder: Path = DEFAULT_FOLDER, say: Say = lambda text: None) -> None:
+        self.folder = Folder(folder.resolve())
+        self.processes = Processes(self.folder.processes, self.folder.logs)
+        self._say = say
+
+    def up(self, cells: Mapping[str, str] | None = None, kwok_cells: Collection[str] = ()) -> None:
+        """Brings up what is not up, with these cells besides those it has. Returns when all of it can be used."""
+        with self._alone():
+            _Start(self, self._site(cells or {}, kwok_cells), self._say).all()
+
+    def down(self) -> None:
+        """Stops every process. The objects stay for the next `up`."""
+        with self._alone():
+            self._stop_all()
+
+    def remove(self) -> None:
+        """Stops every process and forgets everything."""
+        with self._alone():
+            self._stop_all()
+            for entry in self.folder.root.iterdir():
+                if entry != self.folder.lock:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def status(self) -> list[Row]:
+        """Every process that belongs to this engine, in the order they start in; none before the first `up`."""
+        started = self.processes.names()
+        known = [process.name for process in self._known()]
+        names = [*known, *(name for name in started if name not in known)]
+        return [self._row(name) for name in names]
+
+    def is_up(self) -> bool:
+        rows = self.status()
+        return bool(rows) and all(row.state is State.RUNNING for row in rows)
+
+    def stop(self, name: str) -> None:
+        self._one(name)
+        self.processes.stop([name], _STOP_SECONDS)
+
+    def kill(self, name: str) -> None:
+        """At once, as a crash would end it."""
+        self._one(name)
+        self.processes.kill([name])
+
+    def start(self, name: str) -> None:
+        """Starts one again and returns when it is ready."""
+        process = self._one(name)
+        start = _Start(self, self._read_site(), self._say)
+        start.run(process)
+        start.wait(process)
+
+    def pause(self, name: str) -> None:
+        self._one(name)
+        self.processes.pause(name)
+
+    def resume(self, name: str) -> None:
+        self._one(name)
+        self.processes.resume(name)
+
+    def planes(self) -> list[Plane]:
+        return Settings.read(self.folder).planes
+
+    def kubeconfig(self, plane: str) -> Path:
+        """The administrator's."""
+        path = self.folder.kubeconfig(plane)
+        if not path.exists():
+            known = ", ".join(sorted(file.stem for file in self.folder.kubeconfigs.glob("*.yaml"))) or "none yet"
+            raise EngineError(f'there is no plane "{plane}"; known: {known}')
+        return path
+
+    def api(self, plane: str) -> Api:
+        return Api(plane, load([self.kubeconfig(plane)]))
+
+    def log(self, name: str) -> Path:
+        path = self.processes.log(name)
+        if not path.exists():
+            raise EngineError(f'there is no log of "{name}"; `status` lists the processes')
+        return path
+
+    def _site(self, cells: Mapping[str, str], kwok_cells: Collection[str]) -> Site:
+        """The engine as it shall be, noted before anything is started."""
+        settings = Settings.read(self.folder).with_cells(cells, kwok_cells)
+        if strangers := [name for name in settings.kwok if name not in settings.cells]:
+            raise EngineError(f'"{strangers[0]}" is no cell; add it with --cell {strangers[0]}=CITY')
+        settings = self._with_usable_ports(settings)
+        settings.write(self.folder)
+        site = Site(self.folder, settings, Certificates.ensure(self.folder.certificates))
+        self.folder.kubeconfigs.mkdir(mode=0o700, exist_ok=True)
+        for plane in settings.planes:
+            write_kubeconfig(
+                self.folder.kubeconfig(plane.name), {plane.name: site.admin(plane.server)}, current=plane.name
+            )
+        return site
+
+    def _with_usable_ports(self, settings: Settings) -> Settings:
+        """With the ports it had; with all new ones, and nothing running, when somebody took one in the meantime."""
+        known = settings.with_ports(_listeners(settings))
+        waiting = {name for name in _listeners(settings) if not self.processes.alive(_process_of(name))}
+        if all(ports.free(known.ports[name]) for name in waiting):
+            return known
+        self._say("a port of this engine was taken by another program; choosing new ones")
+        self._stop_all()
+        return Settings(settings.cells, settings.kwok).with_ports(_listeners(settings))
+
+    def _read_site(self) -> Site:
+        if not self.folder.settings.exists():
+            raise EngineError(f"there is no engine in {self.folder.root}; run `make engine-up`")
+        return Site(self.folder, Settings.read(self.folder), Certificates(self.folder.certificates))
+
+    def _known(self) -> list[Process]:
+        return _all_processes(self._read_site()) if self.folder.settings.exists() else []
+
+    def _one(self, name: str) -> Process:
+        known = {process.name: process for process in self._known()}
+        if name not in known:
+            raise EngineError(f'there is no process "{name}"; choose one of {", ".join(known) or "none (not up)"}')
+        return known[name]
+
+    def _row(self, name: str) -> Row:
+        return Row(name, self.processes.state(name), self.processes.memory(name), self.processes.log(name))
+
+    def _stop_all(self) -> None:
+        """Those that use others first: a server whose storage is gone waits for it instead of ending."""
+        left = self.processes.names()
+        layers = [
+            [name for name in left if name != "etcd" and not name.endswith("-apiserver")],
+            [name for name in left if name.endswith("-apiserver")],
+            [name for name in left if name == "etcd"],
+        ]
+        for layer in layers:
+            for name in self.processes.stop(layer, _STOP_SECONDS):
+                self._say(f"{name} did not end by itself within {_STOP_SECONDS:.0f} s and was ended")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The kernel lets go of the lock when its holder ends, however it ends."""
+        self.folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(self.folder.lock, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EngineError(f"another call is at work on {self.folder.root}; wait until it ends") from None
+            yield
+
+
+class _Start:
+    """One way up. Everything in it may have happened before."""
+
+    def __init__(self, engine: Engine, site: Site, say: Say) -> None:
+        self._engine = engine
+        self._processes = engine.processes
+        self._site = site
+        self._say = say
+        self._tls = site.admin("etcd").tls()
+        self._started = time.monotonic()
+
+    def all(self) -> None:
+        site = self._site
+        every = site.settings.planes
+        cells = [plane for plane in every if plane.role == CELL]
+        for name in sorted({process.binary for process in _all_processes(site)}):
+            build.binary(name)  # says what is missing before anything is started
+        sources = build.module_folder(tool_of("karmada-webhook"))
+
+        self.all_of([planes.etcd(site)])
+        self.all_of([planes.api_server(site, plane) for plane in every])
+
+        # Kinds come before whoever looks for kinds: the garbage collector and Karmada look only every 30 s.
+        for plane in every:
+            with self._api(plane.name) as api:
+                planes.install_kinds(api, plane)
+        with self._api(HUB_PLANE) as hub:
+            karmada.prepare(site, hub, sources)
+            self._tell("kinds installed")
+            for plane in every:
+                self.run(planes.controllers(site, plane))
+            self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
+            karmada.register(site, hub, sources)
+            until("Karmada's API being served by the hub", lambda: karmada.registered(hub), _READY_SECONDS)
+            hub.apply(karmada.interpreter())
+            self.all_of([karmada.controllers(site), karmada.scheduler(site)])
+            for cell in cells:
+                with self._api(cell.name) as member:
+                    karmada.join(site, hub, member, cell)
+            for cell in cells:
+                self._until_joined(hub, cell)
+        self.all_of([planes.controllers(site, plane) for plane in every])
+        for cell in cells:
+            if cell.kwok:
+                self._add_nodes(cell)
+
+    def all_of(self, processes: Sequence[Process]) -> None:
+        for process in processes:
+            self.run(process)
+        for process in processes:
+            self.wait(process)
+
+    def run(self, process: Process) -> None:
+        """Starts it unless it runs as it should."""
+        command = [str(build.binary(process.binary)), *process.arguments]
+        if self._processes.alive(process.name):
+            if self._processes.command(process.name) == command:
+                self._processes.resume(process.name)
+                return
+            self._tell(f"{process.name} is started again, with other arguments")
+            self._processes.stop([process.name], _STOP_SECONDS)
+        self._processes.start(process.name, command, _environment())
+
+    def wait(self, process: Process) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while not _answers(process.ready, self._tls):
+            if not self._processes.alive(process.name):
+                raise EngineError(f"{process.name} ended while it was started; {self._end_of_log(process)}")
+            if time.monotonic() > deadline:
+                within = f"within {_READY_SECONDS:.0f} s"
+                raise EngineError(f"{process.name} was not ready {within}; {self._end_of_log(process)}")
+            time.sleep(_POLL_SECONDS)
+        self._tell(f"{process.name} ready")
+
+    def _until_joined(self, hub: Api, cell: Plane) -> None:
+        until(f"{cell.name} joining the hub", lambda: karmada.joined(hub, cell), _READY_SECONDS)
+        self._tell(f"{cell.name} joined for {cell.city}")
+
+    def _add_nodes(self, cell: Plane) -> None:
+        sources = build.module_folder(tool_of("kwok"))
+        self.all_of([kwok.scheduler(self._site, cell), kwok.simulator(self._site, cell, sources)])
+        with self._api(cell.name) as member:
+            kwok.add_nodes(member)
+        self._tell(f"{cell.name} has nodes")
+
+    @contextmanager
+    def _api(self, plane: str) -> Iterator[Api]:
+        api = self._engine.api(plane)
+        try:
+            yield api
+        finally:
+            api.close()
+
+    def _tell(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._started:5.1f} s  {text}")
+
+    def _end_of_log(self, process: Process) -> str:
+        log = self._processes.log(process.name)
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        return f"the end of {log}:\n" + "\n".join(lines)
+
+
+def _all_processes(site: Site) -> list[Process]:
+    """In the order they start in."""
+    every = site.settings.planes
+    sources = build.module_folder(tool_of("kwok")) if site.settings.kwok else Path()
+    with_nodes = [plane for plane in every if plane.kwok]
+    return [
+        planes.etcd(site),
+        *(planes.api_server(site, plane) for plane in every),
+        *(planes.controllers(site, plane) for plane in every),
+        karmada.aggregated_server(site),
+        karmada.webhook(site),
+        karmada.controllers(site),
+        karmada.scheduler(site),
+        *(kwok.scheduler(site, cell) for cell in with_nodes),
+        *(kwok.simulator(site, cell, sources) for cell in with_nodes),
+    ]
+
+
+def _listeners(settings: Settings) -> list[str]:
+    return [
+        *planes.ETCD_LISTENERS,
+        *(name for plane in settings.planes for name in planes.listeners(plane)),
+        *karmada.LISTENERS,
+        *(name for plane in settings.planes if plane.kwok for name in kwok.listeners(plane)),
+    ]
+
+
+def _process_of(listener: str) -> str:
+    return "etcd" if listener in planes.ETCD_LISTENERS else listener
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the caller's but what a program needs to find its home."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+
+
+def _answers(address: str, tls: ssl.SSLContext | None) -> bool:
+    url = urlsplit(address)
+    assert url.hostname is not None
+    connection = (
+        http.client.HTTPSConnection(url.hostname, url.port, timeout=_PROBE_SECONDS, context=tls)
+        if url.scheme == "https"
+        else http.client.HTTPConnection(url.hostname, url.port, timeout=_PROBE_SECONDS)
+    )
+    try:
+        connection.request("GET", url.path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

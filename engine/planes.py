@@ -1,0 +1,132 @@
+"""Planes made of etcd, kube-apiserver and kube-controller-manager. Entry points: `listeners`, `etcd`, `api_server`,
+`controllers`, `install_kinds`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from datum_compute.api.crd import by_role
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.meta import Json
+from engine.api import Api, condition, until
+from engine.certificates import FRONT_PROXY
+from engine.settings import Plane
+from engine.site import HOST, Process, Site
+
+REPOSITORY = Path(__file__).parent.parent
+
+ETCD_LISTENERS = ("etcd", "etcd-peer")
+
+# Without these nothing is garbage-collected, namespaces never finish deleting, and no aggregated role has rules.
+_CONTROLLERS = (
+    "namespace-controller",
+    "garbage-collector-controller",
+    "clusterrole-aggregation-controller",
+    "serviceaccount-token-controller",
+)
+
+
+def listeners(plane: Plane) -> tuple[str, str]:
+    return plane.server, f"{plane.name}-controllers"
+
+
+def etcd(site: Site) -> Process:
+    """One for all planes. Only those with a certificate of ours may read it, because it holds every secret."""
+    pki = site.certificates
+    certificate, key, authority = pki.certificate("server"), pki.key("server"), pki.authority
+    client, peer = site.url("etcd"), site.url("etcd-peer")
+    arguments = (
+        "--name=engine",
+        f"--data-dir={site.folder.etcd}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=engine={peer}",
+        f"--cert-file={certificate}",
+        f"--key-file={key}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={authority}",
+        f"--peer-cert-file={certificate}",
+        f"--peer-key-file={key}",
+        "--peer-client-cert-auth",
+        f"--peer-trusted-ca-file={authority}",
+        "--unsafe-no-fsync",  # nothing here has to survive the machine, and everything is faster
+        "--log-level=warn",
+    )
+    return Process("etcd", "etcd", arguments, f"{client}/readyz")
+
+
+def api_server(site: Site, plane: Plane) -> Process:
+    pki = site.certificates
+    arguments = (
+        f"--bind-address={HOST}",
+        f"--advertise-address={HOST}",
+        f"--secure-port={site.port(plane.server)}",
+        *site.serving(),
+        *site.etcd(plane.name),
+        "--authorization-mode=RBAC",
+        "--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount",
+        "--endpoint-reconciler-type=none",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        f"--client-ca-file={pki.authority}",
+        f"--service-account-issuer=https://{plane.name}.engine",
+        f"--service-account-key-file={pki.service_account_public}",
+        f"--service-account-signing-key-file={pki.service_account_private}",
+        f"--requestheader-client-ca-file={pki.authority}",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki.certificate(FRONT_PROXY)}",
+        f"--proxy-client-key-file={pki.key(FRONT_PROXY)}",
+    )
+    return Process(plane.server, "kube-apiserver", arguments, f"{site.url(plane.server)}/readyz")
+
+
+def controllers(site: Site, plane: Plane) -> Process:
+    _, name = listeners(plane)
+    arguments = (
+        f"--kubeconfig={site.kubeconfig(plane.name)}",
+        f"--bind-address={HOST}",
+        f"--secure-port={site.port(name)}",
+        *site.serving(),
+        f"--controllers={','.join(_CONTROLLERS)}",
+        "--leader-elect=false",
+        f"--root-ca-file={site.certificates.authority}",
+        f"--service-account-private-key-file={site.certificates.service_account_private}",
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",
+    )
+    return Process(name, "kube-controller-manager", arguments, f"{site.url(name)}/healthz")
+
+
+def install_kinds(api: Api, plane: Plane) -> None:
+    """The compute kinds on every plane, on a project also those that Milo and the network operator bring elsewhere."""
+    install_definitions(api, [*_ours(), *(_of_others() if plane.role == PROJECT else ())])
+
+
+def install_definitions(api: Api, definitions: Sequence[Json]) -> None:
+    """Applies them all, then waits until all are served."""
+    for definition in definitions:
+        api.apply(definition)
+    for definition in definitions:
+        name = definition["metadata"]["name"]
+        until(f"{name} being served by {api.plane}", lambda name=name: _established(api, name))  # type: ignore[misc]
+
+
+def _established(api: Api, name: str) -> bool:
+    found = api.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)
+    return condition(found, "Established") == "True"
+
+
+def _ours() -> list[Json]:
+    files = sorted((REPOSITORY / "deploy" / "crd").glob("*.yaml"))
+    return [yaml.safe_load(file.read_bytes()) for file in files]
+
+
+def _of_others() -> list[Json]:
+    ours = {definition["metadata"]["name"] for definition in _ours()}
+    return [definition for definition in by_role(PROJECT) if definition["metadata"]["name"] not in ours]

@@ -1,0 +1,98 @@
+"""What one engine consists of and where its files are, remembered between calls. Entry points: `Folder`, `Settings`."""
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.kube.files import write_private
+from engine import ports
+
+CELLS = {"pop-dfw": "DFW", "pop-ord": "ORD"}
+HUB_PLANE = "downstream"
+PROJECT_PLANES = ("control-plane", "project-b")
+
+
+class Folder(Struct, frozen=True):
+    """The places below the engine's folder."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "settings.json"
+
+    @property
+    def certificates(self) -> Path:
+        return self.root / "certificates"
+
+    @property
+    def etcd(self) -> Path:
+        return self.root / "etcd"
+
+    @property
+    def processes(self) -> Path:
+        return self.root / "processes"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def kubeconfigs(self) -> Path:
+        return self.root / "kubeconfigs"
+
+    def kubeconfig(self, plane: str) -> Path:
+        return self.kubeconfigs / f"{plane}.yaml"
+
+
+class Plane(Struct, frozen=True):
+    name: str
+    role: str
+    city: str = ""  # of a cell
+    kwok: bool = False  # whether a cell has nodes that pretend to run Pods
+
+    @property
+    def server(self) -> str:
+        """The name of its API server's process."""
+        return f"{self.name}-apiserver"
+
+
+class Settings(Struct, frozen=True):
+    cells: dict[str, str]  # name -> city
+    kwok: tuple[str, ...] = ()
+    ports: dict[str, int] = {}  # by what listens there
+
+    @classmethod
+    def read(cls, folder: Folder) -> "Settings":
+        try:
+            return msgspec.json.decode(folder.settings.read_bytes(), type=cls)
+        except FileNotFoundError:
+            return cls(dict(CELLS))
+
+    def write(self, folder: Folder) -> None:
+        write_private(folder.settings, msgspec.json.format(msgspec.json.encode(self), indent=2))
+
+    @property
+    def planes(self) -> list[Plane]:
+        """The hub first, because most has to be done there."""
+        cells = [Plane(name, CELL, city, name in self.kwok) for name, city in self.cells.items()]
+        return [Plane(HUB_PLANE, HUB), *cells, *(Plane(name, PROJECT) for name in PROJECT_PLANES)]
+
+    def with_cells(self, cells: Mapping[str, str], kwok: Collection[str]) -> "Settings":
+        """Also these; what is there stays."""
+        return msgspec.structs.replace(
+            self, cells=self.cells | dict(cells), kwok=tuple(dict.fromkeys([*self.kwok, *kwok]))
+        )
+
+    def with_ports(self, listeners: Iterable[str]) -> "Settings":
+        """Each listener keeps its port; those that have none get one."""
+        missing = [name for name in listeners if name not in self.ports]
+        chosen = ports.choose(len(missing), taken=frozenset(self.ports.values()))
+        return msgspec.structs.replace(self, ports=self.ports | dict(zip(missing, chosen, strict=True)))

@@ -1,0 +1,68 @@
+"""What every command line needs to know, and what a process is. Entry points: `Site`, `Process`."""
+
+import base64
+from pathlib import Path
+
+from msgspec import Struct
+
+from datum_compute.kube.kubeconfig import Endpoint
+from engine.certificates import Certificates
+from engine.settings import Folder, Settings
+
+HOST = "127.0.0.1"
+
+
+class Process(Struct, frozen=True):
+    name: str
+    binary: str
+    arguments: tuple[str, ...]
+    ready: str  # address that answers 200 as soon as the process can be used
+
+
+class Site(Struct, frozen=True):
+    """One engine: its files, its ports, its certificates."""
+
+    folder: Folder
+    settings: Settings
+    certificates: Certificates
+
+    def port(self, listener: str) -> int:
+        return self.settings.ports[listener]
+
+    def address(self, listener: str) -> str:
+        return f"{HOST}:{self.port(listener)}"
+
+    def url(self, listener: str) -> str:
+        return f"https://{self.address(listener)}"
+
+    def kubeconfig(self, plane: str) -> Path:
+        return self.folder.kubeconfig(plane)
+
+    @property
+    def authority(self) -> str:
+        """The authority's certificate as objects carry it."""
+        return base64.b64encode(self.certificates.authority.read_bytes()).decode()
+
+    def admin(self, listener: str) -> Endpoint:
+        """How the administrator of the engine, who may do everything, calls a server."""
+        return Endpoint(
+            self.url(listener),
+            ca_pem=self.certificates.authority.read_text("ascii"),
+            client_cert=self.certificates.certificate("admin").read_text("ascii"),
+            client_key=self.certificates.key("admin").read_text("ascii"),
+        )
+
+    def serving(self) -> tuple[str, ...]:
+        """The flags by which a program of Kubernetes finds its server certificate."""
+        server = self.certificates
+        return (f"--tls-cert-file={server.certificate('server')}", f"--tls-private-key-file={server.key('server')}")
+
+    def etcd(self, prefix: str) -> tuple[str, ...]:
+        """The flags by which an API server keeps its objects apart from all others in the one etcd."""
+        return (
+            f"--etcd-servers={self.url('etcd')}",
+            f"--etcd-prefix=/{prefix}",
+            f"--etcd-cafile={self.certificates.authority}",
+            f"--etcd-certfile={self.certificates.certificate('admin')}",
+            f"--etcd-keyfile={self.certificates.key('admin')}",
+        )

@@ -1,0 +1,150 @@
+"""Who may do what on which plane, and what for. Entry point: `PERMISSIONS`.
+
+The one table that the roles in `deploy/roles/` and the reference are generated from. A test runs the controllers and
+fails on a call that no rule allows, and on a rule that no call needs.
+"""
+
+from enum import Enum
+
+from msgspec import Struct
+
+from datum_compute.api import GROUP as COMPUTE
+from datum_compute.api.networking import NETWORKING_GROUP as NETWORKING
+from datum_compute.api.quota import QUOTA_GROUP as QUOTA
+from datum_compute.api.services import INFRASTRUCTURE_GROUP, RESOURCE_MANAGER_GROUP
+from datum_compute.api.services import SERVICES_GROUP as SERVICES
+
+
+class Who(Enum):
+    """Each has credentials of its own on every plane it works on."""
+
+    MANAGEMENT = "management"
+    CELL = "cell"
+
+
+class On(Enum):
+    """A plane. The host is the cluster that management runs in; a cell runs in its own plane."""
+
+    HOST = "host"
+    ROOT = "root"
+    PROJECT = "project"
+    HUB = "hub"
+    CELL = "cell"
+
+
+class When(Enum):
+    """What has to be switched on before anybody needs the permission. Each gets a role of its own."""
+
+    ALWAYS = ""
+    LEADER_ELECTION = "leader-election"
+    SECURE_METRICS = "secure-metrics"
+    WEBHOOK = "webhook"
+    MILO_DISCOVERY = "milo-discovery"
+    INTERNAL_DISCOVERY = "internal-discovery"
+    NETWORKING = "networking"
+    PODS = "provider-pods"
+    ENTITLEMENT = "builtin-entitlement"
+    QUOTA = "builtin-quota"
+
+
+class Rule(Struct, frozen=True):
+    group: str
+    resources: tuple[str, ...]  # `workloads`, `workloads/status`
+    verbs: tuple[str, ...]
+    why: str
+    when: When = When.ALWAYS
+    own_namespace: bool = False  # only in the namespace that the process runs in
+
+
+def _may(verbs: str, group: str, resources: str, why: str, when: When = When.ALWAYS) -> Rule:
+    return Rule(group, tuple(resources.split()), tuple(verbs.split()), why, when)
+
+
+CORE = ""
+_READ = "get list watch"  # one permission in three words: whoever may list may get
+_OWN = "update"  # of an owner's finalizers, for who makes an owner reference that blocks the owner's deletion
+
+_LEASES = Rule(
+    "coordination.k8s.io",
+    ("leases",),
+    ("get", "create", "update"),
+    "one process at a time works",
+    When.LEADER_ELECTION,
+    own_namespace=True,
+)
+
+PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
+    (Who.MANAGEMENT, On.HOST): (
+        _LEASES,
+        _may("create", "authentication.k8s.io", "tokenreviews", "who asks for metrics", When.SECURE_METRICS),
+        _may("create", "authorization.k8s.io", "subjectaccessreviews", "if they may have them", When.SECURE_METRICS),
+    ),
+    (Who.MANAGEMENT, On.ROOT): (
+        _may(_READ, RESOURCE_MANAGER_GROUP, "projects", "which projects there are", When.MILO_DISCOVERY),
+        _may(
+            _READ, INFRASTRUCTURE_GROUP, "projectcontrolplanes", "which projects there are", When.INTERNAL_DISCOVERY
+        ),
+    ),
+    (Who.MANAGEMENT, On.PROJECT): (
+        _may(_READ, CORE, "namespaces", "their uids name the namespaces of the hub"),
+        _may("create patch", CORE, "events", "what users are told about their instances"),
+        _may(f"{_READ} patch", COMPUTE, "workloads", "what users ask for; its finalizer"),
+        _may("update", COMPUTE, "workloads/status", "what became of it"),
+        _may(_OWN, COMPUTE, "workloads/finalizers", "a workload owns its deployments"),
+        _may(f"{_READ} create patch delete", COMPUTE, "workloaddeployments", "one a placement and city"),
+        _may("update", COMPUTE, "workloaddeployments/status", "what the hub says of it"),
+        _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs in the cells, shown to users"),
+        _may("update", COMPUTE, "instances/status", "how it runs"),
+        _may(_READ, NETWORKING, "locationbindings", "which cities are offered"),
+        _may(_READ, NETWORKING, "locations", "the same, where there are no bindings"),
+        _may(_READ, NETWORKING, "networks", "if the networks of a workload exist", When.NETWORKING),
+        _may("create", "authorization.k8s.io", "subjectaccessreviews", "if a user may use a network", When.WEBHOOK),
+        # Instead of the service catalog
+        _may(_READ, SERVICES, "serviceentitlements", "who asks for compute", When.ENTITLEMENT),
+        _may("update", SERVICES, "serviceentitlements/status", "that they have it", When.ENTITLEMENT),
+        _may(_OWN, SERVICES, "serviceentitlements/finalizers", "it owns what comes with it", When.ENTITLEMENT),
+        _may("create", NETWORKING, "locationbindings", "the cities that come with it", When.ENTITLEMENT),
+        _may(f"{_READ} create", QUOTA, "resourcegrants", "the quota that comes with it", When.ENTITLEMENT),
+        _may("create", CORE, "namespaces", "where grants live", When.ENTITLEMENT),
+        # Instead of Milo's quota
+        _may(f"{_READ} create", QUOTA, "resourceregistrations", "what can be claimed", When.QUOTA),
+        _may(f"{_READ} create", QUOTA, "allowancebuckets", "what is left of it", When.QUOTA),
+        _may(_READ, QUOTA, "resourcegrants resourceclaims", "what to decide by, and on", When.QUOTA),
+        _may("update", QUOTA, "resourceregistrations/status resourcegrants/status", "that they count", When.QUOTA),
+        _may("update", QUOTA, "resourceclaims/status allowancebuckets/status", "what was decided", When.QUOTA),
+    ),
+    (Who.MANAGEMENT, On.HUB): (
+        _may(f"{_READ} create patch", CORE, "namespaces", "one a project namespace, with its identity"),
+        _may(f"{_READ} create patch delete", COMPUTE, "workloaddeployments", "what cells are sent, and their answers"),
+        _may(_READ, COMPUTE, "instances", "what runs in the cells"),
+        _may(f"{_READ} create patch delete", "policy.karmada.io", "propagationpolicies", "which cell serves a city"),
+        _may(_READ, "cluster.karmada.io", "clusters", "if any cell serves a city"),
+    ),
+    (Who.CELL, On.CELL): (
+        _may(_READ, CORE, "namespaces", "which project a namespace belongs to"),
+        _may("create patch", CORE, "events", "what happened to an instance"),
+        _may(f"{_READ} patch", COMPUTE, "workloaddeployments", "what to run; its finalizer"),
+        _may("update", COMPUTE, "workloaddeployments/status", "what runs"),
+        _may(_OWN, COMPUTE, "workloaddeployments/finalizers", "a deployment owns its instances"),
+        _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs; its gates, labels and finalizers"),
+        _may("update", COMPUTE, "instances/status", "if it is ready, or why not"),
+        _LEASES,
+        _may(_READ, NETWORKING, "locations networkcontexts subnets", "if the network is ready", When.NETWORKING),
+        _may(
+            f"{_READ} create patch delete", NETWORKING, "networkbindings subnetclaims",
+            "what instances need of the network", When.NETWORKING,
+        ),
+        _may(f"{_READ} create patch delete", CORE, "pods", "what an instance runs in", When.PODS),
+        _may(_OWN, COMPUTE, "instances/finalizers", "an instance owns its pod", When.PODS),
+    ),
+    (Who.CELL, On.HUB): (
+        _may(_READ, CORE, "namespaces", "which project a copy belongs to"),
+        _may(_READ, COMPUTE, "workloaddeployments", "if a copy is still wanted"),
+        _may(_OWN, COMPUTE, "workloaddeployments/finalizers", "a deployment owns the copies"),
+        _may(f"{_READ} create patch delete", COMPUTE, "instances", "a copy of each of its own"),
+        _may("update", COMPUTE, "instances/status", "how it runs"),
+    ),
+    (Who.CELL, On.PROJECT): (
+        _may(f"{_READ} create delete", QUOTA, "resourceclaims", "one an instance"),
+    ),
+}  # fmt: skip

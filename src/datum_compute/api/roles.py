@@ -1,0 +1,36 @@
+"""The roles that the permission table asks for, one file an identity and plane. Entry points: `files`, `role_name`."""
+
+from collections.abc import Iterable, Sequence
+
+from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
+
+
+def files() -> dict[str, str]:
+    """By file name. What has to be switched on is a role of its own, to be bound only where it is."""
+    return {f"{who.value}-on-{on.value}.yaml": _documents(who, on, rules) for (who, on), rules in PERMISSIONS.items()}
+
+
+def _documents(who: Who, on: On, rules: Sequence[Rule]) -> str:
+    return "---\n".join(
+        _role(role_name(who, on, when), [rule for rule in rules if rule.when is when])
+        for when in dict.fromkeys(rule.when for rule in rules)
+    )
+
+
+def role_name(who: Who, on: On, when: When) -> str:
+    return "-".join(filter(None, ("compute", who.value, "on", on.value, when.value)))
+
+
+def _role(name: str, rules: Iterable[Rule]) -> str:
+    """Written by hand, because each rule carries what it is for as a comment."""
+    rules = list(rules)
+    kind = "Role" if all(rule.own_namespace for rule in rules) else "ClusterRole"
+    head = ["apiVersion: rbac.authorization.k8s.io/v1", f"kind: {kind}", f"metadata: {{name: {name}}}", "rules:"]
+    return "\n".join([*head, *(line for rule in rules for line in _rule(rule)), ""])
+
+
+def _rule(rule: Rule) -> Iterable[str]:
+    yield f"# {rule.why}"
+    yield f'- apiGroups: ["{rule.group}"]'
+    yield f"  resources: [{', '.join(rule.resources)}]"
+    yield f"  verbs: [{', '.join(rule.verbs)}]"

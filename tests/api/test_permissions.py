@@ -1,0 +1,512 @@
+"""controllers.md 12: what the controllers really call is allowed, and nothing else is.
+
+Every process runs against a server that refuses what the table does not grant to its identity, as a real one would.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from datum_compute.api.crd import ROLES
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import CITY_CODE, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
+from datum_compute.api.names import hub_namespace
+from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
+from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.services import PROJECT as PROJECT_KIND
+from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.propagation import NamespacePropagation, Propagation
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
+from datum_compute.operator.wiring import cell_controllers, management_controllers
+from datum_compute.platform.entitlement import EntitlementController
+from datum_compute.platform.grants import DEFAULT_LIMITS
+from datum_compute.platform.projects import ProjectController
+from datum_compute.platform.quota import QuotaBroker
+from datum_compute.providers.simulated import Behaviour, SimulatedProvider
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.scenarios.federation import Federation
+
+ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
+CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}
+
+PLURALS = {(kind.api_version, kind.name): kind.plural for kinds in ROLES.values() for kind in kinds}
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Use(NamedTuple):
+    who: Who
+    on: On
+    verb: str
+    group: str
+    resource: str  # with its subresource
+
+
+def uses(who: Who, on: On, call: Call) -> Iterator[Use]:
+    """What a server asks its authorizer about a call."""
+    match call.path.strip("/").split("/"):
+        case ["api", _, *rest]:
+            group = ""
+        case ["apis", group, _, *rest]:
+            pass
+    if len(rest) > 2 and rest[0] == "namespaces":
+        rest = rest[2:]
+    resource, named = rest[0], len(rest) > 1
+    reading = "watch" if call.query.get("watch") == "true" else "get" if named else "list"
+    yield Use(who, on, VERBS.get(call.method, reading), group, "/".join([resource, *rest[2:]]))
+    for owner in owners(call):
+        if owner.get("blockOwnerDeletion"):  # asked by the admission plugin OwnerReferencesPermissionEnforcement
+            group = owner["apiVersion"].rpartition("/")[0]
+            yield Use(who, on, "update", group, f"{PLURALS[owner['apiVersion'], owner['kind']]}/finalizers")
+
+
+def owners(call: Call) -> list[dict[str, Any]]:
+    body = msgspec.json.decode(call.body) if call.body and call.method != "DELETE" else {}
+    return list(body.get("metadata", {}).get("ownerReferences", ()))
+
+
+def granted(rules: Iterable[tuple[Who, On, Rule]]) -> set[Use]:
+    return {
+        Use(who, on, verb, rule.group, resource)
+        for who, on, rule in rules
+        for resource in rule.resources
+        for verb in rule.verbs
+    }
+
+
+ROWS = [(who, on, rule) for (who, on), rules in PERMISSIONS.items() for rule in rules]
+TABLE = granted(ROWS)
+
+
+class Guarded:
+    """A transport that notes what one identity uses on a plane, and refuses what it was not granted."""
+
+    def __init__(self, transport: Transport, who: Who, on: On, used: set[Use], refused: set[Use]) -> None:
+        self._transport = transport
+        self._who, self._on = who, on
+        self._used, self._refused = used, refused
+
+    def _check(self, call: Call) -> None:
+        asked = set(uses(self._who, self._on, call))
+        self._used |= asked
+        if missing := asked - TABLE:
+            self._refused |= missing
+            raise Forbidden(f"{missing} is not in the table")
+
+    async def call(self, call: Call) -> Answer:
+        self._check(call)
+        return await self._transport.call(call)
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._streaming(call)
+
+    @asynccontextmanager
+    async def _streaming(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        self._check(call)
+        async with self._transport.stream(call) as lines:
+            yield lines
+
+
+ON = {ROOT: On.ROOT, PROJECT: On.PROJECT, HUB: On.HUB, CELL: On.CELL, CLAIMS: On.PROJECT}
+
+
+class GuardedFederation:
+    """Management, cells and built-ins as processes of their own; what stands in for Karmada and Milo is not guarded."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.used: set[Use] = set()
+        self.refused: set[Use] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._managers: list[Manager] = []
+
+    @property
+    def hub(self) -> Client:
+        return self.engine.client(HUB_PLANE)
+
+    @property
+    def cells(self) -> dict[str, Client]:
+        return {city: self.engine.client(cell) for city, cell in CELLS.items()}
+
+    def project_client(self, project: str) -> Client:
+        return self.engine.client(project)
+
+    async def until(self, condition: Any, within: float, what: str) -> None:
+        await self.simulation.until(condition, within, what)
+
+    def _plane(self, name: str, role: str, who: Who | None) -> Plane:
+        transport: Transport = InProcess(self.engine.serve(name, PROJECT if role == CLAIMS else role))
+        if who is not None:
+            transport = Guarded(transport, who, ON[role], self.used, self.refused)
+        return Plane(name, role, transport, writes=Writes(), generator=self.simulation.random)
+
+    def _start(self, fleet: Fleet, reconcilers: list[Reconciler]) -> None:
+        self._managers.append(Manager(fleet, reconcilers))
+        self._tasks.append(asyncio.create_task(self._managers[-1].run()))
+
+    async def start(self) -> None:
+        clock, cells = self.simulation, list(CELLS.values())
+        milo, catalog, karmada, management = Fleet(), Fleet(), Fleet(), Fleet()
+        milo.add(self._plane(ROOT_PLANE, ROOT, None))
+        catalog.add(self._plane(ROOT_PLANE, ROOT, None))
+        for name, role in {HUB_PLANE: HUB, **dict.fromkeys(cells, CELL)}.items():
+            karmada.add(self._plane(name, role, None))
+        for name, role in {ROOT_PLANE: ROOT, HUB_PLANE: HUB}.items():
+            management.add(self._plane(name, role, Who.MANAGEMENT))
+        self._tasks.append(asyncio.create_task(self.engine.run()))
+        self._start(milo, [ProjectController(milo, clock, self._open)])
+        self._start(karmada, [NamespacePropagation(karmada, HUB_PLANE), Propagation(karmada, HUB_PLANE)])
+        self._start(
+            catalog,
+            [
+                ProjectDiscovery(catalog, self._in_project(Who.MANAGEMENT)),
+                EntitlementController(catalog, clock, cities=list(CELLS), limits=DEFAULT_LIMITS),
+                QuotaBroker(catalog, clock),
+            ],
+        )
+        self._start(
+            management,
+            [
+                ProjectDiscovery(management, self._in_project(Who.MANAGEMENT)),
+                *management_controllers(management, clock, HUB_PLANE),
+            ],
+        )
+        for name in cells:
+            self._start_cell(name)
+        for city, name in CELLS.items():
+            await self.hub.create(CLUSTER, CLUSTER.body(name, labels={TOPOLOGY_CITY: city}))
+        await self.engine.client(ROOT_PLANE).create(PROJECT_KIND, PROJECT_KIND.body(DEMO) | {"spec": {}})
+        await self.until(self._is_open, 30, "the project is open")
+        body = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
+        await self.project_client(DEMO).create(SERVICE_ENTITLEMENT, body)
+        await self.until(self._offers, 30, "the project has cities")
+
+    def _start_cell(self, name: str) -> None:
+        fleet, clock = Fleet(), self.simulation
+        for plane, role in {name: CELL, HUB_PLANE: HUB}.items():
+            fleet.add(self._plane(plane, role, Who.CELL))
+        self._start(
+            fleet,
+            [
+                ClaimDiscovery(fleet, lambda project: self._plane(project, CLAIMS, Who.CELL)),
+                *cell_controllers(fleet, clock, lambda plane: plane.name),
+                SimulatedProvider(fleet, clock, Behaviour(start_seconds=0.3, stop_seconds=0.2)),
+            ],
+        )
+
+    def _in_project(self, who: Who) -> Any:
+        return lambda project: self._plane(project, PROJECT, who)
+
+    def _open(self, name: str) -> Client:
+        self.engine.serve(name, PROJECT)
+        return self.engine.client(name)
+
+    async def _is_open(self) -> bool:
+        return self.engine.plane(DEMO) is not None
+
+    async def _offers(self) -> bool:
+        return len((await self.project_client(DEMO).list(LOCATION_BINDING)).items) == len(CELLS)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert [
+            crash for manager in self._managers for one in manager.controllers.values() for crash in one.crashes
+        ] == []
+
+
+async def whole_life(engine: GuardedFederation) -> None:
+    """Everything the controllers do: create, roll, scale, move, repair what others spoiled on every plane, delete."""
+    federation = Federation(engine)
+    project = federation.project(DEMO)
+    await project.deploy("web", ["DFW"], replicas=2)
+    await project.until_ready("web", 2)
+    await project.set_image("web", "registry.example/hello:2")
+    await project.until_ready("web", 2)
+    await spoil(engine, await project.hub_namespace())
+    await project.place("web", ["DFW", "AMS"], 1)
+    await project.until_ready("web", 2)
+    await project.place("web", ["AMS"], 1)
+    await project.until_ready("web", 1)
+    await project.delete("web")
+    await project.until_gone("web")
+
+    async def nothing_is_left() -> bool:
+        claims = (await project.client.list(RESOURCE_CLAIM)).items
+        return not claims and not [one for cell in engine.cells.values() for one in (await cell.list(INSTANCE)).items]
+
+    await federation.until(nothing_is_left, "instances and claims are gone")
+
+
+async def spoil(engine: GuardedFederation, namespace: str) -> None:
+    """What somebody else changes is put right; waits until it is."""
+    hub, project, cell = engine.hub, engine.project_client(DEMO), engine.cells["DFW"]
+    spoiled = {"metadata": {"labels": {WORKLOAD_UID: "forged", CITY_CODE: "forged"}}}
+    await hub.merge_patch(NAMESPACE, namespace, "", {"metadata": {"labels": {UPSTREAM_NAMESPACE: None}}})
+    by_name = {"placement": {"clusterAffinity": {"clusterNames": ["cell-dfw"]}}}
+    await hub.merge_patch(PROPAGATION_POLICY, "city-dfw", namespace, {"spec": by_name})
+    await hub.merge_patch(INSTANCE, "web-main-dfw-0", namespace, spoiled)
+    await project.merge_patch(INSTANCE, "web-main-dfw-0", "default", spoiled)
+    await cell.merge_patch(INSTANCE, "web-main-dfw-0", namespace, spoiled)
+
+    async def mended() -> bool:
+        labels = [
+            (await client.get(INSTANCE, "web-main-dfw-0", place)).metadata.labels
+            for client, place in ((hub, namespace), (project, "default"), (cell, namespace))
+        ]
+        home = (await hub.get(NAMESPACE, namespace)).metadata.labels
+        policy = await hub.get(PROPAGATION_POLICY, "city-dfw", namespace)
+        mended = UPSTREAM_NAMESPACE in home and b"clusterNames" not in bytes(policy.spec_json)
+        return mended and all(one[CITY_CODE] == "DFW" for one in labels)
+
+    await engine.until(mended, 60, "what was spoiled is put right")
+
+
+async def lived(simulation: Simulation) -> GuardedFederation:
+    engine = GuardedFederation(simulation)
+    await engine.start()
+    try:
+        await whole_life(engine)
+    finally:
+        assert engine.refused == set()
+    await engine.stop()
+    return engine
+
+
+@pytest.fixture(scope="module")
+def used() -> set[Use]:
+    """What a whole life uses, with the servers refusing whatever is not in the table."""
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Simulation)
+        return runner.run(lived(loop)).used
+
+
+# What no controller calls yet, by the step that will. A row that starts to be used must be taken out here.
+LATER = {
+    "step 6 and 7: events on transition": {
+        (Who.MANAGEMENT, On.PROJECT, "events"),
+        (Who.CELL, On.CELL, "events"),
+    },
+    "step 6 and 7: compute-manager, its leases, metrics, webhook and discovery": {
+        (Who.MANAGEMENT, On.HOST, "leases"),
+        (Who.MANAGEMENT, On.HOST, "tokenreviews"),
+        (Who.MANAGEMENT, On.HOST, "subjectaccessreviews"),
+        (Who.MANAGEMENT, On.PROJECT, "subjectaccessreviews"),
+        (Who.MANAGEMENT, On.ROOT, "projectcontrolplanes"),
+        (Who.CELL, On.CELL, "leases"),
+    },
+    "step 6: locations where bindings are not served": {(Who.MANAGEMENT, On.PROJECT, "locations")},
+    "step 6 and 7: networking integration": {
+        (Who.MANAGEMENT, On.PROJECT, "networks"),
+        *((Who.CELL, On.CELL, name) for name in ("locations", "networkcontexts", "subnets")),
+        *((Who.CELL, On.CELL, name) for name in ("networkbindings", "subnetclaims")),
+    },
+    "step 7: provider pods": {(Who.CELL, On.CELL, "pods"), (Who.CELL, On.CELL, "instances/finalizers")},
+}
+
+
+def test_invariant_8_the_roles_are_enough(used: set[Use]) -> None:
+    assert used - TABLE == set()
+
+
+def test_invariant_8_and_no_more(used: set[Use]) -> None:
+    """Reading is one permission: who may list may get. Every other verb is used by itself."""
+    unused = {use for use in TABLE - used if not (use.verb == "get" and use._replace(verb="list") in TABLE & used)}
+    later = {place for places in LATER.values() for place in places}
+    assert {(use.who, use.on, use.resource) for use in unused} == later
+    assert {(use.who, use.on, use.resource) for use in used} & later == set()
+    assert {use.verb for use in used if use.resource == "resourceclaims" and use.who is Who.CELL} == {
+        *("get", "list", "watch", "create", "delete")
+    }
+
+
+def test_what_has_to_be_switched_on_is_either_built_in_or_discovery_or_later(used: set[Use]) -> None:
+    """So that no row is called optional only because nothing uses it."""
+    optional = {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used}
+    assert optional == {When.ALWAYS, When.MILO_DISCOVERY, When.ENTITLEMENT, When.QUOTA}
+
+
+READ = "get list watch"
+WRITE = f"{READ} create update patch delete"
+STATUS = "get update patch"
+
+# controllers.md 12, row by row: identity and plane, group, then resource and verbs.
+CONTRACT: list[tuple[Who, On, str, dict[str, str]]] = [
+    (Who.MANAGEMENT, On.HOST, "coordination.k8s.io", {"leases": "get create update"}),
+    (Who.MANAGEMENT, On.HOST, "authentication.k8s.io", {"tokenreviews": "create"}),
+    (Who.MANAGEMENT, On.HOST, "authorization.k8s.io", {"subjectaccessreviews": "create"}),
+    (Who.MANAGEMENT, On.ROOT, "resourcemanager.miloapis.com", {"projects": READ}),
+    (Who.MANAGEMENT, On.ROOT, "infrastructure.miloapis.com", {"projectcontrolplanes": READ}),
+    (Who.MANAGEMENT, On.PROJECT, "", {"namespaces": READ, "events": "create patch"}),
+    (
+        Who.MANAGEMENT,
+        On.PROJECT,
+        "compute.datumapis.com",
+        {
+            "workloads": f"{READ} update patch",
+            "workloads/status": STATUS,
+            "workloads/finalizers": "update",
+            "workloaddeployments": WRITE,
+            "workloaddeployments/status": STATUS,
+            "workloaddeployments/finalizers": "update",
+            "instances": WRITE,
+            "instances/status": STATUS,
+        },
+    ),
+    (
+        Who.MANAGEMENT,
+        On.PROJECT,
+        "networking.datumapis.com",
+        {"networks": READ, "locationbindings": READ, "locations": READ},
+    ),
+    (Who.MANAGEMENT, On.PROJECT, "authorization.k8s.io", {"subjectaccessreviews": "create"}),
+    (Who.MANAGEMENT, On.HUB, "", {"namespaces": f"{READ} create update patch"}),
+    (Who.MANAGEMENT, On.HUB, "compute.datumapis.com", {"workloaddeployments": WRITE, "instances": READ}),
+    (Who.MANAGEMENT, On.HUB, "policy.karmada.io", {"propagationpolicies": WRITE}),
+    (Who.MANAGEMENT, On.HUB, "cluster.karmada.io", {"clusters": READ}),
+    (
+        Who.CELL,
+        On.CELL,
+        "",
+        {"namespaces": READ, "events": "create patch", "pods": f"{READ} create patch delete"},
+    ),
+    (
+        Who.CELL,
+        On.CELL,
+        "compute.datumapis.com",
+        {
+            "workloaddeployments": f"{READ} update patch",
+            "workloaddeployments/status": STATUS,
+            "workloaddeployments/finalizers": "update",
+            "instances": WRITE,
+            "instances/status": STATUS,
+            "instances/finalizers": "update",
+        },
+    ),
+    (
+        Who.CELL,
+        On.CELL,
+        "networking.datumapis.com",
+        {
+            "locations": READ,
+            "networkcontexts": READ,
+            "subnets": READ,
+            "networkbindings": WRITE,
+            "subnetclaims": WRITE,
+        },
+    ),
+    (Who.CELL, On.CELL, "coordination.k8s.io", {"leases": "get create update"}),
+    (Who.CELL, On.HUB, "", {"namespaces": READ}),
+    (
+        Who.CELL,
+        On.HUB,
+        "compute.datumapis.com",
+        {
+            "workloaddeployments": READ,
+            "workloaddeployments/finalizers": "update",
+            "instances": WRITE,
+            "instances/status": STATUS,
+        },
+    ),
+    (Who.CELL, On.PROJECT, "quota.miloapis.com", {"resourceclaims": f"{READ} create delete"}),
+]
+
+
+def contract() -> set[Use]:
+    return {
+        Use(who, on, verb, group, resource)
+        for who, on, group, resources in CONTRACT
+        for resource, verbs in resources.items()
+        for verb in verbs.split()
+    }
+
+
+def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not_need() -> None:
+    ours = granted(row for row in ROWS if row[2].when not in (When.ENTITLEMENT, When.QUOTA))
+    assert ours - contract() == set()
+    for use in contract() - ours:
+        replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
+        status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # and a status is replaced
+        # A projection's owner reference to its deployment does not block the deployment's deletion.
+        plain_owner = (use.who, use.on, use.resource) == (Who.MANAGEMENT, On.PROJECT, "workloaddeployments/finalizers")
+        assert replaced or status or plain_owner, use
+
+
+@pytest.mark.parametrize(("who", "on"), [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
+def test_row_13_events_may_be_created_and_patched(who: Who, on: On) -> None:
+    assert {verb for whose, where, verb, _, resource in TABLE if (whose, where, resource) == (who, on, "events")} == {
+        "create",
+        "patch",
+    }
+
+
+@pytest.mark.parametrize("who", [Who.MANAGEMENT, Who.CELL])
+def test_row_21_hub_namespaces_may_be_watched(who: Who) -> None:
+    assert Use(who, On.HUB, "watch", "", "namespaces") in TABLE
+
+
+def test_r12_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
+    writes = {(use.resource, use.verb) for use in TABLE if (use.who, use.on) == (Who.CELL, On.HUB)}
+    changing = {resource for resource, verb in writes if verb not in ("get", "list", "watch")}
+    assert changing == {"instances", "instances/status", "workloaddeployments/finalizers"}
+
+
+def test_nobody_may_do_everything_or_read_secrets() -> None:
+    for _, _, rule in ROWS:
+        assert "*" not in (*rule.resources, *rule.verbs, rule.group)
+        assert not {"secrets", "configmaps", "clusterroles", "roles"} & set(rule.resources)
+
+
+def test_resources_of_kinds_we_know_are_spelled_as_they_are_served() -> None:
+    known: dict[str, set[str]] = {}
+    for kind in (kind for kinds in ROLES.values() for kind in kinds):
+        known.setdefault(kind.group, set()).add(kind.plural)
+    for _, _, rule in ROWS:
+        if rule.group in known:
+            assert {resource.partition("/")[0] for resource in rule.resources} <= known[rule.group]
+
+
+def test_why_is_a_short_phrase_and_no_rule_is_written_twice() -> None:
+    assert all(0 < len(rule.why) <= 50 and not rule.why.endswith(".") for _, _, rule in ROWS)
+    places = [(who, on, rule.when, rule.group, one) for who, on, rule in ROWS for one in rule.resources]
+    assert len(places) == len(set(places))
+
+
+def test_uses_are_read_from_a_call_as_a_server_reads_them() -> None:
+    def of(method: str, path: str, query: dict[str, str] | None = None, body: bytes = b"") -> list[tuple[str, str]]:
+        call = Call(method, path, query or {}, body)
+        return [(use.verb, use.resource) for use in uses(Who.CELL, On.HUB, call)]
+
+    namespace = hub_namespace("1")
+    assert of("GET", NAMESPACE.path()) == [("list", "namespaces")]
+    assert of("GET", NAMESPACE.path(name="a")) == [("get", "namespaces")]
+    assert of("GET", INSTANCE.path(), {"watch": "true"}) == [("watch", "instances")]
+    assert of("PUT", INSTANCE.path(namespace, "a", "status")) == [("update", "instances/status")]
+    owner = {"apiVersion": WORKLOAD_DEPLOYMENT.api_version, "kind": "WorkloadDeployment", "blockOwnerDeletion": True}
+    body = msgspec.json.encode({"metadata": {"ownerReferences": [owner]}})
+    assert of("POST", INSTANCE.path(namespace), body=body) == [
+        ("create", "instances"),
+        ("update", "workloaddeployments/finalizers"),
+    ]

@@ -1,0 +1,80 @@
+"""controllers.md 12 and 13: the manifests say what the table says, and what is optional can be left unbound."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from datum_compute.api.permissions import PERMISSIONS, On, When, Who
+from datum_compute.api.roles import files, role_name
+
+Manifest = dict[str, Any]
+
+
+def manifests(name: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(files()[name]))
+
+
+def test_there_is_one_file_for_each_identity_and_plane() -> None:
+    assert sorted(files()) == [
+        "cell-on-cell.yaml",
+        "cell-on-hub.yaml",
+        "cell-on-project.yaml",
+        "management-on-host.yaml",
+        "management-on-hub.yaml",
+        "management-on-project.yaml",
+        "management-on-root.yaml",
+    ]
+
+
+@pytest.mark.parametrize(("who", "on"), PERMISSIONS)
+def test_the_manifests_are_the_table(who: Who, on: On) -> None:
+    found = {
+        (role["metadata"]["name"], *map(tuple, (rule["apiGroups"], rule["resources"], rule["verbs"])))
+        for role in manifests(f"{who.value}-on-{on.value}.yaml")
+        for rule in role["rules"]
+    }
+    assert found == {
+        (role_name(who, on, rule.when), (rule.group,), rule.resources, rule.verbs) for rule in PERMISSIONS[who, on]
+    }
+
+
+@pytest.mark.parametrize("name", sorted(files()))
+def test_a_manifest_is_complete(name: str) -> None:
+    for role in manifests(name):
+        assert set(role) == {"apiVersion", "kind", "metadata", "rules"}
+        assert role["apiVersion"] == "rbac.authorization.k8s.io/v1"
+        assert role["kind"] in ("ClusterRole", "Role")
+        assert role["rules"]
+
+
+def test_names_are_unique_because_planes_may_share_a_cluster() -> None:
+    names = [role["metadata"]["name"] for name in files() for role in manifests(name)]
+    assert len(names) == len(set(names))
+    assert all(name.startswith("compute-") for name in names)
+
+
+def test_only_leases_are_limited_to_the_namespace_of_the_process() -> None:
+    limited = [role for name in files() for role in manifests(name) if role["kind"] == "Role"]
+    assert [role["metadata"]["name"] for role in limited] == [
+        "compute-management-on-host-leader-election",
+        "compute-cell-on-cell-leader-election",
+    ]
+    assert {tuple(rule["resources"]) for role in limited for rule in role["rules"]} == {("leases",)}
+
+
+def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:
+    names = [role["metadata"]["name"] for role in manifests("management-on-project.yaml")]
+    assert names == [
+        "compute-management-on-project",
+        "compute-management-on-project-networking",
+        "compute-management-on-project-webhook",
+        "compute-management-on-project-builtin-entitlement",
+        "compute-management-on-project-builtin-quota",
+    ]
+    assert role_name(Who.CELL, On.HUB, When.ALWAYS) == "compute-cell-on-hub"
+
+
+def test_every_rule_says_what_it_is_for() -> None:
+    for name, text in files().items():
+        assert text.count("\n# ") == sum(len(role["rules"]) for role in manifests(name))

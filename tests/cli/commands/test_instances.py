@@ -1,0 +1,173 @@
+import json
+
+import pytest
+
+from datum_compute.api.labels import CITY_CODE, DEPLOYMENT_NAME, PLACEMENT_NAME, WORKLOAD_NAME
+from tests.cli.conftest import Compute, FakeClock, World, condition
+from tests.cli.server import ApiServer
+
+CRASHING = condition("Programmed", "Unknown", "InstanceCrashing", "exit code 1")
+NO_QUOTA = condition("QuotaGranted", "False", "QuotaExceeded", "Requested 1 instance, 0 available.")
+
+
+def several(api: ApiServer) -> World:
+    world = World(api)
+    world.workload()
+    for city in ("AMS", "DFW"):
+        world.deployment(city)
+    world.instance("DFW", 1, NO_QUOTA)
+    world.instance("DFW", 0, CRASHING)
+    world.instance("AMS", 0, address="198.51.100.7")
+    other = World(api, "job")
+    other.workload(("SIN",))
+    other.instance("SIN", 0, condition("Ready", "False", "Odd", "Network"))
+    return world
+
+
+def test_the_list(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
+    several(api)
+    clock.turn(300)
+    result = compute("instances")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        "NAME                 WORKLOAD   CITY   EXTERNAL IP    INTERNAL IP   TYPE      AGE   STATUS\n"
+        "job-default-sin-0    job        SIN    —              —             sandbox   5m    Pending (Odd)\n"
+        "shop-default-ams-0   shop       AMS    198.51.100.7   10.0.0.1      sandbox   5m    Available\n"
+        "shop-default-dfw-0   shop       DFW    —              —             sandbox   5m    Failed (crashing)\n"
+        "shop-default-dfw-1   shop       DFW    —              —             sandbox   5m    Pending (quota exceeded)\n"
+        "\n"
+        "4 instances — 1 Available, 2 Pending, 1 Failed\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["instances"], ["instances", "list"], ["instances", "ls"], ["ps"], ["instance"]])
+def test_all_ways_to_say_it(api: ApiServer, compute: Compute, words: list[str]) -> None:
+    several(api)
+    assert len(compute(*words, "-o", "name").lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (["--workload=job"], ["job-default-sin-0"]),
+        (["--city=dfw"], ["shop-default-dfw-0", "shop-default-dfw-1"]),
+        (["--status=available"], ["shop-default-ams-0"]),
+        (["--status=failed"], ["shop-default-dfw-0"]),
+        (["--status=pending"], ["job-default-sin-0", "shop-default-dfw-1"]),
+        (["--workload=shop", "--city=DFW", "--status=pending"], ["shop-default-dfw-1"]),
+    ],
+)
+def test_filters_apply_to_every_format(api: ApiServer, compute: Compute, flags: list[str], names: list[str]) -> None:
+    several(api)
+    assert compute("instances", *flags, "-o", "name").lines == [f"instance/{name}" for name in names]
+    listed = json.loads(compute("instances", *flags, "-o", "json").out)
+    assert listed["kind"] == "InstanceList"
+    assert [item["metadata"]["name"] for item in listed["items"]] == names
+
+
+def test_with_all_labels_deployments_are_not_read(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    compute("instances")
+    assert not any("workloaddeployments" in seen.path for seen in api.requests)
+
+
+def test_without_labels_the_deployment_tells_whose_it_is(api: ApiServer, compute: Compute) -> None:
+    world = World(api)
+    world.workload()
+    world.deployment("DFW")
+    bare = dict.fromkeys((WORKLOAD_NAME, PLACEMENT_NAME, CITY_CODE, DEPLOYMENT_NAME), "")
+    world.instance("DFW", 0, **bare)
+    world.instance("SIN", 7, **bare)
+    rows = [line.split()[:3] for line in compute("instances", "--no-headers", "-q").lines]
+    assert rows == [["shop-default-sin-7", "orphaned", "unknown"], ["shop-default-dfw-0", "shop", "DFW"]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "No instances found in project demo."),
+        (["--city=XYZ"], "No instances found in project demo with city=XYZ."),
+        (["--city=XYZ", "--status=failed"], "No instances found in project demo with city=XYZ, status=failed."),
+    ],
+)
+def test_none(api: ApiServer, compute: Compute, flags: list[str], text: str) -> None:
+    assert compute("instances", *flags).out == f"{text}\n"
+
+
+def test_wide_adds_the_instance_type(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    assert compute("instances", "-o", "wide").lines[0].endswith("STATUS                     INSTANCE TYPE")
+
+
+def test_colours(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    out = compute("instances", "--color=always").out
+    assert "\x1b[32mAvailable\x1b[0m" in out
+    assert "\x1b[31mFailed (crashing)\x1b[0m" in out
+    assert "\x1b[33mPending (quota exceeded)\x1b[0m" in out
+
+
+def test_describe_one_that_waits_for_quota(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
+    several(api)
+    clock.turn(60)
+    result = compute("instances", "describe", "shop-default-dfw-1")
+    assert result.out == (
+        "Instance       shop-default-dfw-1\n"
+        "Workload       shop\n"
+        "Placement      default\n"
+        "City           DFW\n"
+        "Age            1m\n"
+        "Status         Not available — quota exceeded\n"
+        "               Requested 1 instance, 0 available.\n"
+        "\n"
+        "Runtime\n"
+        "  Image        registry.example/shop:2.1\n"
+        "  Type         datumcloud/d1-standard-2\n"
+        "\n"
+        "Network        Waiting for addresses (not yet scheduled)\n"
+        "\n"
+        "Conditions\n"
+        "  TYPE           STATUS   REASON          AGE   MESSAGE\n"
+        "  QuotaGranted   False    QuotaExceeded   1m    Requested 1 instance, 0 available.\n"
+        "\n"
+        "Next steps:\n"
+        "  Reduce replicas:   compute scale shop --min=1\n"
+        "  Check quota:       compute quota\n"
+    )
+
+
+def test_describe_one_that_runs(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    lines = compute("instances", "get", "shop-default-ams-0").lines
+    assert "Status         Available" in lines
+    assert "Network        External: 198.51.100.7  Internal: 10.0.0.1" in lines
+    assert "Next steps:" not in lines
+
+
+def test_an_age_that_cannot_be_true_is_not_shown(api: ApiServer, compute: Compute) -> None:
+    world = World(api)
+    world.workload(("DFW",))
+    fresh = condition("Ready", "Unknown", "Pending", "Waiting for controller") | {
+        "lastTransitionTime": "1970-01-01T00:00:00Z"
+    }
+    world.instance("DFW", 0, fresh)
+    assert (
+        "  Ready   Unknown   Pending   —     Waiting for controller" in compute("ps", "get", "shop-default-dfw-0").lines
+    )
+
+
+def test_messages_wrap_at_80_columns(api: ApiServer, compute: Compute) -> None:
+    world = World(api)
+    world.workload(("DFW",))
+    message = "the registry answered that the image does not exist, or that it may not be pulled with these credentials"
+    world.instance("DFW", 0, condition("Ready", "Unknown", "ImageUnavailable", message))
+    result = compute("instances", "describe", "shop-default-dfw-0", tty=True, columns=80, environ={"NO_COLOR": "1"})
+    table = result.lines[result.lines.index("Conditions") + 1 :]
+    assert max(map(len, table)) <= 80
+    assert " ".join(" ".join(line[42:].split()) for line in table[1:]).endswith("with these credentials")
+
+
+def test_describe_in_other_formats(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    assert json.loads(compute("instances", "describe", "shop-default-ams-0", "-o", "json").out)["kind"] == "Instance"
+    assert compute("ps", "get", "shop-default-ams-0", "-o", "name").out == "instance/shop-default-ams-0\n"

@@ -1,0 +1,221 @@
+"""Unmodified kubectl against the embedded API: the one from KUBECTL or from PATH; where there is none, this is said."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube.kubeconfig import write_kubeconfig
+from datum_compute.kube.meta import Json
+from tests.https import PLANES, Background
+from tests.scenarios.federation import placement, template
+
+STATUS = {
+    "deployments": 1,
+    **dict.fromkeys(("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas"), 1),
+}
+
+
+class Kubectl:
+    def __init__(self, program: str, api: Background, home: Path) -> None:
+        self.api = api
+        self.home = home
+        self._program = program
+        contexts = {plane: api.server.endpoint(plane) for plane in PLANES}
+        write_kubeconfig(home / "config", contexts, "demo")
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(home / "config")}
+
+    def run(self, *arguments: str, given: Json | None = None) -> subprocess.CompletedProcess[str]:
+        command = [self._program, *arguments, *(["-f", "-"] if given else [])]
+        return subprocess.run(
+            command,
+            env=self._environment,
+            input=yaml.safe_dump(given) if given else "",
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, given: Json | None = None) -> str:
+        done = self.run(*arguments, given=given)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def refused(self, *arguments: str, given: Json | None = None) -> str:
+        done = self.run(*arguments, given=given)
+        assert done.returncode != 0, f"kubectl {' '.join(arguments)}: {done.stdout}"
+        assert self.api.credentials.token not in done.stderr
+        return done.stderr
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self._program, *arguments],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    program = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if not program:
+        pytest.skip("no kubectl in PATH, and KUBECTL does not name one: nothing was checked against a real client")
+    if (minor := _minor(program)) < 29:
+        pytest.skip(f"{program} is 1.{minor}; before 1.29 kubectl asks for OpenAPI v2, which is not served")
+    home = tmp_path_factory.mktemp("kubectl")
+    api = Background(home)
+    yield Kubectl(program, api, home)
+    api.close()
+
+
+def _minor(program: str) -> int:
+    """The minor version of a kubectl; one that does not know its own is taken as new."""
+    told = subprocess.run([program, "version", "--client", "--output=json"], capture_output=True, check=True).stdout
+    return int(msgspec.json.decode(told)["clientVersion"].get("minor", "").rstrip("+") or 99)
+
+
+def workload(name: str, replicas: int = 1, **metadata: object) -> Json:
+    main = placement("main", ["DFW"], replicas)
+    main["scaleSettings"]["instanceManagementPolicy"] = "OrderedReady"  # what a default fills into a list is a change
+    return WORKLOAD.body(name, "default", **metadata) | {"spec": {"template": template(), "placements": [main]}}
+
+
+def merge(value: Json) -> tuple[str, str]:
+    return "--type=merge", f"--patch={msgspec.json.encode(value).decode()}"
+
+
+def test_what_is_served_is_listed_and_explained(kubectl: Kubectl) -> None:
+    resources = kubectl("api-resources", "--no-headers").splitlines()
+    assert {"workloads", "instances", "namespaces", "events", "leases"} <= {line.split()[0] for line in resources}
+    assert "clusters" in kubectl("--context=hub", "api-resources", "--output=name")
+    assert "placements" in kubectl("explain", "workload.spec")
+    assert "projects" in kubectl("--context=root", "api-resources", "--output=name")
+
+
+def test_a_workload_lives_its_life(kubectl: Kubectl) -> None:
+    assert kubectl("create", given=workload("life", labels={"app": "life"})).endswith("/life created\n")
+    assert "already exists" in kubectl.refused("create", given=workload("life"))
+
+    rows = kubectl("get", "workloads", "--selector=app=life").splitlines()
+    assert rows[0].split()[:3] == ["NAME", "AGE", "AVAILABLE"]
+    assert rows[1].split()[0] == "life"
+    assert "life" in kubectl("get", "workloads", "--field-selector=metadata.name=life", "--all-namespaces")
+    assert kubectl("get", "workloads", "--selector=app=other") == ""
+    assert kubectl("get", "workload", "life", "--output=name") == "workload.compute.datumapis.com/life\n"
+    assert yaml.safe_load(kubectl("get", "workload", "life", "--output=yaml"))["spec"]["placements"]
+    read = msgspec.json.decode(kubectl("get", "workload", "life", "--output=json"))
+    assert read["metadata"]["labels"] == {"app": "life"}
+    assert "life" in kubectl("get", "workload", "life", "--output=wide")
+
+    kubectl("label", "workload", "life", "tier=front")
+    kubectl("annotate", "workload", "life", "example.test/a=b")
+    kubectl("patch", "workload", "life", *merge({"metadata": {"labels": {"app": None}}}))
+    operations = '[{"op":"replace","path":"/spec/placements/0/scaleSettings/minReplicas","value":4}]'
+    kubectl("patch", "workload", "life", "--type=json", f"--patch={operations}")
+    read = msgspec.json.decode(kubectl("get", "workload", "life", "--output=json"))
+    assert read["metadata"]["labels"] == {"tier": "front"}
+    assert read["metadata"]["annotations"]["example.test/a"] == "b"
+    assert (read["metadata"]["generation"], read["spec"]["placements"][0]["scaleSettings"]["minReplicas"]) == (2, 4)
+
+    assert "deleted" in kubectl("delete", "workload", "life")
+    assert "NotFound" in kubectl.refused("get", "workload", "life")
+
+
+def test_apply_creates_changes_and_then_leaves_alone(kubectl: Kubectl) -> None:
+    assert kubectl("apply", given=workload("applied")).endswith("/applied created\n")
+    assert kubectl("apply", given=workload("applied")).endswith("/applied unchanged\n")
+    assert kubectl("apply", "--dry-run=server", given=workload("applied", 2)).endswith("configured (server dry run)\n")
+    assert kubectl("apply", given=workload("applied", 2)).endswith("/applied configured\n")
+    assert kubectl("apply", given=workload("applied", 2)).endswith("/applied unchanged\n")
+    misspelt = workload("applied", 2)
+    misspelt["spec"]["placements"][0]["nmae"] = "x"
+    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", given=misspelt)
+    misspelt["metadata"]["name"] = "new"
+    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", given=misspelt)
+    assert 'The Workload "bad" is invalid' in kubectl.refused("apply", given=WORKLOAD.body("bad") | {"spec": {}})
+
+
+def test_built_in_kinds_are_created_applied_and_patched(kubectl: Kubectl) -> None:
+    kubectl("create", "configmap", "made", "--from-literal=a=1")
+    kubectl("patch", "configmap", "made", '--patch={"data":{"b":"2"}}')
+    assert msgspec.json.decode(kubectl("get", "cm", "made", "--output=json"))["data"] == {"a": "1", "b": "2"}
+    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
+    assert kubectl("apply", given=given) == "configmap/applied created\n"
+    assert kubectl("apply", given=given) == "configmap/applied unchanged\n"
+    assert kubectl("apply", given=given | {"data": {"b": "2"}}) == "configmap/applied configured\n"
+    assert msgspec.json.decode(kubectl("get", "cm", "applied", "--output=json"))["data"] == {"b": "2"}
+    kubectl("create", "namespace", "made")
+    assert "made" in kubectl("get", "namespaces")
+    assert "deleted" in kubectl("delete", "namespace", "made")
+
+
+def test_a_workload_is_described_with_its_events(kubectl: Kubectl) -> None:
+    kubectl("create", given=workload("told"))
+    about = msgspec.json.decode(kubectl("get", "workload", "told", "--output=json"))["metadata"]
+    event: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "told.1", "namespace": "default"},
+    }
+    who = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "name": "told", "namespace": "default"}
+    event["involvedObject"] = who | {"uid": about["uid"]}
+    kubectl("create", given=event | {"type": "Normal", "reason": "Placed", "message": "placed in DFW", "count": 1})
+    described = kubectl("describe", "workload", "told")
+    assert "Kind:         Workload" in described
+    assert "City Codes:" in described
+    last = described.strip().splitlines()[-1].split()
+    assert (last[:2], last[-3:]) == (["Normal", "Placed"], ["placed", "in", "DFW"])
+    assert "Placed" in kubectl("get", "events")
+
+
+def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl) -> None:
+    kubectl("create", given=workload("awaited", finalizers=["example.test/held"]))
+    waiting = kubectl.start("wait", "workload/awaited", "--for=condition=Available", "--timeout=20s")
+    kubectl.api.until(lambda: kubectl.api.watches() == 1)
+    condition = {"type": "Available", "status": "True", "reason": "Up", "message": "it is up"}
+    condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    status = {"status": STATUS | {"conditions": [condition]}}
+    kubectl("patch", "workload", "awaited", "--subresource=status", *merge(status))
+    assert waiting.communicate(timeout=30)[0].endswith("condition met\n")
+    assert kubectl("get", "workload", "awaited").splitlines()[1].split()[2:4] == ["True", "Up"]
+
+    kubectl("delete", "workload", "awaited", "--wait=false")
+    going = kubectl.start("wait", "workload/awaited", "--for=delete", "--timeout=20s")
+    kubectl.api.until(lambda: kubectl.api.watches() == 1)
+    kubectl("patch", "workload", "awaited", *merge({"metadata": {"finalizers": None}}))
+    assert going.communicate(timeout=30)[0].endswith("condition met\n")
+    assert "timed out" in kubectl.refused("wait", "namespace/default", "--for=condition=Never", "--timeout=1s")
+
+
+def test_changes_are_shown_as_they_happen(kubectl: Kubectl) -> None:
+    kubectl("create", given=workload("watched"))
+    watching = kubectl.start("get", "workload", "watched", "--watch", "--no-headers", "--output-watch-events")
+    try:
+        kubectl.api.until(lambda: kubectl.api.watches() == 1)
+        kubectl("label", "workload", "watched", "a=b")
+        kubectl("delete", "workload", "watched")
+        assert watching.stdout is not None
+        assert [watching.stdout.readline().split()[:2] for _ in range(3)] == [
+            ["ADDED", "watched"],
+            ["MODIFIED", "watched"],
+            ["DELETED", "watched"],
+        ]
+    finally:
+        watching.kill()
+        watching.communicate()
+    kubectl.api.until(lambda: kubectl.api.watches() == 0)
+
+
+def test_a_wrong_token_and_an_unknown_plane_are_told(kubectl: Kubectl) -> None:
+    assert "Unauthorized" in kubectl.refused("--token=wrong", "get", "workloads")
+    assert 'plane "nope" is not served here' in kubectl.refused("--context=root", "get", "--raw=/planes/nope/api")

@@ -1,0 +1,418 @@
+"""What the real API server and Karmada 1.18.1 do with our kinds: the facts that the embedded engine has to copy."""
+
+import os
+from typing import Any
+
+import pytest
+
+from datum_compute.api.crd import OURS
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json
+from engine.api import condition
+from engine.harness import Engine
+from tests.engine.conftest import CELL_FINALIZER, Place, carries, spec
+
+pytestmark = pytest.mark.engine
+
+PERMANENT_ID = "propagationpolicy.karmada.io/permanent-id"
+HUB_GENERATION = "resourcetemplate.karmada.io/generation"
+COUNTERS = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
+
+AVAILABLE = {
+    "type": "Available",
+    "status": "True",
+    "reason": "StableInstanceFound",
+    "message": "one is ready",
+    "lastTransitionTime": "2026-01-02T03:04:05Z",
+    "observedGeneration": 3,
+}
+UNAVAILABLE = AVAILABLE | {"status": "False", "reason": "NoneReady", "message": "none is ready"}
+REPLICAS_READY = AVAILABLE | {"type": "ReplicasReady", "status": "False", "reason": "SomeNotReady"}
+
+
+def status(count: int, **others: Any) -> Json:
+    return dict.fromkeys(COUNTERS, count) | {"observedGeneration": 3, "conditions": [AVAILABLE]} | others
+
+
+def has_no_status(found: Json) -> bool:
+    return not found.get("status")
+
+
+# Our kinds on a real API server
+
+
+@pytest.mark.parametrize("plane", ["control-plane", "project-b", "downstream", "pop-dfw", "pop-ord"])
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.plural)
+def test_a_definition_is_accepted_as_it_is(engine: Engine, plane: str, kind: Any) -> None:
+    definition = engine.api(plane).get("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind.resource)
+
+    assert condition(definition, "Established") == "True"
+    assert condition(definition, "NamesAccepted") == "True"
+    assert condition(definition, "NonStructuralSchema") == ""
+
+
+@pytest.mark.parametrize("given", [{}, {"status": {}}], ids=["no status", "empty status"])
+def test_an_instance_created_without_status_shows_the_default_conditions(place: Place, given: Json) -> None:
+    template = spec("DFW")["template"]["spec"]
+    place.until(place.dfw, lambda found: True, place.name, NAMESPACE)
+    created = place.dfw.create(INSTANCE.body("web-0", place.name) | {"spec": template} | given)
+
+    assert [(found["type"], found["status"]) for found in created["status"]["conditions"]] == [
+        ("Programmed", "Unknown"),
+        ("Available", "Unknown"),
+        ("QuotaGranted", "Unknown"),
+        ("Ready", "Unknown"),
+    ]
+
+
+# Down
+
+
+def test_a_hub_namespace_is_copied_with_labels_and_annotations_and_changes_follow(bare_place: Place) -> None:
+    bare_place.create(labels={"a": "1"}, annotations={"b": "2"})
+    for cell in bare_place.cells.values():
+        copy = bare_place.until(cell, lambda found: True, bare_place.name, NAMESPACE)
+        assert carries({"a": "1"}, copy["metadata"]["labels"])
+        assert carries({"b": "2"}, copy["metadata"]["annotations"])
+
+    bare_place.hub.merge(NAMESPACE.body(bare_place.name), {"metadata": {"labels": {"a": "3"}}})
+
+    for cell in bare_place.cells.values():
+        bare_place.until(cell, lambda found: found["metadata"]["labels"]["a"] == "3", bare_place.name, NAMESPACE)
+
+
+def test_a_deployment_reaches_the_cell_of_its_city_only(place: Place) -> None:
+    place.route("DFW")
+    place.route("ORD")
+    place.deploy("in-dfw", "DFW")
+    place.deploy("in-ord", "ORD")
+
+    assert place.arrived(place.dfw, "in-dfw")["spec"] == spec("DFW")
+    assert place.arrived(place.ord, "in-ord")["spec"] == spec("ORD")
+    assert place.find(place.dfw, "in-ord") is None
+    assert place.find(place.ord, "in-dfw") is None
+
+
+def test_a_policy_created_after_the_deployment_is_taken_up(place: Place) -> None:
+    place.deploy()
+    place.route()
+    place.arrived(place.dfw)
+
+
+def test_the_hub_object_gets_the_id_of_its_policy_and_no_finalizer(place: Place) -> None:
+    policy = place.route()
+    place.deploy(annotations={"ours": "yes"})
+    place.arrived(place.dfw)
+    hub = place.until(place.hub, lambda found: PERMANENT_ID in found["metadata"]["labels"])
+
+    metadata = hub["metadata"]
+    assert "finalizers" not in metadata
+    assert metadata["labels"] == {
+        TOPOLOGY_CITY: "DFW",
+        PERMANENT_ID: policy["metadata"]["labels"][PERMANENT_ID],
+    }
+    assert metadata["annotations"] == {
+        "ours": "yes",
+        "propagationpolicy.karmada.io/name": "city-dfw",
+        "propagationpolicy.karmada.io/namespace": place.name,
+    }
+
+
+def test_the_copy_carries_ours_and_the_marks_of_karmada(place: Place) -> None:
+    place.route()
+    hub = place.deploy(labels={"ours": "label"}, annotations={"ours": "annotation"})
+    metadata = place.arrived(place.dfw)["metadata"]
+
+    assert carries({TOPOLOGY_CITY: "DFW", "ours": "label"}, metadata["labels"])
+    assert metadata["annotations"]["ours"] == "annotation"
+    assert metadata["annotations"][HUB_GENERATION] == str(hub["metadata"]["generation"])
+    assert metadata["annotations"]["resourcetemplate.karmada.io/uid"] == hub["metadata"]["uid"]
+    assert "finalizers" not in metadata
+    assert "ownerReferences" not in metadata
+
+
+def test_a_hub_update_changes_spec_and_generation_and_keeps_what_the_cell_added(place: Place) -> None:
+    place.route()
+    hub = place.deploy(labels={"ours": "1"}, annotations={"goes": "away"})
+    copy = place.arrived(place.dfw)
+    own = {"labels": {"cell": "label"}, "annotations": {"cell": "annotation"}, "finalizers": [CELL_FINALIZER]}
+    place.dfw.merge(copy, {"metadata": own})
+
+    change = {"labels": {"ours": "2"}, "annotations": {"goes": None}}
+    place.hub.merge(hub, {"metadata": change, "spec": {"scaleSettings": {"minReplicas": 5}}})
+
+    metadata = place.until(place.dfw, lambda found: found["spec"]["scaleSettings"]["minReplicas"] == 5)["metadata"]
+    assert metadata["annotations"][HUB_GENERATION] == "2"
+    assert carries({"cell": "label", "ours": "2"}, metadata["labels"])
+    assert metadata["annotations"]["cell"] == "annotation"
+    assert "goes" not in metadata["annotations"]
+    assert metadata["finalizers"] == [CELL_FINALIZER]
+
+
+def test_a_change_of_metadata_alone_travels_too(place: Place) -> None:
+    place.route()
+    hub = place.deploy(annotations={"upstream": "1"})
+    place.arrived(place.dfw)
+    place.hub.merge(hub, {"metadata": {"annotations": {"upstream": "2"}}})
+    place.until(place.dfw, lambda found: found["metadata"]["annotations"]["upstream"] == "2")
+
+
+def test_a_spec_edited_in_the_cell_is_put_back(place: Place) -> None:
+    place.route()
+    place.deploy()
+    copy = place.arrived(place.dfw)
+    edited = place.dfw.merge(copy, {"spec": {"scaleSettings": {"minReplicas": 9}}})
+    assert edited["spec"]["scaleSettings"]["minReplicas"] == 9
+    place.until(place.dfw, lambda found: found["spec"] == spec("DFW"))
+
+
+def test_a_copy_deleted_in_the_cell_is_made_again(place: Place) -> None:
+    place.route()
+    place.deploy()
+    copy = place.arrived(place.dfw)
+    place.dfw.delete(copy)
+    place.until(place.dfw, lambda found: found["metadata"]["uid"] != copy["metadata"]["uid"])
+
+
+def test_a_policy_deleted_leaves_binding_and_copy(place: Place) -> None:
+    policy = place.route()
+    place.deploy()
+    copy = place.arrived(place.dfw)
+    place.hub.delete(policy)
+    place.gone(place.hub, "city-dfw", PROPAGATION_POLICY)
+
+    # What comes later is proof that Karmada has had its time.
+    place.route("ORD")
+    place.deploy("later", "ORD")
+    place.arrived(place.ord, "later")
+
+    assert place.get(place.dfw)["metadata"]["uid"] == copy["metadata"]["uid"]
+    assert "web-workloaddeployment" in [binding["metadata"]["name"] for binding in place.bindings()]
+
+
+def test_a_hub_object_deleted_takes_its_copy_along_when_the_cell_lets_go(place: Place) -> None:
+    place.route()
+    hub = place.deploy()
+    copy = place.arrived(place.dfw)
+    place.dfw.merge(copy, {"metadata": {"finalizers": [CELL_FINALIZER]}})
+
+    place.hub.delete(hub)
+
+    place.gone(place.hub)
+    place.until(place.dfw, lambda found: "deletionTimestamp" in found["metadata"])
+    place.dfw.merge(copy, {"metadata": {"finalizers": None}})
+    place.gone(place.dfw)
+
+
+def test_a_hub_instance_goes_with_the_deployment_that_owns_it(place: Place) -> None:
+    hub = place.deploy()
+    owner = {
+        "apiVersion": WORKLOAD_DEPLOYMENT.api_version,
+        "kind": WORKLOAD_DEPLOYMENT.name,
+        "name": "web",
+        "uid": hub["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    body = INSTANCE.body("web-0", place.name, ownerReferences=[owner]) | {"spec": spec("DFW")["template"]["spec"]}
+    place.hub.create(body)
+    place.hub.delete(hub)
+    place.gone(place.hub, "web-0", INSTANCE)
+
+
+# Up
+
+
+def test_the_status_of_one_cell_comes_back_as_it_is(place: Place) -> None:
+    place.route()
+    place.deploy()
+    place.arrived(place.dfw)
+    reported = status(2, location={"name": "dfw-1", "namespace": ""}, conditions=[AVAILABLE, REPLICAS_READY])
+
+    place.report(place.dfw, reported)
+
+    place.until(place.hub, lambda found: found.get("status") == reported)
+
+
+def test_a_status_of_zeros_comes_back(place: Place) -> None:
+    place.route()
+    place.deploy()
+    place.arrived(place.dfw)
+    reported = dict.fromkeys(COUNTERS, 0)
+    place.report(place.dfw, reported)
+    place.until(place.hub, lambda found: found.get("status") == reported)
+
+
+def test_an_empty_list_is_lost_on_the_way_up(place: Place) -> None:
+    place.route()
+    place.deploy()
+    place.arrived(place.dfw)
+    place.report(place.dfw, status(1, conditions=[]))
+    hub = place.until(place.hub, lambda found: found.get("status"))
+    assert "conditions" not in hub["status"]
+
+
+def test_a_later_status_replaces_the_earlier_one(place: Place) -> None:
+    place.route()
+    place.deploy()
+    place.arrived(place.dfw)
+    place.report(place.dfw, status(1))
+    place.until(place.hub, lambda found: found.get("status") == status(1))
+    place.report(place.dfw, status(2))
+    place.until(place.hub, lambda found: found.get("status") == status(2))
+
+
+def test_no_status_in_the_cell_is_no_status_on_the_hub(place: Place) -> None:
+    place.route()
+    place.deploy("silent")
+    place.deploy("talking")
+    place.arrived(place.dfw, "silent")
+    place.arrived(place.dfw, "talking")
+    place.report(place.dfw, status(1), "talking")
+    place.until(place.hub, lambda found: found.get("status"), "talking")
+    assert has_no_status(place.get(place.hub, "silent"))
+
+
+def test_two_cells_in_one_city_add_up(place: Place) -> None:
+    place.route_to_all()
+    place.deploy()
+    for cell in (place.dfw, place.ord):
+        place.arrived(cell)
+
+    place.report(
+        place.dfw, status(2, conditions=[UNAVAILABLE, REPLICAS_READY], location={"name": "a", "namespace": ""})
+    )
+    place.until(place.hub, lambda found: found.get("status", {}).get("replicas") == 2)
+    place.report(place.ord, status(3, observedGeneration=2, location={"name": "b", "namespace": ""}))
+
+    hub = place.until(place.hub, lambda found: found["status"]["replicas"] == 5)
+    assert hub["status"] == dict.fromkeys(COUNTERS, 5) | {
+        "observedGeneration": 2,
+        "location": {"name": "a", "namespace": ""},
+        "conditions": [AVAILABLE, REPLICAS_READY],
+    }
+
+
+def test_of_two_cells_only_the_one_that_answered_counts(place: Place) -> None:
+    place.route_to_all()
+    place.deploy()
+    for cell in (place.dfw, place.ord):
+        place.arrived(cell)
+    place.report(place.ord, status(3))
+    place.until(place.hub, lambda found: found.get("status") == status(3))
+
+
+def test_the_status_of_a_kind_without_interpreter_never_arrives(place: Place) -> None:
+    policy = place.hub.create(
+        PROPAGATION_POLICY.body("instances", place.name)
+        | {
+            "spec": {
+                "resourceSelectors": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.name}],
+                "placement": {"clusterAffinity": {"clusterNames": ["pop-dfw"]}},
+            }
+        }
+    )
+    created = place.hub.create(INSTANCE.body("web-0", place.name) | {"spec": spec("DFW")["template"]["spec"]})
+    copy = place.until(place.dfw, lambda found: True, "web-0", INSTANCE)
+    place.dfw.merge(copy, {"status": {"conditions": [AVAILABLE]}}, "status")
+
+    place.route()
+    place.deploy()
+    place.arrived(place.dfw)
+    place.report(place.dfw, status(1))
+    place.until(place.hub, lambda found: found.get("status"))
+
+    assert place.get(place.hub, "web-0", INSTANCE)["status"] == created["status"]
+    place.hub.delete(created)
+    place.gone(place.dfw, "web-0", INSTANCE)
+    place.hub.delete(policy)
+
+
+# Policies
+
+
+def test_what_karmada_fills_into_our_policy(place: Place) -> None:
+    policy = place.route()
+
+    assert policy["spec"] == {
+        "conflictResolution": "Abort",
+        "placement": {
+            "clusterAffinity": {"labelSelector": {"matchLabels": {TOPOLOGY_CITY: "DFW"}}},
+            "clusterTolerations": [
+                {
+                    "effect": "NoExecute",
+                    "key": f"cluster.karmada.io/{taint}",
+                    "operator": "Exists",
+                    "tolerationSeconds": 300,
+                }
+                for taint in ("not-ready", "unreachable")
+            ],
+        },
+        "preemption": "Never",
+        "priority": 0,
+        "resourceSelectors": [
+            {
+                "apiVersion": WORKLOAD_DEPLOYMENT.api_version,
+                "kind": WORKLOAD_DEPLOYMENT.name,
+                "labelSelector": {"matchLabels": {TOPOLOGY_CITY: "DFW"}},
+                "namespace": place.name,
+            }
+        ],
+        "schedulerName": "default-scheduler",
+    }
+    assert list(policy["metadata"]["labels"]) == [PERMANENT_ID]
+
+
+def test_a_changed_city_label_moves_the_copy(place: Place) -> None:
+    place.route("DFW")
+    place.route("ORD")
+    hub = place.deploy(city="DFW")
+    place.arrived(place.dfw)
+
+    place.hub.merge(hub, {"metadata": {"labels": {TOPOLOGY_CITY: "ORD"}}, "spec": {"cityCode": "ORD"}})
+
+    place.arrived(place.ord)
+    place.gone(place.dfw)
+
+
+# Outages
+
+
+@pytest.mark.skipif(os.environ.get("LONG") != "1", reason="takes two minutes; LONG=1")
+@pytest.mark.timeout(300)
+def test_a_cell_that_is_away_keeps_everything_and_catches_up(engine: Engine, place: Place) -> None:
+    place.route()
+    place.deploy("stays")
+    doomed = place.deploy("doomed")
+    for name in ("stays", "doomed"):
+        place.arrived(place.dfw, name)
+    place.report(place.dfw, status(1), "stays")
+    place.until(place.hub, lambda found: found.get("status") == status(1), "stays")
+
+    engine.kill("pop-dfw-apiserver")
+    try:
+        cluster = place.until(
+            place.hub, lambda found: condition(found, "Ready") == "False", "pop-dfw", CLUSTER, seconds=90
+        )
+        ready = next(found for found in cluster["status"]["conditions"] if found["type"] == "Ready")
+        assert ready["reason"] == "ClusterNotReachable"
+        place.until(place.hub, lambda found: found["spec"].get("taints"), "pop-dfw", CLUSTER)
+        place.hub.delete(doomed)
+        place.gone(place.hub, "doomed", seconds=5)
+        place.deploy("new")
+        assert place.get(place.hub, "stays")["status"] == status(1)
+        assert len(place.bindings()) >= 1
+    finally:
+        engine.start("pop-dfw-apiserver")
+
+    place.gone(place.dfw, "doomed", seconds=90)
+    place.arrived(place.dfw, "new", seconds=90)
+    until_ready(place)
+
+
+def until_ready(place: Place) -> None:
+    place.until(place.hub, lambda found: condition(found, "Ready") == "True", "pop-dfw", CLUSTER, seconds=90)

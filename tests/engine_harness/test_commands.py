@@ -1,0 +1,53 @@
+"""`python -m engine` before anything is built or up."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+
+
+def engine(folder: Path, *arguments: str) -> int:
+    return main(["--folder", str(folder), *arguments])
+
+
+def test_nothing_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine(tmp_path, "status") == 1
+    assert capsys.readouterr().out == "not up\n"
+
+
+def test_down_before_up_is_fine(tmp_path: Path) -> None:
+    assert engine(tmp_path, "down") == 0
+    assert engine(tmp_path, "down", "--remove") == 0
+
+
+@pytest.mark.parametrize("command", ["stop", "start", "pause", "resume", "kill"])
+def test_a_process_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert engine(tmp_path, command, "etcd") == 1
+    assert 'there is no process "etcd"' in capsys.readouterr().err
+
+
+def test_a_plane_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine(tmp_path, "kubeconfig", "pop-ams") == 1
+    assert capsys.readouterr().err == 'there is no plane "pop-ams"; known: none yet\n'
+
+
+@pytest.mark.parametrize("cell", ["pop-ams", "=AMS", "pop-ams="])
+def test_a_cell_needs_a_name_and_a_city(tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: str) -> None:
+    with pytest.raises(SystemExit):
+        engine(tmp_path, "up", "--cell", cell)
+    assert "is not NAME=CITY, such as pop-ams=AMS" in capsys.readouterr().err
+
+
+def test_nodes_are_for_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine(tmp_path, "up", "--kwok", "pop-ams") == 1
+    assert capsys.readouterr().err == '"pop-ams" is no cell; add it with --cell pop-ams=CITY\n'
+
+
+def test_two_calls_at_once_do_not_get_into_each_others_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert engine(tmp_path, "down") == 1
+    assert "another call is at work on" in capsys.readouterr().err
