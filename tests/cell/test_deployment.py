@@ -10,20 +10,14 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.template_hash import template_hash
 from datum_compute.cell.deployment import DeploymentController
-from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Conflict
-from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, plain
-from datum_compute.runtime.faults import Faults, calls
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.faults import calls
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.simulation import Simulation
-from datum_compute.runtime.writes import Writes
+from tests.alone import Alone
 from tests.conftest import count
 
 GROUP = "compute.datumapis.com"
@@ -43,33 +37,14 @@ TEMPLATE: Json = {
 }
 
 
-class Cell:
+class Cell(Alone):
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
-        self.faults = Faults(InProcess(self.engine.serve("cell", CELL)), simulation.random)
+        super().__init__(simulation, {"cell": CELL}, lambda fleet: DeploymentController(fleet, simulation))
         self.client = self.engine.client("cell")
-        self.writes = Writes()
-        fleet = Fleet()
-        fleet.add(Plane("cell", CELL, self.faults, writes=self.writes, generator=simulation.random))
-        self.manager = Manager(fleet, [DeploymentController(fleet, simulation)])
-        self.controller = self.manager.controllers["workloaddeployment"]
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
-        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
-        await self.settle()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engine.close()
-
-    async def settle(self) -> None:
-        await self.simulation.settle()
-        assert self.controller.crashes == []
+        await self.run()
 
     async def wait(self, seconds: float) -> None:
         """Simulated ones."""
@@ -377,7 +352,7 @@ async def test_row_26_an_instance_without_a_controller_block_is_counted_and_repl
 
 
 async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: Cell) -> None:
-    dropped = cell.faults.drop_event(calls(path="instances"))
+    dropped = cell.faults["cell"].drop_event(calls(path="instances"))
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
     await cell.settle()
     assert dropped.fired
@@ -389,7 +364,7 @@ async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: C
 
 
 async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) -> None:
-    cell.faults.fail(calls("POST", "instances"))
+    cell.faults["cell"].fail(calls("POST", "instances"))
     await cell.deploy()
     assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
     assert available(await cell.deployment()) == ("False", "InstancesProvisioning")

@@ -9,8 +9,6 @@ import pytest
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.cell.instance import InstanceController
 from datum_compute.cell.quota import Disabled, Quota, Verdict
-from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound, Unavailable
@@ -19,11 +17,10 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Condition, Json, decode, plain
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request
 from datum_compute.runtime.simulation import Simulation
-from datum_compute.runtime.writes import Writes
+from tests.alone import Alone
 from tests.conftest import count
 
 GROUP = "compute.datumapis.com"
@@ -74,18 +71,19 @@ class Ledger:
             raise Unavailable("the quota system is away")
 
 
-class Cell:
+class Cell(Alone):
     def __init__(self, simulation: Simulation, quota: Quota) -> None:
-        self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
-        self.transport = Interrupted(InProcess(self.engine.serve("cell", CELL)))
+        self._quota = quota
+        super().__init__(simulation, {"cell": CELL}, self._build)
         self.client = self.engine.client("cell")
-        self.writes = Writes()
-        self.fleet = Fleet()
-        self.fleet.add(Plane("cell", CELL, self.transport, writes=self.writes, generator=simulation.random))
-        self.reconciler = InstanceController(self.fleet, simulation, quota, None)
-        self.controller = Manager(self.fleet, [self.reconciler]).controllers["instance"]
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _build(self, fleet: Fleet) -> InstanceController:
+        self.reconciler = InstanceController(fleet, self.simulation, self._quota, None)
+        return self.reconciler
+
+    def transport(self, plane: str, server: InProcess) -> Transport:
+        self.interrupted = Interrupted(server)
+        return self.interrupted
 
     async def start(self) -> None:
         """Fills the caches; nothing is done before `work`."""
@@ -96,16 +94,6 @@ class Cell:
     async def work(self) -> None:
         self._tasks.append(asyncio.create_task(self.controller.run()))
         await self.settle()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engine.close()
-
-    async def settle(self) -> None:
-        await self.simulation.settle()
-        assert self.controller.crashes == []
 
     async def create(
         self, gates: Sequence[str] | None = ("Quota",), finalizers: Sequence[str] = FINALIZERS
@@ -159,7 +147,7 @@ class Cell:
             await self.remove_gate(name)
 
     def gate_patches(self) -> list[tuple[Json, int]]:
-        written = [(decode(call.body, dict), code) for call, code in self.transport.writes if call.method == "PATCH"]
+        written = [(decode(call.body, dict), code) for call, code in self.interrupted.writes if call.method == "PATCH"]
         return [(patch, code) for patch, code in written if "schedulingGates" in str(patch)]
 
 
@@ -220,10 +208,10 @@ async def test_r16_the_gate_patch_carries_the_resource_version_it_was_made_for(c
 async def test_row_44_a_gate_removed_in_between_stays_gone(cell: Cell) -> None:
     async def network_is_ready(call: Call) -> None:
         if call.method == "PATCH" and b"schedulingGates" in call.body:
-            cell.transport.before = None
+            cell.interrupted.before = None
             await cell.remove_gate("Network")
 
-    cell.transport.before = network_is_ready
+    cell.interrupted.before = network_is_ready
     await cell.work()
     await cell.create(["Network", "Quota"])
 
@@ -329,7 +317,7 @@ async def test_7_2_an_instance_made_by_hand_gets_its_finalizers_before_anything_
     await cell.work()
     instance = await cell.create(finalizers=[PROVIDER])
     assert instance.metadata.finalizers == (PROVIDER, *FINALIZERS)
-    first, _ = cell.transport.writes[0]
+    first, _ = cell.interrupted.writes[0]
     assert decode(first.body, dict)["metadata"]["finalizers"] == [PROVIDER, *FINALIZERS]
     assert await cell.gates() == []
 

@@ -8,23 +8,18 @@ import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
-from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound
-from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.management.federator import Federator
-from datum_compute.runtime.faults import Faults, calls
+from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
-from datum_compute.runtime.writes import Writes
+from tests.alone import Alone
 from tests.conftest import count
 
 GROUP = "compute.datumapis.com"
@@ -75,41 +70,22 @@ def spec(city: str) -> Json:
     }
 
 
-class Federation:
+class Federation(Alone):
     """Projects `demo` and `other`, a hub, and a cluster for DFW."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
-        self.writes = Writes()
-        self.fleet = Fleet()
-        self.faults: dict[str, Faults] = {}
-        for name, role in (("demo", PROJECT), ("other", PROJECT), ("hub", HUB)):
-            self.faults[name] = Faults(InProcess(self.engine.serve(name, role)), simulation.random)
-            transport = self.faults[name]
-            self.fleet.add(Plane(name, role, transport, writes=self.writes, generator=simulation.random))
+        super().__init__(simulation, {"demo": PROJECT, "other": PROJECT, "hub": HUB}, self._build)
         self.project, self.hub = self.engine.client("demo"), self.engine.client("hub")
-        self.reconciler = Federator(self.fleet, simulation)
-        self.manager = Manager(self.fleet, [self.reconciler])
-        self.controller = self.manager.controllers["workload-deployment-federator"]
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _build(self, fleet: Fleet) -> Federator:
+        self.reconciler = Federator(fleet, self.simulation)
+        return self.reconciler
 
     async def start(self) -> None:
         for project in ("demo", "other"):
             await self.engine.client(project).create(NAMESPACE, NAMESPACE.body("default"))
         await self.hub.create(CLUSTER, CLUSTER.body("cell-dfw", labels={CITY: "DFW"}))
-        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
-        await self.settle()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engine.close()
-
-    async def settle(self) -> None:
-        await self.simulation.settle()
-        assert self.controller.crashes == []
+        await self.run()
 
     # The user
 

@@ -9,19 +9,14 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import PROJECT
-from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
-from datum_compute.runtime.writes import Writes
+from tests.alone import Alone
 
 GROUP = "compute.datumapis.com"
 CITY = "topology.datum.net/city-code"
@@ -47,36 +42,20 @@ def placements(cities: Mapping[str, Sequence[str]]) -> list[Json]:
     return [{"name": name, "cityCodes": list(codes), "scaleSettings": SCALE} for name, codes in cities.items()]
 
 
-class Project:
+class Project(Alone):
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
-        transport = InProcess(self.engine.serve("demo", PROJECT))
+        super().__init__(simulation, {"demo": PROJECT}, self._build)
         self.client = self.engine.client("demo")
-        self.writes = Writes()
-        fleet = Fleet()
-        fleet.add(Plane("demo", PROJECT, transport, writes=self.writes, generator=simulation.random))
-        self.reconciler = WorkloadController(fleet, simulation)
-        self.manager = Manager(fleet, [self.reconciler])
-        self.controller = self.manager.controllers["workload"]
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _build(self, fleet: Fleet) -> WorkloadController:
+        self.reconciler = WorkloadController(fleet, self.simulation)
+        return self.reconciler
 
     async def start(self) -> None:
         await self.client.create(NAMESPACE, NAMESPACE.body("default"))
         for city in ("AMS", "DFW"):
             await self.offer(city)
-        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
-        await self.settle()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engine.close()
-
-    async def settle(self) -> None:
-        await self.simulation.settle()
-        assert self.controller.crashes == []
+        await self.run()
 
     # The platform
 

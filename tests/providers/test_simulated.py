@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
-from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
-from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.providers.simulated import (
@@ -22,11 +19,9 @@ from datum_compute.providers.simulated import (
     SimulatedProvider,
 )
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.simulation import Simulation
-from datum_compute.runtime.writes import Writes
+from tests.alone import Alone
 
 COMPUTE = "compute.datumapis.com/instance-controller"
 HASH = "0123456789"
@@ -44,34 +39,18 @@ STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("U
 RUNNING = {"Programmed": ("True", "Programmed"), "Available": ("True", "Available")}
 
 
-class Cell:
+class Cell(Alone):
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
-        transport = InProcess(self.engine.serve("cell", CELL))
+        super().__init__(simulation, {"cell": CELL}, self._build)
         self.client = self.engine.client("cell")
-        self.writes = Writes()
-        fleet = Fleet()
-        fleet.add(Plane("cell", CELL, transport, writes=self.writes, generator=simulation.random))
-        self.provider = SimulatedProvider(fleet, simulation, Behaviour())
-        self.manager = Manager(fleet, [self.provider])
-        self.controller = self.manager.controllers["simulated-provider"]
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _build(self, fleet: Fleet) -> SimulatedProvider:
+        self.provider = SimulatedProvider(fleet, self.simulation, Behaviour())
+        return self.provider
 
     async def start(self) -> None:
         await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
-        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
-        await self.settle()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engine.close()
-
-    async def settle(self) -> None:
-        await self.simulation.settle()
-        assert self.controller.crashes == []
+        await self.run()
 
     async def create(self, gates: Sequence[str] | None = ()) -> Instance:
         spec = SPEC
