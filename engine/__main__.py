@@ -56,7 +56,9 @@ def _run(options: Namespace, engine: Engine) -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m engine", description="Kubernetes and Karmada as processes on loopback.")
-    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="where its state is (default: $ENGINE_FOLDER, else .engine)")
+    parser.add_argument(
+        "--folder", type=Path, default=DEFAULT_FOLDER, help="where its state is (default: $ENGINE_FOLDER, else .engine)"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     building = commands.add_parser("build", help="build what is not built from the current pins")

@@ -328,19 +328,25 @@ def typed(kind: Kind[Any], text: bytes) -> None:
     plain(found.status_json)
 
 
+def refusal(kind: Kind[Any], text: bytes) -> str:
+    """The sentence with which an object is refused; empty when it can be read."""
+    try:
+        typed(kind, text)
+    except msgspec.DecodeError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
 def test_a_controller_reads_a_whole_object(kind: Kind[Any]) -> None:
-    typed(kind, encode(whole(kind)))
+    assert refusal(kind, encode(whole(kind))) == ""
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
 def test_an_object_with_anything_anywhere_is_read_or_refused_with_one_kind_of_error(kind: Kind[Any]) -> None:
     for path in places(whole(kind)):
         for wrong in WRONG if path else ():
-            try:
-                typed(kind, encode(put(whole(kind), path, wrong)))
-            except msgspec.DecodeError as error:
-                assert 0 < len(str(error)) < 200
+            assert len(refusal(kind, encode(put(whole(kind), path, wrong)))) < 200
 
 
 @settings(max_examples=count(300, 5000))
@@ -351,7 +357,4 @@ def test_a_spoiled_text_is_read_or_refused_with_one_kind_of_error(kind: Kind[Any
         start = data.draw(st.integers(0, len(text) - 1))
         end = data.draw(st.integers(start, min(start + 5, len(text))))
         text[start:end] = data.draw(st.binary(max_size=5))
-    try:
-        typed(kind, bytes(text))
-    except msgspec.DecodeError as error:
-        assert 0 < len(str(error)) < 300
+    assert len(refusal(kind, bytes(text))) < 300

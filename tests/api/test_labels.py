@@ -1,6 +1,15 @@
 """api.md 7.1 to 7.3."""
 
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from datum_compute.api import labels
+from datum_compute.federation.identity import decode, encode
+
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+projects = st.from_regex(r"[a-z]([-a-z0-9]{0,53}[a-z0-9])?", fullmatch=True)  # Milo: at most 55 characters
 
 
 def test_the_seven_labels_of_an_instance_in_contract_order() -> None:
@@ -50,3 +59,14 @@ def test_every_key_has_a_row() -> None:
     constants = {value for name, value in vars(labels).items() if name.isupper() and isinstance(value, str)}
     rows = {mark.key for mark in (*labels.LABELS, *labels.ANNOTATIONS, *labels.FINALIZERS)}
     assert {value for value in constants if "/" in value} == rows
+
+
+@given(projects)
+def test_every_project_fits_a_label_and_comes_back(project: str) -> None:
+    assert LABEL_VALUE.fullmatch(encode(project))
+    assert decode(encode(project)) == project
+
+
+@given(projects, projects)
+def test_no_two_projects_share_a_label(one: str, other: str) -> None:
+    assert (encode(one) == encode(other)) == (one == other)

@@ -80,6 +80,40 @@ def test_a_bounded_name_is_not_reused_by_a_recreated_workload(
     assert len(names) == (1 if uid == later else 2)
 
 
+anything = st.tuples(labels, uids, labels, cities)
+
+
+@given(anything, anything)
+def test_two_names_are_equal_only_if_all_that_makes_them_is_or_their_plain_form(
+    one: tuple[str, str, str, str], other: tuple[str, str, str, str]
+) -> None:
+    """The contract's plain form joins with hyphens, so a-b/c and a/b-c are one name; a controller reports the clash."""
+
+    def plain(workload: str, uid: str, placement: str, city: str) -> str:
+        return f"{workload}-{placement}-{city.lower().replace(' ', '-')}"
+
+    if deployment_name(*one) == deployment_name(*other):
+        bounded = deployment_name(*one) != plain(*one)
+        same = (*one[:3], one[3].lower()) == (*other[:3], other[3].lower())
+        assert same if bounded else plain(*one) == plain(*other)
+
+
+@given(st.tuples(uids, labels, cities), st.tuples(uids, labels, cities))
+def test_bounded_names_of_a_long_workload_name_are_as_different_as_what_makes_them(
+    one: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    workload = "w" * 63
+    same = (*one[:2], one[2].lower()) == (*other[:2], other[2].lower())
+    assert (deployment_name(workload, *one) == deployment_name(workload, *other)) == same
+
+
+@given(labels, st.lists(st.integers(0, 999), min_size=2, max_size=2, unique=True))
+def test_names_of_one_deployment_s_objects_never_meet(deployment: str, numbers: list[int]) -> None:
+    derived = [derive(deployment, number) for derive in (instance_name, binding_name) for number in numbers]
+    claims = [claim_name(instance_name(deployment, number)) for number in numbers]
+    assert len({*derived, *claims}) == 6
+
+
 @given(labels, st.integers(0, 10**6))
 def test_an_ordinal_is_read_back(deployment: str, ordinal: int) -> None:
     assert ordinal_of(instance_name(deployment, ordinal)) == ordinal

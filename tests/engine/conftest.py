@@ -18,7 +18,7 @@ from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json
 from engine.api import Api, until
 from engine.harness import Engine
-from engine.settings import HUB_PLANE
+from engine.settings import CELLS, HUB_PLANE
 
 T = TypeVar("T")
 
@@ -28,10 +28,10 @@ CELL_FINALIZER = "compute.datumapis.com/workload-controller"
 class Place:
     """One namespace, on the hub and in the cells."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, planes: Mapping[str, Api]) -> None:
         self.name = f"ns-{secrets.token_hex(4)}"
-        self.hub = engine.api(HUB_PLANE)
-        self.cells = {plane.name: engine.api(plane.name) for plane in engine.planes() if plane.city}
+        self.hub = planes[HUB_PLANE]
+        self.cells = {name: planes[name] for name in CELLS}
 
     @property
     def dfw(self) -> Api:
@@ -92,33 +92,34 @@ class Place:
         until(f"{name} gone from {plane.plane}", lambda: self.find(plane, name, kind) is None, seconds)
 
     def report(self, plane: Api, status: Json, name: str = "web") -> None:
-        """Writes a status as the cell's controller does."""
-        plane.replace(self.get(plane, name) | {"status": status}, "status")
+        """Writes a status as the cell's controller does: again when Karmada wrote in between."""
+        until(
+            f"status of {name} in {plane.plane}",
+            lambda: plane.replace(self.get(plane, name) | {"status": status}, "status"),
+        )
 
     def bindings(self) -> list[Json]:
         return self.hub.items("work.karmada.io/v1alpha2", "ResourceBinding", self.name)
 
     def remove(self) -> None:
-        """Everything, everywhere: what a test leaves behind must not meet the next one."""
-        for plane in (self.hub, *self.cells.values()):
-            for kind in (WORKLOAD_DEPLOYMENT, PROPAGATION_POLICY) if plane is self.hub else (WORKLOAD_DEPLOYMENT,):
-                for found in plane.items(kind.api_version, kind.name, self.name):
-                    self._release(plane, found | {"apiVersion": kind.api_version, "kind": kind.name})
+        """Everything on the hub, and what became of it. Namespaces are not waited for: they take 5 s on each plane."""
+        for kind in (WORKLOAD_DEPLOYMENT, PROPAGATION_POLICY):
+            for found in self._all(self.hub, kind):
+                self.hub.delete(found)
+        for cell in self.cells.values():
+            until(f"nothing left of {self.name} in {cell.plane}", lambda cell=cell: self._emptied(cell), 20)  # type: ignore[misc]
         self.hub.delete(NAMESPACE.body(self.name))
-        for plane in (self.hub, *self.cells.values()):
-            self.gone(plane, self.name, NAMESPACE, seconds=60)
-            plane.close()
 
-    def _release(self, plane: Api, found: Json) -> None:
-        plane.delete(found)
-        if found["metadata"].get("finalizers"):
-            until(f"finalizers of {found['metadata']['name']} off", lambda: self._released(plane, found), 10)
+    def _emptied(self, cell: Api) -> bool:
+        left = self._all(cell, WORKLOAD_DEPLOYMENT)
+        for found in left:
+            if found["metadata"].get("finalizers"):
+                cell.merge(found, {"metadata": {"finalizers": None}})
+        return not left
 
-    def _released(self, plane: Api, found: Json) -> bool:
-        metadata = found["metadata"]
-        if plane.find(found["apiVersion"], found["kind"], metadata["name"], metadata["namespace"]) is not None:
-            plane.merge(found, {"metadata": {"finalizers": None}})
-        return True
+    def _all(self, plane: Api, kind: Kind[Any]) -> list[Json]:
+        found = plane.items(kind.api_version, kind.name, self.name)
+        return [item | {"apiVersion": kind.api_version, "kind": kind.name} for item in found]
 
 
 @pytest.fixture(scope="session")
@@ -131,10 +132,18 @@ def engine() -> Engine:
     return engine
 
 
+@pytest.fixture(scope="session")
+def planes(engine: Engine) -> Iterator[dict[str, Api]]:
+    apis = {plane.name: engine.api(plane.name) for plane in engine.planes()}
+    yield apis
+    for api in apis.values():
+        api.close()
+
+
 @pytest.fixture
-def bare_place(engine: Engine) -> Iterator[Place]:
+def bare_place(planes: dict[str, Api]) -> Iterator[Place]:
     """A name for a namespace that the test creates itself."""
-    place = Place(engine)
+    place = Place(planes)
     yield place
     place.remove()
 

@@ -8,11 +8,11 @@ import pytest
 from datum_compute.api.crd import OURS
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
-from datum_compute.api.instance import INSTANCE
+from datum_compute.api.instance import INITIAL_STATUS, INSTANCE
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
-from engine.api import condition
+from engine.api import Api, condition, until
 from engine.harness import Engine
 from tests.engine.conftest import CELL_FINALIZER, Place, carries, spec
 
@@ -42,13 +42,16 @@ def has_no_status(found: Json) -> bool:
     return not found.get("status")
 
 
+MOVE: Json = {"metadata": {"labels": {TOPOLOGY_CITY: "ORD"}}, "spec": {"cityCode": "ORD"}}
+
+
 # Our kinds on a real API server
 
 
 @pytest.mark.parametrize("plane", ["control-plane", "project-b", "downstream", "pop-dfw", "pop-ord"])
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.plural)
-def test_a_definition_is_accepted_as_it_is(engine: Engine, plane: str, kind: Any) -> None:
-    definition = engine.api(plane).get("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind.resource)
+def test_a_definition_is_accepted_as_it_is(planes: dict[str, Api], plane: str, kind: Any) -> None:
+    definition = planes[plane].get("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind.resource)
 
     assert condition(definition, "Established") == "True"
     assert condition(definition, "NamesAccepted") == "True"
@@ -61,11 +64,12 @@ def test_an_instance_created_without_status_shows_the_default_conditions(place: 
     place.until(place.dfw, lambda found: True, place.name, NAMESPACE)
     created = place.dfw.create(INSTANCE.body("web-0", place.name) | {"spec": template} | given)
 
-    assert [(found["type"], found["status"]) for found in created["status"]["conditions"]] == [
-        ("Programmed", "Unknown"),
-        ("Available", "Unknown"),
-        ("QuotaGranted", "Unknown"),
-        ("Ready", "Unknown"),
+    assert created["status"] == INITIAL_STATUS
+    assert [found["type"] for found in created["status"]["conditions"]] == [
+        "Programmed",
+        "Available",
+        "Ready",
+        "QuotaGranted",
     ]
 
 
@@ -127,10 +131,31 @@ def test_the_copy_carries_ours_and_the_marks_of_karmada(place: Place) -> None:
     hub = place.deploy(labels={"ours": "label"}, annotations={"ours": "annotation"})
     metadata = place.arrived(place.dfw)["metadata"]
 
-    assert carries({TOPOLOGY_CITY: "DFW", "ours": "label"}, metadata["labels"])
-    assert metadata["annotations"]["ours"] == "annotation"
+    assert sorted(metadata["labels"]) == [
+        "karmada.io/managed",
+        "ours",
+        "propagationpolicy.karmada.io/permanent-id",
+        "resourcebinding.karmada.io/permanent-id",
+        "topology.datum.net/city-code",
+        "work.karmada.io/permanent-id",
+    ]
+    assert sorted(metadata["annotations"]) == [
+        "ours",
+        "propagationpolicy.karmada.io/name",
+        "propagationpolicy.karmada.io/namespace",
+        "resourcebinding.karmada.io/name",
+        "resourcebinding.karmada.io/namespace",
+        "resourcetemplate.karmada.io/generation",
+        "resourcetemplate.karmada.io/managed-annotations",
+        "resourcetemplate.karmada.io/managed-labels",
+        "resourcetemplate.karmada.io/uid",
+        "work.karmada.io/conflict-resolution",
+        "work.karmada.io/name",
+        "work.karmada.io/namespace",
+    ]
     assert metadata["annotations"][HUB_GENERATION] == str(hub["metadata"]["generation"])
     assert metadata["annotations"]["resourcetemplate.karmada.io/uid"] == hub["metadata"]["uid"]
+    assert metadata["annotations"]["work.karmada.io/namespace"] == "karmada-es-pop-dfw"
     assert "finalizers" not in metadata
     assert "ownerReferences" not in metadata
 
@@ -342,15 +367,6 @@ def test_what_karmada_fills_into_our_policy(place: Place) -> None:
         "conflictResolution": "Abort",
         "placement": {
             "clusterAffinity": {"labelSelector": {"matchLabels": {TOPOLOGY_CITY: "DFW"}}},
-            "clusterTolerations": [
-                {
-                    "effect": "NoExecute",
-                    "key": f"cluster.karmada.io/{taint}",
-                    "operator": "Exists",
-                    "tolerationSeconds": 300,
-                }
-                for taint in ("not-ready", "unreachable")
-            ],
         },
         "preemption": "Never",
         "priority": 0,
@@ -367,16 +383,71 @@ def test_what_karmada_fills_into_our_policy(place: Place) -> None:
     assert list(policy["metadata"]["labels"]) == [PERMANENT_ID]
 
 
-def test_a_changed_city_label_moves_the_copy(place: Place) -> None:
+def test_a_changed_city_alone_moves_nothing_and_freezes_the_copy(place: Place) -> None:
+    """An object stays with the policy that claimed it, and that policy does nothing for what it no longer selects."""
     place.route("DFW")
+    place.route("ORD")
+    hub = place.deploy(city="DFW")
+    copy = place.arrived(place.dfw)
+
+    place.hub.merge(hub, MOVE)
+
+    place.deploy("later", "ORD")
+    place.arrived(place.ord, "later")
+    assert place.find(place.ord) is None
+    assert place.get(place.dfw)["spec"] == copy["spec"]
+    assert place.get(place.dfw)["metadata"]["labels"][TOPOLOGY_CITY] == "DFW"
+    assert place.get(place.hub)["metadata"]["annotations"]["propagationpolicy.karmada.io/name"] == "city-dfw"
+
+
+def test_a_changed_city_moves_the_copy_when_the_old_policy_goes(place: Place) -> None:
+    old = place.route("DFW")
     place.route("ORD")
     hub = place.deploy(city="DFW")
     place.arrived(place.dfw)
 
-    place.hub.merge(hub, {"metadata": {"labels": {TOPOLOGY_CITY: "ORD"}}, "spec": {"cityCode": "ORD"}})
+    place.hub.merge(hub, MOVE)
+    place.hub.delete(old)
 
     place.arrived(place.ord)
     place.gone(place.dfw)
+
+
+def test_a_changed_city_moves_the_copy_when_the_claim_is_dropped(place: Place) -> None:
+    """The only way while others still need the old policy."""
+    place.route("DFW")
+    place.route("ORD")
+    place.deploy("stays", "DFW")
+    hub = place.deploy(city="DFW")
+    copy = place.arrived(place.dfw)
+    place.arrived(place.dfw, "stays")
+    place.dfw.merge(copy, {"metadata": {"finalizers": [CELL_FINALIZER]}})
+
+    place.hub.merge(hub, {"metadata": {"labels": {TOPOLOGY_CITY: "ORD", PERMANENT_ID: None}}, "spec": MOVE["spec"]})
+
+    place.arrived(place.ord)
+    place.until(place.dfw, lambda found: "deletionTimestamp" in found["metadata"])
+    place.dfw.merge(copy, {"metadata": {"finalizers": None}})
+    place.gone(place.dfw)
+    assert place.find(place.dfw, "stays") is not None
+    assert place.get(place.hub)["metadata"]["annotations"]["propagationpolicy.karmada.io/name"] == "city-ord"
+
+
+def test_karmada_puts_its_marks_back_when_a_replace_drops_them(place: Place) -> None:
+    policy = place.route()
+    place.deploy()
+    copy = place.arrived(place.dfw)
+
+    until("a replace", lambda: place.hub.replace(without_marks(place.get(place.hub))))
+
+    hub = place.until(place.hub, lambda found: PERMANENT_ID in found["metadata"]["labels"])
+    assert hub["metadata"]["labels"][PERMANENT_ID] == policy["metadata"]["labels"][PERMANENT_ID]
+    assert place.get(place.dfw)["metadata"]["uid"] == copy["metadata"]["uid"]
+
+
+def without_marks(body: Json) -> Json:
+    metadata = {key: value for key, value in body["metadata"].items() if key != "annotations"}
+    return body | {"metadata": metadata | {"labels": {TOPOLOGY_CITY: "DFW"}}}
 
 
 # Outages

@@ -6,8 +6,6 @@ Labels help to find objects; they never decide whose object it is.
 from msgspec import Struct
 
 from datum_compute.api import GROUP
-from datum_compute.api.quota import CONSUMER_KIND, CONSUMER_NAME
-from datum_compute.api.services import SERVICE_LABEL
 
 WORKLOAD_UID = f"{GROUP}/workload-uid"
 DEPLOYMENT_UID = f"{GROUP}/workload-deployment-uid"
@@ -33,6 +31,9 @@ UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
 UPSTREAM_NAMESPACE = "meta.datumapis.com/upstream-namespace"
 SOURCE_CLUSTER = f"{GROUP}/source-cluster"
 INSTANCE_NAMESPACE = f"{GROUP}/instance-namespace"
+SERVICE_LABEL = "services.miloapis.com/service-name"
+CONSUMER_KIND = "quota.miloapis.com/consumer-kind"
+CONSUMER_NAME = "quota.miloapis.com/consumer-name"
 
 FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"

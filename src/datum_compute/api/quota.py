@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from datum_compute.api import GROUP, reasons
 from datum_compute.api.initial import initial
+from datum_compute.api.labels import CONSUMER_KIND as CONSUMER_KIND
+from datum_compute.api.labels import CONSUMER_NAME as CONSUMER_NAME
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
 
@@ -24,9 +26,6 @@ WORKLOADS = f"{GROUP}/workloads"
 
 GRANTED = "Granted"
 ACTIVE = "Active"
-
-CONSUMER_KIND = f"{QUOTA_GROUP}/consumer-kind"
-CONSUMER_NAME = f"{QUOTA_GROUP}/consumer-name"
 
 _Amount = Annotated[int, schema(format="int64", minimum=0)]
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from datum_compute.api import GROUP
 from datum_compute.api.initial import initial
+from datum_compute.api.labels import SERVICE_LABEL as SERVICE_LABEL
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, optional_part, part, schema
 
@@ -16,7 +17,6 @@ SERVICES_GROUP = "services.miloapis.com"
 
 SERVICE_NAME = GROUP  # the canonical name
 SERVICE_OBJECT = "compute"  # of the Service and, by custom, of its entitlement
-SERVICE_LABEL = f"{SERVICES_GROUP}/service-name"
 
 READY = "Ready"
 CONTROL_PLANE_READY = "ControlPlaneReady"
