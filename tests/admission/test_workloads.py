@@ -3,8 +3,8 @@
 import pytest
 
 from datum_compute.admission.workloads import admit
-from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import PROJECT

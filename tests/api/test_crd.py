@@ -9,8 +9,8 @@ import yaml
 
 from datum_compute.api.crd import OURS, ROLES, by_role, definition, files
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING, SUBNET, SUBNET_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.kinds import Kind

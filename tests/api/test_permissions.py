@@ -13,8 +13,8 @@ import pytest
 
 from datum_compute.api.crd import ROLES
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.labels import CITY_CODE, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.networking import LOCATION_BINDING

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import LOCATION_BINDING, NETWORK
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import (
     CITY_CODE,
@@ -20,6 +19,7 @@ from datum_compute.api.labels import (
     WORKLOAD_NAME,
     WORKLOAD_UID,
 )
+from datum_compute.api.networking import LOCATION_BINDING, NETWORK
 from datum_compute.api.services import SERVICE_ENTITLEMENT
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.main import main

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.api.external import CLUSTER
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE
+from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids

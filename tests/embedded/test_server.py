@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datum_compute.api.external import CLUSTER
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded import server as server_module
 from datum_compute.embedded import store as store_module

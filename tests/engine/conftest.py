@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import PROPAGATION_POLICY
+from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.federation.policy import city_policy
 from datum_compute.kube.kinds import NAMESPACE, Kind

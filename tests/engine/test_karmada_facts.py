@@ -7,8 +7,8 @@ import pytest
 
 from datum_compute.api.crd import OURS
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
@@ -480,10 +480,10 @@ def test_a_cell_that_is_away_keeps_everything_and_catches_up(engine: Engine, pla
     finally:
         engine.start("pop-dfw-apiserver")
 
-    place.gone(place.dfw, "doomed", seconds=90)
-    place.arrived(place.dfw, "new", seconds=90)
-    until_ready(place)
+    place.report(place.dfw, status(2), "stays")
 
-
-def until_ready(place: Place) -> None:
     place.until(place.hub, lambda found: condition(found, "Ready") == "True", "pop-dfw", CLUSTER, seconds=90)
+    place.arrived(place.dfw, "new", seconds=90)
+    place.gone(place.dfw, "doomed", seconds=90)
+    # Only now does Karmada watch the cell again. What it made there since and was deleted before would stay for ever.
+    place.until(place.hub, lambda found: found["status"] == status(2), "stays", seconds=90)

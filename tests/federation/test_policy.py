@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from datum_compute.api.external import PropagationPolicy
+from datum_compute.api.karmada import PropagationPolicy
 from datum_compute.federation.policy import city_policy, routes
 from datum_compute.kube.meta import Json, decode, encode
 from datum_compute.kube.patches import merge

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 
 from datum_compute.api.deployment import WorkloadDeployment
-from datum_compute.api.external import LocationBinding
+from datum_compute.api.networking import LocationBinding
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, decode, encode, plain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.kinds import NAMESPACE

@@ -1,6 +1,6 @@
 """Projects, entitlements and quota as an install without Milo serves them."""
 
-from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import (
     ALLOWANCE_BUCKET,
     CONSUMER_KIND,

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
+from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.providers.simulated import (
     CRASHING,
-    FINALIZER,
     IMAGE_UNAVAILABLE,
     MISCONFIGURED,
     Behaviour,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
-from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log, Row
 from datum_compute.embedded.store import CountedUids

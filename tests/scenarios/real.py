@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import LOCATION_BINDING, PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import PROPAGATION_POLICY
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT

@@ -6,7 +6,7 @@ Nothing is shared but the planes, so that a cell hears of a grant only by its wa
 import asyncio
 from collections.abc import Iterable
 
-from datum_compute.api.external import CLUSTER
+from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.embedded.engine import Engine

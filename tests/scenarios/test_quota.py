@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Instance
 from datum_compute.api.names import claim_name
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET, INSTANCES, RESOURCE_CLAIM, RESOURCE_GRANT, ResourceClaim
 from datum_compute.api.reasons import PENDING_EVALUATION, PENDING_QUOTA, QUOTA_EXCEEDED, QUOTA_NO_BUDGET
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT

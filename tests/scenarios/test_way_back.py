@@ -1,8 +1,8 @@
 """What happens in the cells is seen in the project at once, and goes when it goes there."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import PROPAGATION_POLICY
 from datum_compute.api.instance import INSTANCE, READY
+from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.labels import (
     DEPLOYMENT_UID,
     SOURCE_CLUSTER,

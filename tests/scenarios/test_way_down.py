@@ -1,8 +1,8 @@
 """A workload reaches its city, and its status the project."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import PROPAGATION_POLICY
 from datum_compute.api.instance import AVAILABLE, QUOTA_GRANTED
+from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.labels import (
     FEDERATION_NAMESPACE,
     FEDERATOR_FINALIZER,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from datum_compute.api.external import LOCATION_BINDING, LocationBinding
 from datum_compute.api.instance import AVAILABLE
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING, LocationBinding
 from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions

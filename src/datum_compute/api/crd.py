@@ -8,8 +8,8 @@ import yaml
 from msgspec import Struct, inspect
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeploymentSpec, WorkloadDeploymentStatus
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, ClusterStatus, PropagationPolicySpec
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, ClusterStatus, PropagationPolicySpec
 from datum_compute.api.labels import PARENT_CONTEXTS
 from datum_compute.api.networking import (
     INITIAL_BINDING_STATUS,

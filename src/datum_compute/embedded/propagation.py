@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, LabelMatch, PropagationPolicy
 from datum_compute.api.instance import AVAILABLE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, Cluster, LabelMatch, PropagationPolicy
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Namespace

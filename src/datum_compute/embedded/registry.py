@@ -30,6 +30,7 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LONGEST_NAME = 253
 _LONGEST_PREFIX = 58  # of a generated name; with the suffix it is as long as a label may be
 
 
@@ -337,6 +338,7 @@ def invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
     sentences = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     kind = f"{served.kind}.{served.group}" if served.group else served.kind
+    name = name[:_LONGEST_NAME]  # nobody reads more of one that is too long
     about = Subject(name, served.group, served.kind)
     return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes, about=about)
 
@@ -346,7 +348,7 @@ def _metadata_violations(served: Served, metadata: Json) -> list[Cause]:
     name = metadata["name"]
     if served.kind == "Namespace" and not _DNS_LABEL.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 label of at most 63 characters"))
-    elif len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+    elif len(name) > _LONGEST_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
     for label, value in metadata.get("labels", {}).items():
         if not _is_label_key(label):

@@ -1,7 +1,7 @@
 """The PropagationPolicy that sends the deployments of a city to its cluster. Entry points: `city_policy`, `routes`."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.karmada import PROPAGATION_POLICY, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.names import policy_name
 from datum_compute.kube.meta import Json, decode, encode, plain

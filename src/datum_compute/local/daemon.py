@@ -91,7 +91,7 @@ def _make_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = directory / ".writable"
         probe.touch(mode=0o600)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another start may have been here at the same time
     except OSError as error:
         reason = error.strerror or str(error)
         raise LocalError(f"cannot write to {directory}: {reason}; choose another directory with --dir") from None

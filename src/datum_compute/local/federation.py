@@ -5,8 +5,9 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datum_compute.api.external import CLUSTER, NETWORK
+from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import NETWORK
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import READY, SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.embedded.engine import Engine

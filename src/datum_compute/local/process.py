@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from datum_compute.admission.workloads import admit
-from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine

@@ -7,8 +7,8 @@ from msgspec import Raw
 
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
 from datum_compute.api.instance import AVAILABLE
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
 from datum_compute.api.labels import (
     FEDERATION_NAMESPACE,
     FEDERATOR_FINALIZER,

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from msgspec import Raw, Struct
 
 from datum_compute.api.deployment import WorkloadDeployment
-from datum_compute.api.external import LocationBinding
 from datum_compute.api.labels import RESTARTED_AT, TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
+from datum_compute.api.networking import LocationBinding
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, encode, plain
 

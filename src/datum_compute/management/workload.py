@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.external import LOCATION_BINDING, LocationBinding
 from datum_compute.api.labels import FEDERATOR_FINALIZER, WORKLOAD_FINALIZER, WORKLOAD_UID
+from datum_compute.api.networking import LOCATION_BINDING, LocationBinding
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain, same_json

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import QUOTA_NAMESPACE, RESOURCE_GRANT
 from datum_compute.api.services import (
     READY,

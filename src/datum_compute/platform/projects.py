@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from datum_compute.api.external import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import RESOURCE_REGISTRATION
 from datum_compute.api.services import PROJECT, READY, RESOURCE_MANAGER_GROUP, SERVICE_ENTITLEMENT, Project
 from datum_compute.federation.roles import ROOT

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from datum_compute.api import GROUP, reasons
+from datum_compute.api import reasons
 from datum_compute.api.instance import AVAILABLE, INSTANCE, PROGRAMMED, Instance
+from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, Json, plain
@@ -15,8 +16,6 @@ from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Pass, Request
-
-FINALIZER = f"{GROUP}/simulated-provider"
 
 
 class Failure(Struct, frozen=True):

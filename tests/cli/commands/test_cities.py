@@ -1,7 +1,7 @@
 import json
 
-from datum_compute.api.external import LOCATION_BINDING
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING
 from tests.cli.conftest import Compute, World, condition
 from tests.cli.server import ApiServer
 

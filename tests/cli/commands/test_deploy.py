@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.external import NETWORK
+from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.meta import plain
 from tests.cli.conftest import Compute, World, condition, nothing, placement, template

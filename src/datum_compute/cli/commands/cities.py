@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from datum_compute.api.external import LOCATION_BINDING, LocationBinding
 from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING, LocationBinding
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.flags import command as verb

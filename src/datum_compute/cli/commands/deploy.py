@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import click
 from msgspec.structs import replace
 
-from datum_compute.api.external import LOCATION_BINDING, NETWORK
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import TOPOLOGY_CITY, WORKLOAD_UID
+from datum_compute.api.networking import LOCATION_BINDING, NETWORK
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli import edits
 from datum_compute.cli.changes import change_lines

@@ -1,14 +1,15 @@
 """Instances, all of them or one. Entry point: `command`."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 from msgspec import Struct
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.instance import INSTANCE, Assignments, Instance
+from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Assignments, Instance
 from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.reasons import explain
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
@@ -21,6 +22,10 @@ from datum_compute.cli.parts import condition_table, fact_lines
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.tree import Verbs
+from datum_compute.kube import conditions
+from datum_compute.kube.meta import Condition
+
+_EPOCH = datetime(1971, 1, 1, tzinfo=UTC)
 
 
 class Entry(Struct, frozen=True):
@@ -152,6 +157,7 @@ def _details(entry: Entry, now: datetime) -> list[str | Line | Table]:
         _head("Age", age(instance.metadata.creation_timestamp, now)),
         _head("Status", _TONES[_group(judged)](judged.line)),
         *([_head("", judged.message)] if judged.message else []),
+        *_meaning(instance, now),
         "",
         "Runtime",
         *fact_lines(facts),
@@ -159,6 +165,31 @@ def _details(entry: Entry, now: datetime) -> list[str | Line | Table]:
         _head("Network", _network(first_addresses(instance))),
         *condition_table(instance.status.conditions if instance.status else (), now),
     ]
+
+
+def _meaning(instance: Instance, now: datetime) -> list[str | Line | Table]:
+    """What the reason of an Instance that waits means, who can do something about it, and how long it has been so."""
+    waiting = _blocker(instance)
+    if waiting is None:
+        return []
+    since = waiting.last_transition_time
+    known = _EPOCH < since <= now  # a default is dated 1970, and another machine's clock may be ahead
+    explained = explain(waiting.reason, now - since if known else None)
+    lines = [
+        *([_head("What it means", explained.sentence)] if explained.sentence else []),
+        *([_head("What to do", explained.line)] if explained.line else []),
+        *([_head("For", age(since, now))] if known else []),
+    ]
+    return ["", *lines] if lines else []
+
+
+def _blocker(instance: Instance) -> Condition | None:
+    """The condition that says why it is not ready; a reason that only points is followed to what it points at."""
+    found = instance.status.conditions if instance.status else ()
+    ready, quota = conditions.find(found, READY), conditions.find(found, QUOTA_GRANTED)
+    if ready is not None and (ready.status == "True" or not explain(ready.reason).is_pointer):
+        return ready if ready.status != "True" else None
+    return quota if quota is not None and quota.status != "True" else ready
 
 
 def _head(label: str, value: Piece) -> Line:

@@ -2,10 +2,6 @@
 
 from msgspec import Struct
 
-# Where they were before they had a module of their own.
-from datum_compute.api.networking import LOCATION_BINDING as LOCATION_BINDING
-from datum_compute.api.networking import NETWORK as NETWORK
-from datum_compute.api.networking import LocationBinding as LocationBinding
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, KubeObject, optional_part, part
 from datum_compute.kube.selectors import Requirement

@@ -3,7 +3,7 @@
 import json
 from typing import Any, TypeVar
 
-from datum_compute.api.external import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, Cluster, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.kube.meta import KubeObject, decode
 from datum_compute.kube.selectors import LabelSelector
