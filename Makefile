@@ -71,3 +71,17 @@ else
 	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
 endif
 	@touch $@
+
+.PHONY: engine engine-up engine-down engine-chainsaw
+
+engine: .venv/.installed ## build the real engine (Kubernetes, Karmada) into a cache; needs Go
+	$(RUN) engine build
+
+engine-up: .venv/.installed ## start the real engine on loopback and wait until it is ready (ENGINE_ARGS=--cell NAME=CITY)
+	$(RUN) engine up $(ENGINE_ARGS)
+
+engine-down: ## stop the real engine
+	@if [ -d .engine ]; then $(RUN) engine down; fi
+
+engine-chainsaw: .venv/.installed ## build chainsaw, for outside test suites
+	$(RUN) engine build chainsaw

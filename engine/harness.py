@@ -219,12 +219,12 @@ class _Start:
         with self._api(HUB_PLANE) as hub:
             karmada.prepare(site, hub, sources)
             self._tell("kinds installed")
-            for plane in every:
-                self.run(planes.controllers(site, plane))
             self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
             karmada.register(site, hub, sources)
             until("Karmada's API being served by the hub", lambda: karmada.registered(hub), _READY_SECONDS)
             hub.apply(karmada.interpreter())
+            for plane in every:
+                self.run(planes.controllers(site, plane))
             self.all_of([karmada.controllers(site), karmada.scheduler(site)])
             for cell in cells:
                 with self._api(cell.name) as member:

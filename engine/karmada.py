@@ -7,12 +7,10 @@ Karmada's definitions and webhook configurations are read from its module, the s
 import base64
 from pathlib import Path
 
-import yaml
-
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.kube.meta import Json
 from engine.api import Api, condition
-from engine.planes import REPOSITORY, install_definitions
+from engine.planes import REPOSITORY, documents, install_definitions
 from engine.settings import HUB_PLANE, Plane
 from engine.site import HOST, Process, Site
 
@@ -133,8 +131,8 @@ def registered(hub: Api) -> bool:
 def interpreter() -> Json:
     """How Karmada brings the status of our kind back; part of what is deployed to every hub."""
     file = REPOSITORY / "deploy" / "hub" / "workloaddeployment-interpreter.yaml"
-    content: Json = yaml.safe_load(file.read_bytes())
-    return content
+    [found] = documents(file.read_text("utf-8"))
+    return found
 
 
 def join(site: Site, hub: Api, member: Api, cell: Plane) -> None:
@@ -162,15 +160,15 @@ def joined(hub: Api, cell: Plane) -> bool:
 def definitions(sources: Path, webhook_url: str, authority: str) -> list[Json]:
     """Karmada's definitions with their patches, as its kustomization puts them together."""
     folder = sources / "charts" / "karmada" / "_crds"
-    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_bytes())
+    [kustomization] = documents((folder / "kustomization.yaml").read_text("utf-8"))
     found = {}
-    for name in kustomization["resources"]:
-        definition = yaml.safe_load((folder / name).read_bytes())
+    for file in kustomization["resources"]:
+        [definition] = documents((folder / file).read_text("utf-8"))
         found[definition["metadata"]["name"]] = definition
     for entry in kustomization["patches"]:
         text = (folder / entry["path"]).read_text("utf-8")
         text = text.replace("https://{{name}}.{{namespace}}.svc:443", webhook_url).replace("{{caBundle}}", authority)
-        patch = yaml.safe_load(text)
+        [patch] = documents(text)
         name = patch["metadata"]["name"]
         found[name] = _merged(found[name], patch)
     return list(found.values())
@@ -179,7 +177,7 @@ def definitions(sources: Path, webhook_url: str, authority: str) -> list[Json]:
 def webhook_configurations(sources: Path, webhook_url: str, authority: str) -> list[Json]:
     text = (sources / "artifacts" / "deploy" / "webhook-configuration.yaml").read_text("utf-8")
     text = text.replace(f"https://{_WEBHOOK}.{_SYSTEM}.svc:443", webhook_url).replace("{{caBundle}}", authority)
-    return [body for body in yaml.safe_load_all(text) if body]
+    return documents(text)
 
 
 def _account_names(cell: Plane) -> tuple[str, str]:

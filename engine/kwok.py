@@ -52,6 +52,7 @@ def add_nodes(member: Api) -> None:
     nodes = [_node(f"kwok-{number}") for number in range(_NODES)]
     for node in nodes:
         member.apply(node)
+        member.merge(node, {"spec": {"taints": None}})  # every new node has one, and no controller here takes it off
     for node in nodes:
         name = node["metadata"]["name"]
         until(f"node {name} of {member.plane} being ready", lambda name=name: _ready(member, name))  # type: ignore[misc]

@@ -59,6 +59,21 @@ def simulation(runner: asyncio.Runner) -> Simulation:
     return loop
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On the real engine only what runs there: scenarios that need no simulation, and tests of the engine itself."""
+    if not ENGINE:
+        return
+    left_out = [item for item in items if not _runs_on_the_engine(item)]
+    items[:] = [item for item in items if _runs_on_the_engine(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _runs_on_the_engine(item: pytest.Item) -> bool:
+    names = item.fixturenames if isinstance(item, pytest.Function) else []
+    scenario = "federation" in names and not {"simulation", "embedded"} & set(names)
+    return scenario or item.get_closest_marker("engine") is not None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):

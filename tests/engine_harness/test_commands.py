@@ -1,5 +1,6 @@
 """`python -m engine` before anything is built or up."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,6 @@ def test_nodes_are_for_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_two_calls_at_once_do_not_get_into_each_others_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import fcntl
-
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert engine(tmp_path, "down") == 1

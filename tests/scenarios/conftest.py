@@ -32,10 +32,11 @@ def federation(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterat
     if not ENGINE:
         yield Federation(request.getfixturevalue("embedded"))
         return
-    from tests.scenarios.real import RealFederation  # only where there is one: it needs the engine's files
+    from engine.harness import Engine
+    from tests.scenarios.real import RealFederation
 
     async def build() -> RealFederation:
-        federation = RealFederation()
+        federation = RealFederation(Engine())
         await federation.start()
         return federation
 

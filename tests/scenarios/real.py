@@ -1,13 +1,14 @@
 """The real engine for scenarios: Kubernetes and Karmada as `make engine-up` runs them, our controllers in this process.
 
+Management and each cell have fleets, caches and identities of their own, as separate processes would.
+
 The planes outlive a test, so each one starts by checking that the one before left nothing behind.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from pathlib import Path
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
@@ -31,60 +32,87 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.writes import Writes
+from engine.harness import Engine
+from engine.identities import Identities
 from tests.scenarios.life import BEHAVIOUR
 
-KUBECONFIGS = Path(__file__).parents[2] / ".engine" / "kubeconfigs"
-HUB_PLANE = "hub"
+HUB_PLANE = "hub"  # as the controllers call it
 CELLS = {"DFW": "pop-dfw", "ORD": "pop-ord"}
 PROJECTS = {"demo": "control-plane", "other": "project-b"}
-_PLANES = {HUB_PLANE: ("downstream", HUB), **{cell: (cell, CELL) for cell in CELLS.values()}}
+_HUB = "downstream"
+_BUILT_INS = ("builtin-entitlement", "builtin-quota")
 
 _LOOK_SECONDS = 0.05
 
 
-class RealFederation:
-    """Controllers over HTTPS on the planes of the engine. Propagation is Karmada's own."""
+class Process:
+    """One operator under an identity of its own on every plane: what would be one `compute-manager`."""
 
-    def __init__(self) -> None:
-        self._transports: list[HttpTransport] = []
+    def __init__(self, who: str, identities: Identities, writes: Writes) -> None:
+        self.fleet = Fleet()
+        self.transports: list[HttpTransport] = []
+        self.manager: Manager
+        self._who = who
+        self._identities = identities
+        self._writes = writes
+
+    def add(self, name: str, plane: str, role: str, serves_as: str = "", switches: Collection[str] = ()) -> None:
+        kubeconfig = self._identities.kubeconfig(self._who, plane, serves_as or role, switches)
+        transport = HttpTransport(load([kubeconfig]))
+        self.transports.append(transport)
+        self.fleet.add(Plane(name, role, transport, writes=self._writes, generator=random.Random(1)))
+
+
+class RealFederation:
+    """Controllers over HTTPS on the planes of the engine, under the generated roles. Propagation is Karmada's own."""
+
+    def __init__(self, engine: Engine) -> None:
         self.writes = Writes()
-        clock, fleet = SystemClock(), Fleet()
-        self._manager = Manager(
-            fleet,
+        clock, identities = SystemClock(), Identities(engine)
+        management = Process("management", identities, self.writes)
+        management.add(HUB_PLANE, _HUB, HUB)
+        for name, plane in PROJECTS.items():
+            management.add(name, plane, PROJECT, switches=_BUILT_INS)
+        management.manager = Manager(
+            management.fleet,
             [
-                EntitlementController(fleet, clock, cities=tuple(CELLS), limits=DEFAULT_LIMITS),
-                QuotaBroker(fleet, clock),
-                *management_controllers(fleet, clock, HUB_PLANE),
-                *cell_controllers(fleet, clock, lambda cell: cell.name),
-                SimulatedProvider(fleet, clock, BEHAVIOUR),
+                EntitlementController(management.fleet, clock, cities=tuple(CELLS), limits=DEFAULT_LIMITS),
+                QuotaBroker(management.fleet, clock),
+                *management_controllers(management.fleet, clock, HUB_PLANE),
             ],
         )
-        for name, (file, role) in _PLANES.items():
-            fleet.add(self._plane(name, file, role))
-        for name, file in PROJECTS.items():
-            fleet.add(self._plane(name, file, PROJECT, also=(CLAIMS,)))
-        self.hub = self._client(HUB_PLANE, _PLANES[HUB_PLANE][0])
-        self.cells = {city: self._client(cell, cell) for city, cell in CELLS.items()}
-        self._projects = {name: self._client(name, file) for name, file in PROJECTS.items()}
-        self._run: asyncio.Task[None] | None = None
+        self._processes = [management]
+        for cell in CELLS.values():
+            process = Process("cell", identities, self.writes)
+            process.add(cell, cell, CELL)
+            process.add(HUB_PLANE, _HUB, HUB)
+            for name, plane in PROJECTS.items():
+                process.add(name, plane, CLAIMS, serves_as=PROJECT)
+            process.manager = Manager(
+                process.fleet,
+                [
+                    *cell_controllers(process.fleet, clock, lambda plane: plane.name),
+                    SimulatedProvider(process.fleet, clock, BEHAVIOUR),
+                ],
+            )
+            self._processes.append(process)
+        # The test itself looks everywhere, as the administrator.
+        self._admin: list[HttpTransport] = []
+        self.hub = self._client(engine, HUB_PLANE, _HUB)
+        self.cells = {city: self._client(engine, cell, cell) for city, cell in CELLS.items()}
+        self._projects = {name: self._client(engine, name, plane) for name, plane in PROJECTS.items()}
+        self._runs: list[asyncio.Task[None]] = []
 
-    def _transport(self, file: str) -> HttpTransport:
-        transport = HttpTransport(load([KUBECONFIGS / f"{file}.yaml"]))
-        self._transports.append(transport)
-        return transport
-
-    def _plane(self, name: str, file: str, role: str, also: tuple[str, ...] = ()) -> Plane:
-        transport = self._transport(file)
-        return Plane(name, role, transport, writes=self.writes, generator=random.Random(1), also=also)
-
-    def _client(self, name: str, file: str) -> Client:
-        return Client(name, self._transport(file))
+    def _client(self, engine: Engine, name: str, plane: str) -> Client:
+        transport = HttpTransport(load([engine.kubeconfig(plane)]))
+        self._admin.append(transport)
+        return Client(name, transport)
 
     def project_client(self, project: str) -> Client:
         return self._projects[project]
 
     async def start(self) -> None:
-        self._run = asyncio.create_task(self._manager.run(), name="controllers")
+        self._runs = [asyncio.create_task(process.manager.run()) for process in self._processes]
         for project, client in self._projects.items():
             await prepare_project(client)
             await self.until(partial(self._offers, client), 60, f"{project} has cities")
@@ -113,11 +141,11 @@ class RealFederation:
         return not (await self.hub.list(PROPAGATION_POLICY)).items
 
     async def stop(self) -> None:
-        assert self._run is not None
         await self.clear()
-        self._run.cancel()
-        await asyncio.gather(self._run, return_exceptions=True)
-        for transport in self._transports:
+        for run in self._runs:
+            run.cancel()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+        for transport in [*self._admin, *(one for process in self._processes for one in process.transports)]:
             await transport.close()
         self._check()
 
@@ -134,6 +162,7 @@ class RealFederation:
         self._check()
 
     def _check(self) -> None:
-        for controller in self._manager.controllers.values():
-            for crash in controller.crashes:
-                raise crash
+        for process in self._processes:
+            for controller in process.manager.controllers.values():
+                for crash in controller.crashes:
+                    raise crash

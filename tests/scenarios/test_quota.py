@@ -9,7 +9,14 @@ import pytest
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Instance
 from datum_compute.api.names import claim_name
 from datum_compute.api.networking import LOCATION_BINDING
-from datum_compute.api.quota import ALLOWANCE_BUCKET, INSTANCES, RESOURCE_CLAIM, RESOURCE_GRANT, ResourceClaim
+from datum_compute.api.quota import (
+    ALLOWANCE_BUCKET,
+    INSTANCES,
+    RESOURCE_CLAIM,
+    RESOURCE_GRANT,
+    ResourceClaim,
+    ResourceGrant,
+)
 from datum_compute.api.reasons import PENDING_EVALUATION, PENDING_QUOTA, QUOTA_EXCEEDED, QUOTA_NO_BUDGET
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.api.workload import WORKLOAD
@@ -19,8 +26,6 @@ from datum_compute.kube.meta import Condition
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.runtime.faults import calls
 from datum_compute.runtime.simulation import Simulation
-from tests.scenarios import life
-from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, placement, template
 from tests.scenarios.split import CELL_NAME, PROJECT_NAME, SplitFederation
 
@@ -33,18 +38,33 @@ def _condition(instance: Instance, type_: str) -> Condition:
 
 
 @pytest.fixture
-def tight(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Federation]:
-    """A federation whose projects may have three instances."""
+def tight(runner: asyncio.Runner, federation: Federation) -> Iterator[Federation]:
+    """A federation whose project `demo` may have three instances."""
+    runner.run(_allow(federation, 3))
+    yield federation
+    runner.run(_allow(federation, DEFAULT_LIMITS[INSTANCES]))
 
-    async def build() -> EmbeddedFederation:
-        limits = DEFAULT_LIMITS | {INSTANCES: 3}
-        federation = EmbeddedFederation(simulation, life.BEHAVIOUR, limits=limits)
-        await federation.start()
-        return federation
 
-    engine = runner.run(build())
-    yield Federation(engine)
-    runner.run(engine.stop())
+async def _allow(federation: Federation, instances: int) -> None:
+    client = federation.project().client
+
+    async def grants() -> list[ResourceGrant]:
+        found = (await client.list(RESOURCE_GRANT)).items
+        return [grant for grant in found if grant.spec.allowances[0].resource_type == INSTANCES]
+
+    async def granted() -> bool:
+        return bool(await grants())
+
+    await federation.until(granted, "instances are granted")
+    (grant,) = await grants()
+    allowances = [{"resourceType": INSTANCES, "buckets": [{"amount": instances}]}]
+    await client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, {"spec": {"allowances": allowances}})
+
+    async def counts() -> bool:
+        buckets = (await client.list(ALLOWANCE_BUCKET)).items
+        return any(one.status and one.status.limit == instances for one in buckets)
+
+    await federation.until(counts, f"{instances} instances are allowed")
 
 
 async def _until_denied(federation: Federation, name: str) -> Instance:
@@ -88,13 +108,7 @@ async def test_a_new_grant_opens_the_gate_of_what_was_denied(tight: Federation) 
         return workload is not None and workload.status is not None and workload.status.ready_replicas == 3
 
     await tight.until(three_ready, "three of four are ready")
-    (grant,) = [
-        one
-        for one in (await project.client.list(RESOURCE_GRANT)).items
-        if one.spec.allowances[0].resource_type == INSTANCES
-    ]
-    more = [{"resourceType": INSTANCES, "buckets": [{"amount": 4}]}]
-    await project.client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, {"spec": {"allowances": more}})
+    await _allow(tight, 4)
     await project.until_ready("web", 4)
 
     (bucket,) = [

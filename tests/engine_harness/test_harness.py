@@ -1,0 +1,81 @@
+"""What `up` settles before it starts anything; with nothing built, that is as far as it gets."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from datum_compute.kube.kubeconfig import load
+from engine import EngineError
+from engine.harness import Engine
+from engine.processes import State
+from engine.settings import Folder, Settings
+
+PLANES = ["control-plane", "downstream", "pop-dfw", "pop-ord", "project-b"]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Engine(tmp_path / "engine")
+
+
+def up(engine: Engine, cells: dict[str, str] | None = None) -> None:
+    with pytest.raises(EngineError, match="etcd is not built from the current pins; run `make engine`"):
+        engine.up(cells)
+
+
+def ports(engine: Engine) -> dict[str, int]:
+    return Settings.read(Folder(engine.folder.root)).ports
+
+
+def test_what_is_not_built_is_said_before_anything_is_started(engine: Engine) -> None:
+    up(engine)
+    assert {row.state for row in engine.status()} == {State.STOPPED}
+    assert not engine.is_up()
+
+
+def test_every_plane_has_a_kubeconfig_that_only_its_owner_reads(engine: Engine) -> None:
+    up(engine)
+    assert sorted(file.stem for file in engine.folder.kubeconfigs.iterdir()) == PLANES
+    for plane in PLANES:
+        path = engine.kubeconfig(plane)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert load([path]).server == f"https://127.0.0.1:{ports(engine)[f'{plane}-apiserver']}"
+
+
+def test_every_process_is_known_by_name(engine: Engine) -> None:
+    up(engine)
+    assert [row.name for row in engine.status()] == [
+        "etcd",
+        *(f"{plane}-apiserver" for plane in ("downstream", "pop-dfw", "pop-ord", "control-plane", "project-b")),
+        *(f"{plane}-controllers" for plane in ("downstream", "pop-dfw", "pop-ord", "control-plane", "project-b")),
+        "karmada-aggregated-apiserver",
+        "karmada-webhook",
+        "karmada-controller-manager",
+        "karmada-scheduler",
+    ]
+
+
+def test_ports_and_cells_stay_from_one_call_to_the_next(engine: Engine) -> None:
+    up(engine, {"pop-ams": "AMS"})
+    before = ports(engine)
+    up(engine)
+    assert ports(engine) == before
+    assert "pop-ams-apiserver" in [row.name for row in engine.status()]
+
+
+def test_a_port_that_somebody_took_is_given_up(engine: Engine) -> None:
+    up(engine)
+    before = ports(engine)
+    with socket.create_server(("127.0.0.1", before["etcd"])):
+        up(engine)
+        assert before["etcd"] not in ports(engine).values()
+
+
+def test_remove_forgets_everything(engine: Engine) -> None:
+    up(engine)
+    engine.remove()
+    assert os.listdir(engine.folder.root) == ["lock"]
+    assert engine.status() == []
