@@ -14,7 +14,7 @@ RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: .venv/.installed ## create .venv with the locked dependencies and this package
 
@@ -72,7 +72,7 @@ else
 endif
 	@touch $@
 
-.PHONY: engine engine-up engine-down engine-chainsaw
+.PHONY: engine engine-up engine-down engine-chainsaw test-engine
 
 engine: .venv/.installed ## build the real engine (Kubernetes, Karmada) into a cache; needs Go
 	$(RUN) engine build
@@ -82,6 +82,10 @@ engine-up: .venv/.installed ## start the real engine on loopback and wait until 
 
 engine-down: ## stop the real engine
 	@if [ -d .engine ]; then $(RUN) engine down; fi
+
+# One after the other: the planes are shared, and a test fails when the one before left something behind.
+test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
+	ENGINE=1 $(RUN) pytest --timeout 300 tests/engine tests/scenarios $(PYTEST_ARGS)
 
 engine-chainsaw: .venv/.installed ## build chainsaw, for outside test suites
 	$(RUN) engine build chainsaw
