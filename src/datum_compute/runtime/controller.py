@@ -24,6 +24,7 @@ WORKERS = 64
 PER_PLANE = 8
 _SOON = 0.01  # after a conflict: the newer object is already on its way
 _SOON_AT_MOST = 1.0
+_CRASHES_KEPT = 20
 
 _log = structlog.get_logger(__name__)
 
@@ -125,7 +126,7 @@ class Controller:
                 requests = [Drop("unreadable")]
             except Exception as error:
                 # A defect, found by one object; the cache that called must go on for all the others.
-                self.crashes.append(error)
+                self._crashed(error)
                 _log.error("map crashed", controller=self.name, plane=plane.name, exc_info=error)
                 requests = [Drop("crashed")]
             for request in requests:
@@ -211,5 +212,9 @@ class Controller:
         elif isinstance(error, Unfinished | msgspec.MsgspecError):
             log.warning("pass unfinished", error=str(error))
         else:
-            self.crashes.append(error)
+            self._crashed(error)
             log.error("pass crashed", exc_info=error)
+
+    def _crashed(self, error: Exception) -> None:
+        if len(self.crashes) < _CRASHES_KEPT:
+            self.crashes.append(error)
