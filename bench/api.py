@@ -66,7 +66,7 @@ def instance(number: int) -> bytes:
         finalizers=[f"{prefix}/instance-controller", f"quota.{prefix}/claim-cleanup", f"{prefix}/simulated-provider"],
         ownerReferences=[owner],
     )
-    containers = [
+    containers: list[Json] = [
         {
             "name": name,
             "image": f"registry.example/{name}:1.27.{number}",
@@ -95,7 +95,7 @@ def instance(number: int) -> bytes:
     }
     whole = body | {"spec": spec, "status": status}
     missing = SIZE - len(encode(whole))
-    containers[0]["env"].append({"name": "FILLER", "value": "x" * (missing - 29)})  # type: ignore[attr-defined]
+    containers[0]["env"].append({"name": "FILLER", "value": "x" * (missing - 29)})
     return encode(whole)
 
 

@@ -7,8 +7,9 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
@@ -59,11 +60,11 @@ async def writes(path: Path | None) -> float:
     return WRITES / taken
 
 
-def median(measure: Callable[[Path | None], object], *, file: bool) -> float:
-    results = []
+def median(measure: Callable[[Path | None], Coroutine[Any, Any, float]], *, file: bool) -> float:
+    results: list[float] = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as directory:
-            results.append(asyncio.run(measure(Path(directory, "log.db") if file else None)))  # type: ignore[arg-type]
+            results.append(asyncio.run(measure(Path(directory, "log.db") if file else None)))
     return statistics.median(results)
 
 

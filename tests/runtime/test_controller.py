@@ -12,7 +12,7 @@ from datum_compute.kube.errors import ApiError, Conflict, Invalid, ServerError, 
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import ObjectMeta, owner_reference
 from datum_compute.kube.transport import Answer, Call, Transport
-from datum_compute.runtime.controller import Controller, Source, controller_of, itself
+from datum_compute.runtime.controller import CRASHES_KEPT, Controller, Source, controller_of, itself
 from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
@@ -237,7 +237,7 @@ async def test_the_floor_is_kept_however_the_pass_ends(simulation: Simulation, o
         assert max(world.recorder.gaps) == 0.5
         if outcome is None:
             assert set(world.recorder.gaps) == {0.5}
-        assert len(world.controller.crashes) == (len(world.recorder.ran) if isinstance(outcome, LookupError) else 0)
+        assert len(world.controller.crashes) == (CRASHES_KEPT if isinstance(outcome, LookupError) else 0)
 
 
 async def test_success_without_a_floor_is_the_end(simulation: Simulation) -> None:

@@ -24,7 +24,7 @@ WORKERS = 64
 PER_PLANE = 8
 _SOON = 0.01  # after a conflict: the newer object is already on its way
 _SOON_AT_MOST = 1.0
-_CRASHES_KEPT = 20
+CRASHES_KEPT = 20
 
 _log = structlog.get_logger(__name__)
 
@@ -216,5 +216,5 @@ class Controller:
             log.error("pass crashed", exc_info=error)
 
     def _crashed(self, error: Exception) -> None:
-        if len(self.crashes) < _CRASHES_KEPT:
+        if len(self.crashes) < CRASHES_KEPT:
             self.crashes.append(error)
