@@ -331,6 +331,16 @@ async def test_a_copy_stays_when_its_policy_goes(web: Hub) -> None:
     assert await web.copy() is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_an_object_that_another_policy_takes_over_moves(web: Hub, seed: int) -> None:
+    await web.copied()
+    await web.client.delete(PROPAGATION_POLICY, city_policy(NS, "DFW")["metadata"]["name"], NS)
+    await web.patch(web.client, {"metadata": {"labels": {TOPOLOGY_CITY: "AMS"}}})
+    await web.route("AMS")
+    assert await web.copy("cell-dfw") is None
+    assert (await web.copied("cell-ams")).metadata.labels[TOPOLOGY_CITY] == "AMS"
+
+
 async def test_a_copy_goes_with_its_original_once_nothing_holds_it(web: Hub) -> None:
     await web.patch(web.cell(), {"metadata": {"finalizers": ["example.test/own"]}})
     assert await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS) is None

@@ -535,6 +535,17 @@ async def test_r4_the_policy_of_the_old_city_goes(federation: Federation) -> Non
     assert (await federation.copy()).metadata.labels[CITY] == "AMS"
 
 
+async def test_r4_the_claim_of_the_old_citys_policy_is_dropped_so_that_the_new_one_can_take_it(
+    federation: Federation,
+) -> None:
+    claim = "propagationpolicy.karmada.io/permanent-id"
+    await federation.deploy("DFW")
+    await federation.edit_copy({"metadata": {"labels": {claim: "of-city-dfw"}}})
+    assert claim in (await federation.copy()).metadata.labels
+    await federation.change({"spec": {"cityCode": "AMS"}})
+    assert claim not in (await federation.copy()).metadata.labels
+
+
 async def test_r4_the_policy_of_the_old_city_stays_while_it_is_needed(federation: Federation) -> None:
     await federation.deploy("DFW")
     await federation.deploy("DFW", "more")

@@ -2,7 +2,7 @@
 
 Namespaces of the hub are copied to every cell. An object that a policy selects is copied to the cells whose Cluster the
 policy selects; its status comes back. A copy stays where it is when the policy or the label goes; it is deleted with
-its hub object.
+its hub object, or when another policy takes that over.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -29,6 +29,7 @@ HUB_GENERATION = f"{_FROM}/generation"
 _HUB_UID = f"{_FROM}/uid"
 _LABELS_FROM_HUB = f"{_FROM}/managed-labels"
 _ANNOTATIONS_FROM_HUB = f"{_FROM}/managed-annotations"
+_POLICY = "propagationpolicy.karmada.io/name"
 
 _RESERVED = ("karmada-", "kube-")
 
@@ -94,17 +95,28 @@ class Propagation:
         original = hub.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
         if original is not None and not original.metadata.deleting:
             await self._collect_status(hub, original)
-        targets = self._targets(hub, original, request)
-        await _in_each(targets, lambda name: self._place(name, original, request))
+        if original is None or original.metadata.deleting:
+            holding = [name for name, copy in self._copies(request) if copy is not None]
+            await _in_each(holding, lambda name: self._take_away(name, request))
+        else:
+            targets = self._targets(hub, original, request)
+            await _in_each(sorted(targets), lambda name: self._place(name, targets[name], original, request))
 
-    def _targets(self, hub: Plane, original: WorkloadDeployment | None, request: Request) -> list[str]:
-        holding = [name for name, copy in self._copies(request) if copy is not None]
-        matching: list[str] = []
-        if original is not None and not original.metadata.deleting:
-            for policy in hub.informer(PROPAGATION_POLICY).all(request.namespace):
-                if _selects(policy, original):
-                    matching += _clusters(policy, hub.informer(CLUSTER).all())
-        return sorted({*holding, *matching})
+    def _targets(self, hub: Plane, original: WorkloadDeployment, request: Request) -> dict[str, str | None]:
+        """The policy by which each cell has the object; empty where it stays without one, None where it must go.
+
+        A copy stays when its policy or the cluster's label goes. It goes when another policy has taken the object over.
+        """
+        policies = [one for one in hub.informer(PROPAGATION_POLICY).all(request.namespace) if _selects(one, original)]
+        names = {policy.name for policy in policies}
+        targets: dict[str, str | None] = {}
+        for cell, copy in self._copies(request):
+            if copy is not None:
+                placed_by = copy.metadata.annotations.get(_POLICY, "")
+                targets[cell] = None if names and placed_by and placed_by not in names else ""
+        for policy in policies:
+            targets |= dict.fromkeys(_clusters(policy, hub.informer(CLUSTER).all()), policy.name)
+        return targets
 
     def _copies(self, request: Request) -> list[tuple[str, WorkloadDeployment | None]]:
         return [
@@ -112,15 +124,21 @@ class Propagation:
             for cell in sorted(self._fleet.of_role(CELL), key=lambda cell: cell.name)
         ]
 
-    async def _place(self, name: str, original: WorkloadDeployment | None, request: Request) -> None:
+    async def _take_away(self, name: str, request: Request) -> None:
+        cell = self._fleet.plane(name)
+        copy = cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if copy is not None and not copy.metadata.deleting:
+            await cell.writer(self.name).delete(WORKLOAD_DEPLOYMENT, copy)
+
+    async def _place(self, name: str, policy: str | None, original: WorkloadDeployment, request: Request) -> None:
+        if policy is None:
+            await self._take_away(name, request)
+            return
         cell = self._fleet.plane(name)
         write = cell.writer(self.name)
         copy = cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
-        if original is None or original.metadata.deleting:
-            if copy is not None and not copy.metadata.deleting:
-                await write.delete(WORKLOAD_DEPLOYMENT, copy)
-            return
         labels, annotations = _from_hub(original)
+        annotations |= {_POLICY: policy} if policy else {}
         if copy is None:
             if cell.informer(NAMESPACE).get("", request.namespace) is None:
                 return  # the namespace is on its way and will bring us back

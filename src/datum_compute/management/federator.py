@@ -34,6 +34,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.writes import Writer
 
+_CLAIMED_BY_POLICY = "propagationpolicy.karmada.io/permanent-id"
 UNSCHEDULED_SECONDS = 60.0  # a hub deployment without status for this long may have no cluster to go to
 
 
@@ -128,6 +129,8 @@ class Federator:
         old_city = found.metadata.labels.get(TOPOLOGY_CITY, "")
         if old_city and old_city != city:  # before the label that tells us is overwritten
             await self._release_policy(hub, write, namespace, old_city, leaving=deployment.name)
+            # Karmada ignores the new city's policy while the old one's mark is on the object.
+            patch["metadata"]["labels"][_CLAIMED_BY_POLICY] = None
         return await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
 
     async def _ensure_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
