@@ -43,4 +43,9 @@ class Namespace(KubeObject, frozen=True):
     """A core Namespace; only its metadata matters here."""
 
 
+class Event(KubeObject, frozen=True):
+    """A core Event. Its own fields stand beside its metadata; who reads them decodes the text itself."""
+
+
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", Namespace, namespaced=False)
+EVENT = Kind("", "v1", "Event", "events", Event)

@@ -11,6 +11,7 @@ from datum_compute.kube.errors import Timeout, Unavailable
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.runtime.events import Recorder
 from datum_compute.runtime.informer import Informer
 from datum_compute.runtime.writes import Writer, Writes
 
@@ -34,6 +35,7 @@ class Plane:
         self.roles = (role, *also)
         self._reach = _Reach(transport)
         self.client = Client(name, self._reach)
+        self.events = Recorder(self.client, writes)
         self._writes = writes
         self._generator = generator
         self._informers: dict[str, Informer[Any]] = {}
@@ -63,6 +65,7 @@ class Plane:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            tasks.create_task(self.events.run(), name=f"events/{self.name}")
             for informer in list(self._informers.values()):
                 self._start(tasks, informer)
             await asyncio.get_running_loop().create_future()  # informers may be asked for at any time

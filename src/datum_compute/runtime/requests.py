@@ -33,8 +33,9 @@ class Unfinished(Exception):
 class Pass:
     """One run of a controller over one request. It ends in any way it likes; the floor it declared is kept."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, since: float = 0.0) -> None:
         self.request = request
+        self.since = since  # loop time at which the oldest change that this pass looks at came in
         self.floor: float | None = None
 
     def no_later_than(self, seconds: float | None) -> None:
