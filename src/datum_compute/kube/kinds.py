@@ -47,5 +47,15 @@ class Event(KubeObject, frozen=True):
     """A core Event. Its own fields stand beside its metadata; who reads them decodes the text itself."""
 
 
+class ConfigMap(KubeObject, frozen=True):
+    data: dict[str, str] = {}
+
+
+class Lease(KubeObject, frozen=True):
+    """A Lease of coordination.k8s.io: who leads, and since when nobody may doubt it."""
+
+
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", Namespace, namespaced=False)
 EVENT = Kind("", "v1", "Event", "events", Event)
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", ConfigMap)
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", Lease)
