@@ -1,100 +1,37 @@
 """Calls over HTTP: what comes back, and what is raised when nothing does."""
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 from msgspec import structs
 
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, Forbidden, NotFound, Timeout, Unauthorized, Unavailable
+from datum_compute.kube.errors import ApiError, Forbidden, NotFound, Timeout, TooManyRequests, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.retrying import Retrying
 from datum_compute.kube.transport import Answer, Call
-from tests.https import Background
+from tests.https import (
+    Background,
+    Handle,
+    Scripted,
+    answering,
+    chunked,
+    hang_up,
+    open_stream,
+    say_nothing,
+    send_piece,
+)
 
 TOKEN = "secret-token"
 GET = Call("GET", "/api/v1/namespaces")
 WATCH = Call("GET", "/api/v1/namespaces", {"watch": "true", "timeoutSeconds": "5"})
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-
-Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Scripted:
-    """A server on a free port that does what a test says with each connection."""
-
-    def __init__(self, handle: Handle, tls: ssl.SSLContext | None = None) -> None:
-        self.requests: list[bytes] = []
-        self.connections = 0
-        self._handle = handle
-        self._tls = tls
-
-    @asynccontextmanager
-    async def serving(self, **options: float) -> AsyncIterator[HttpTransport]:
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
-        self.port = server.sockets[0].getsockname()[1]
-        scheme = "https" if self._tls else "http"
-        transport = HttpTransport(Endpoint(f"{scheme}://127.0.0.1:{self.port}/below", token=TOKEN), **options)  # type: ignore[arg-type]
-        try:
-            yield transport
-        finally:
-            await transport.close()
-            server.close()
-            await server.wait_closed()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-                await self._handle(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-def answering(body: bytes, code: int = 200, headers: str = "") -> Handle:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(f"HTTP/1.1 {code} X\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        await writer.drain()
-
-    return handle
-
-
-async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
-
-
-async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.read()
-
-
-def chunked(*pieces: bytes, ending: bytes = b"0\r\n\r\n") -> Handle:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        for piece in pieces:
-            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            await writer.drain()
-        if ending:
-            writer.write(ending)
-        else:
-            writer.close()
-
-    return handle
 
 
 async def streamed(transport: HttpTransport) -> list[bytes]:
@@ -116,7 +53,7 @@ def test_a_call_carries_everything_and_brings_back_the_answer() -> None:
     server = Scripted(answering(b'{"a":1}', 201, 'Warning: 299 - "un\\"known"\r\nWarning: odd\r\n'))
 
     async def scenario() -> None:
-        async with server.serving() as transport:
+        async with server.serving({"token": TOKEN}) as transport:
             query = {"labelSelector": "a in (b,c),d!=e", "limit": "5"}
             answer = await transport.call(Call("POST", "/api/v1/x", query, b"{}", "application/yaml"))
             assert answer == Answer(201, b'{"a":1}', ('un"known', "odd"))
@@ -134,7 +71,7 @@ def test_every_answer_is_returned_good_or_bad(code: int) -> None:
     server = Scripted(answering(b"{}", code, "Location: http://127.0.0.1:1/\r\n"))
 
     async def scenario() -> None:
-        async with server.serving() as transport:
+        async with server.serving({"token": TOKEN}) as transport:
             assert await transport.call(GET) == Answer(code, b"{}")
 
     asyncio.run(scenario())
@@ -144,7 +81,7 @@ def test_connections_are_used_again() -> None:
     server = Scripted(answering(b"{}"))
 
     async def scenario() -> None:
-        async with server.serving() as transport:
+        async with server.serving({"token": TOKEN}) as transport:
             for _ in range(5):
                 await transport.call(GET)
         assert (len(server.requests), server.connections) == (5, 1)
@@ -156,18 +93,81 @@ def test_no_more_calls_than_allowed_are_under_way() -> None:
     server = Scripted(answering(b"{}"))
 
     async def scenario() -> None:
-        async with server.serving(calls=3) as transport:
+        async with server.serving({"token": TOKEN}, calls=3) as transport:
             await asyncio.gather(*(transport.call(GET) for _ in range(20)))
         assert server.connections <= 3
 
     asyncio.run(scenario())
 
 
+def test_watches_do_not_take_the_place_of_calls() -> None:
+    async def scenario() -> None:
+        under_way, most, enough, go = 0, 0, asyncio.Event(), asyncio.Event()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal under_way, most
+            if b"watch=true" in server.requests[-1]:
+                open_stream(writer)
+                send_piece(writer, b"{}\n")
+                return
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == 2:
+                enough.set()
+            await go.wait()
+            under_way -= 1
+            await answering(b"{}")(reader, writer)
+
+        server = Scripted(handle)
+        async with server.serving(calls=2) as transport, AsyncExitStack() as watches:
+            for _ in range(3):
+                lines = await watches.enter_async_context(transport.stream(WATCH))
+                assert await anext(lines) == b"{}"
+            calls = [asyncio.create_task(transport.call(GET)) for _ in range(8)]
+            await asyncio.wait_for(enough.wait(), 10)
+            go.set()
+            assert {answer.code for answer in await asyncio.gather(*calls)} == {200}
+        assert most == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0)])
+def test_what_the_server_says_about_coming_back_is_brought_back(header: str, seconds: int) -> None:
+    async def scenario() -> None:
+        server = Scripted(answering(b"{}", 429, f"Retry-After: {header}\r\n"))
+        async with server.serving() as transport:
+            assert (await transport.call(GET)).retry_after == seconds
+            with pytest.raises(TooManyRequests) as error:
+                await streamed(transport)
+            assert error.value.retry_after == seconds
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_server_gets_the_time_it_asked_for() -> None:
+    slept: list[float] = []
+
+    async def scenario() -> None:
+        server = Scripted(answering(b"{}", 429, "Retry-After: 9\r\n"))
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            server.handle = answering(b'{"now":"well"}')
+
+        async with server.serving() as transport:
+            answer = await Retrying(transport, lambda: 0.5, sleep=sleep).call(GET)
+        assert answer == Answer(200, b'{"now":"well"}')
+
+    asyncio.run(scenario())
+    assert slept == [9]
+
+
 def test_a_call_after_close_opens_a_new_connection() -> None:
     server = Scripted(answering(b"{}"))
 
     async def scenario() -> None:
-        async with server.serving() as transport:
+        async with server.serving({"token": TOKEN}) as transport:
             await transport.call(GET)
             await transport.close()
             await transport.close()
@@ -176,30 +176,17 @@ def test_a_call_after_close_opens_a_new_connection() -> None:
     asyncio.run(scenario())
 
 
-def test_a_token_from_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from datum_compute.kube import http as module
-
-    monkeypatch.setattr(module, "_TOKEN_SECONDS", -1.0)
-    file = tmp_path / "token"
-    server = Scripted(answering(b"{}"))
-
-    async def scenario() -> None:
-        async with server.serving() as plain:
-            transport = HttpTransport(structs.replace(plain._endpoint, token_file=str(file)))
-            for token in ("one", "two"):
-                file.write_text(token)
-                await transport.call(GET)
-            file.unlink()
-            with pytest.raises(Unavailable, match="token file"):
-                await transport.call(GET)
-            await transport.close()
-        sent = [line for head in server.requests for line in head.decode().split("\r\n") if "Authorization" in line]
-        assert sent == ["Authorization: Bearer one", "Authorization: Bearer two"]
-
-    asyncio.run(scenario())
-
-
 # No answer
+
+
+async def half_a_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
+    writer.close()
+
+
+async def half_a_body_and_silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
+    await reader.read()
 
 
 @pytest.mark.parametrize(
@@ -208,14 +195,16 @@ def test_a_token_from_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.M
         (hang_up, Unavailable, "ended the connection"),
         (say_nothing, Timeout, "no answer from 127.0.0.1:[0-9]+ in time"),
         (chunked(b"{", ending=b""), Unavailable, "ended the connection"),
+        (half_a_body, Unavailable, "ended the connection"),
+        (half_a_body_and_silence, Timeout, "no answer from 127.0.0.1:[0-9]+ in time"),
         (answering(b"", 200, "Content-Encoding: gzip\r\nContent-Length: 10\r\n"), Unavailable, "ended the connection"),
     ],
-    ids=["hangs up", "says nothing", "ends in the middle", "makes no sense"],
+    ids=["hangs up", "says nothing", "ends in the middle", "half a body", "falls silent", "makes no sense"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_no_answer_is_an_error_that_says_why(handle: Handle, kind: type[ApiError], sentence: str, method: str) -> None:
     async def scenario() -> None:
-        async with Scripted(handle).serving(answer_seconds=0.3) as transport:
+        async with Scripted(handle).serving({"token": TOKEN}, answer_seconds=0.3) as transport:
             with pytest.raises(kind, match=sentence) as error:
                 await transport.call(Call(method, "/x"))
             no_secret(error.value)
@@ -225,7 +214,7 @@ def test_no_answer_is_an_error_that_says_why(handle: Handle, kind: type[ApiError
 
 def test_nobody_listening_is_unavailable() -> None:
     async def scenario() -> None:
-        async with Scripted(hang_up).serving() as transport:
+        async with Scripted(hang_up).serving({"token": TOKEN}) as transport:
             port = transport._root.port
         transport = HttpTransport(Endpoint(f"http://127.0.0.1:{port}", token=TOKEN))
         for attempt in (transport.call(GET), streamed(transport)):
@@ -252,7 +241,7 @@ def test_nobody_listening_is_unavailable() -> None:
 )
 def test_lines_are_whole_however_they_arrive(pieces: list[bytes]) -> None:
     async def scenario() -> None:
-        async with Scripted(chunked(*pieces)).serving() as transport:
+        async with Scripted(chunked(*pieces)).serving({"token": TOKEN}) as transport:
             assert await streamed(transport) == [b'{"a":1}', b'{"b":2}']
 
     asyncio.run(scenario())
@@ -262,7 +251,7 @@ def test_a_line_may_be_as_long_as_it_likes() -> None:
     line = b"x" * 5_000_000
 
     async def scenario() -> None:
-        async with Scripted(chunked(line[:100], line[100:] + b"\nshort\n")).serving() as transport:
+        async with Scripted(chunked(line[:100], line[100:] + b"\nshort\n")).serving({"token": TOKEN}) as transport:
             assert await streamed(transport) == [line, b"short"]
 
     asyncio.run(scenario())
@@ -271,7 +260,7 @@ def test_a_line_may_be_as_long_as_it_likes() -> None:
 def test_a_stream_that_breaks_gives_what_came_and_then_fails() -> None:
     async def scenario() -> None:
         server = Scripted(chunked(b'{"a":1}\n', ending=b""))
-        async with server.serving() as transport, transport.stream(WATCH) as lines:
+        async with server.serving({"token": TOKEN}) as transport, transport.stream(WATCH) as lines:
             assert await anext(lines) == b'{"a":1}'
             with pytest.raises(Unavailable, match="ended the connection") as error:
                 await anext(lines)
@@ -283,16 +272,34 @@ def test_a_stream_that_breaks_gives_what_came_and_then_fails() -> None:
 @pytest.mark.parametrize(("code", "kind"), [(401, Unauthorized), (403, Forbidden), (404, NotFound)])
 def test_a_stream_that_is_refused_raises_on_entering(code: int, kind: type[ApiError]) -> None:
     async def scenario() -> None:
-        async with Scripted(answering(b'{"message":"because"}', code)).serving() as transport:
+        async with Scripted(answering(b'{"message":"because"}', code)).serving({"token": TOKEN}) as transport:
             with pytest.raises(kind, match="because"):
                 await streamed(transport)
 
     asyncio.run(scenario())
 
 
+def test_a_stream_whose_connection_falls_silent_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datum_compute.kube.http._WATCH_GRACE_SECONDS", 0.2)
+    quick = Call("GET", "/x", {"watch": "true", "timeoutSeconds": "0"})
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_stream(writer)
+        send_piece(writer, b"{}\n")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with Scripted(handle).serving() as transport, transport.stream(quick) as lines:
+            assert await anext(lines) == b"{}"
+            with pytest.raises(Timeout, match="no answer from"):
+                await anext(lines)
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
     async def scenario() -> None:
-        async with Scripted(say_nothing).serving(answer_seconds=0.2, connect_seconds=0.1) as transport:
+        async with Scripted(say_nothing).serving({"token": TOKEN}, answer_seconds=0.2) as transport:
             with pytest.raises(Timeout) as error:
                 await streamed(transport)
             no_secret(error.value)
@@ -302,7 +309,7 @@ def test_a_stream_that_does_not_begin_is_a_timeout() -> None:
 
 def test_an_error_of_the_reader_is_not_taken_for_one_of_the_stream() -> None:
     async def scenario() -> None:
-        async with Scripted(chunked(b"{}\n")).serving() as transport:
+        async with Scripted(chunked(b"{}\n")).serving({"token": TOKEN}) as transport:
             with pytest.raises(TimeoutError, match="mine"):
                 async with transport.stream(WATCH):
                     raise TimeoutError("mine")
@@ -315,12 +322,13 @@ def test_leaving_a_stream_ends_its_connection() -> None:
         left = asyncio.Event()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n")
+            open_stream(writer)
+            send_piece(writer, b"{}\n")
             with suppress(ConnectionError):
                 await reader.read()
             left.set()
 
-        async with Scripted(handle).serving() as transport:
+        async with Scripted(handle).serving({"token": TOKEN}) as transport:
             async with transport.stream(WATCH) as lines:
                 assert await anext(lines) == b"{}"
             await asyncio.wait_for(left.wait(), 5)
@@ -374,49 +382,3 @@ def test_a_wrong_token_is_refused_and_not_repeated(api: Background) -> None:
     with pytest.raises(Unauthorized) as error:
         listed(structs.replace(api.server.endpoint("demo"), token=TOKEN))
     no_secret(error.value)
-
-
-def client_certificate() -> tuple[str, str]:
-    """One that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .sign(key, SHA256())
-    )
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return certificate.public_bytes(Encoding.PEM).decode(), pem.decode()
-
-
-def test_a_client_certificate_says_who_calls(tmp_path: Path) -> None:
-    credentials = Credentials.ensure(tmp_path, datetime.now(UTC))
-    certificate, key = client_certificate()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(credentials.certificate, credentials.key)
-    tls.load_verify_locations(cadata=certificate)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    shown: list[Any] = []
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        shown.append(writer.get_extra_info("peercert")["subject"])
-        await answering(b"{}")(reader, writer)
-
-    async def scenario() -> None:
-        server = Scripted(handle, tls)
-        async with server.serving():
-            transport = HttpTransport(
-                Endpoint(
-                    f"https://127.0.0.1:{server.port}",
-                    ca_pem=credentials.authority_pem,
-                    client_cert=certificate,
-                    client_key=key,
-                )
-            )
-            assert (await transport.call(GET)).code == 200
-            await transport.close()
-
-    asyncio.run(scenario())
-    assert shown == [((("commonName", "somebody"),),)]

@@ -9,11 +9,24 @@ from typing import Any
 import pytest
 import yaml
 
-from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError, load, write_kubeconfig
+from datum_compute.kube.incluster import in_cluster
+from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError, Plugin, load, write_kubeconfig
 from datum_compute.kube.meta import Json
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 DATA = base64.b64encode(PEM.encode()).decode()
+
+
+GROUP = "client.authentication.k8s.io"
+EXEC = {
+    "command": "login",
+    "apiVersion": f"{GROUP}/v1",
+    "args": ["a", "b"],
+    "env": [{"name": "X", "value": "y"}],
+    "interactiveMode": "Never",
+    "installHint": "get it",
+    "provideClusterInfo": True,
+}
 
 
 def config(cluster: Json | None = None, user: Json | None = None, **context: str) -> Json:
@@ -54,11 +67,34 @@ def test_the_current_context_is_taken_unless_one_is_named(tmp_path: Path) -> Non
     ("cluster", "user", "expected"),
     [
         ({}, {"token": "t"}, {"token": "t"}),
-        ({}, {"token": "t", "tokenFile": "/nowhere"}, {"token": "t"}),
+        ({}, {"token": "t", "tokenFile": "/nowhere"}, {"token": "t", "token_file": "/nowhere"}),
         ({"certificate-authority-data": DATA}, {}, {"ca_pem": PEM}),
         ({}, {"client-certificate-data": DATA, "client-key-data": DATA}, {"client_cert": PEM, "client_key": PEM}),
         ({"tls-server-name": "other.test"}, {}, {"server_name": "other.test"}),
         ({"insecure-skip-tls-verify": True}, {}, {"insecure": True}),
+        ({"proxy-url": "http://proxy.test:3128"}, {}, {"proxy": "http://proxy.test:3128"}),
+        ({}, {"username": "me", "password": "p"}, {"username": "me", "password": "p"}),
+        (
+            {"extensions": [{"name": f"{GROUP}/exec", "extension": {"audience": "a"}}]},
+            {"exec": EXEC},
+            {
+                "plugin": Plugin(
+                    "login",
+                    f"{GROUP}/v1",
+                    args=("a", "b"),
+                    environ=(("X", "y"),),
+                    interactive_mode="Never",
+                    install_hint="get it",
+                    provide_cluster_info=True,
+                    config={"audience": "a"},
+                )
+            },
+        ),
+        (
+            {},
+            {"exec": {"command": "/bin/login", "apiVersion": f"{GROUP}/v1beta1"}},
+            {"plugin": Plugin("/bin/login", f"{GROUP}/v1beta1")},
+        ),
     ],
 )
 def test_what_a_context_says(tmp_path: Path, cluster: Json, user: Json, expected: Json) -> None:
@@ -73,19 +109,23 @@ def test_the_namespace_of_a_context(tmp_path: Path) -> None:
 def test_files_are_meant_from_the_folder_of_the_file_that_names_them(tmp_path: Path) -> None:
     folder = tmp_path / "sub"
     folder.mkdir()
-    for name in ("ca.crt", "client.crt", "client.key"):
+    for name in ("ca.crt", "client.crt", "client.key", "token"):
         (folder / name).write_text(f"{name} {PEM}")
-    (folder / "token").write_text("secret\n")
     user = {"client-certificate": "client.crt", "client-key": str(folder / "client.key"), "tokenFile": "token"}
     found = load([written(folder / "config", config({"certificate-authority": "ca.crt"}, user))])
-    assert (found.ca_pem, found.client_cert, found.client_key) == (
-        f"ca.crt {PEM}",
-        f"client.crt {PEM}",
-        f"client.key {PEM}",
+    assert found == Endpoint(
+        "https://one.test:6443/path",
+        ca_pem=f"ca.crt {PEM}",
+        token_file=str(folder / "token"),
+        client_cert_file=str(folder / "client.crt"),
+        client_key_file=str(folder / "client.key"),
     )
-    assert found.bearer() == "secret"
-    (folder / "token").write_text("rotated")
-    assert found.bearer() == "rotated"
+
+
+def test_a_plugin_with_a_relative_path_is_meant_from_the_folder_of_its_file(tmp_path: Path) -> None:
+    plugin = endpoint(tmp_path, config(user={"exec": EXEC | {"command": "./bin/login"}})).plugin
+    assert plugin is not None
+    assert Path(plugin.command) == tmp_path / "bin" / "login"
 
 
 def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> None:
@@ -107,10 +147,26 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
         (config() | {"users": []}, "", 'context "one" names user "u", which no file has'),
         (config({"server": "ftp://x"}), "", 'cluster "c" in .* has no http:// or https:// server'),
         (config({"server": ""}), "", 'cluster "c" in .* has no http:// or https:// server'),
-        (config(user={"exec": {"command": "x"}}), "", 'user "u" in .* logs in with "exec", which is not supported'),
-        (config({"certificate-authority-data": "%%"}), "", "certificate-authority-data .* is not base64"),
+        (config(user={"auth-provider": {"name": "x"}}), "", '"auth-provider" of user "u" in .* is not supported'),
+        (config(user={"as": "admin"}), "", '"as" of user "u" in .* is not supported'),
+        (config(user={"exec": 3}), "", 'exec of user "u" in .* is not a mapping'),
+        (config(user={"exec": EXEC | {"command": ""}}), "", 'command of exec of user "u" in .* is missing'),
+        (config(user={"exec": EXEC | {"apiVersion": "v9"}}), "", 'apiVersion of exec of user "u" in .* is "v9"; use'),
+        (config(user={"exec": EXEC | {"interactiveMode": ""}}), "", 'interactiveMode of exec .* is ""; use one of If'),
+        (config(user={"exec": EXEC | {"args": "secret"}}), "", "args of exec .* is not a list of texts"),
+        (config(user={"exec": EXEC | {"env": [{"secret": 1}]}}), "", "env of exec .* is not a list of name and value"),
+        (config({"extensions": 3}, {"exec": EXEC}), "", 'extensions of cluster "c" in .* are not a list'),
+        (
+            config({"proxy-url": "socks5://x"}),
+            "",
+            'proxy-url of cluster "c" in .* is not an http:// or https:// address',
+        ),
+        (config({"insecure-skip-tls-verify": "yes"}), "", "insecure-skip-tls-verify of .* is neither true nor false"),
+        (config({"certificate-authority-data": "%%"}), "", 'authority-data of cluster "c" in .*config is not base64'),
         (config({"certificate-authority": "nope.crt"}), "", "certificate-authority .*nope.crt cannot be read: No such"),
-        (config(user={"token": 3}), "", "token in the kubeconfig is not text"),
+        (config(user={"client-certificate": "nope"}), "", "client-certificate .*nope cannot be read: No such"),
+        (config(user={"client-key": "nope"}), "", "client-key .*nope cannot be read: No such"),
+        (config(user={"token": 3}), "", 'token of user "u" in kubeconfig .*config is not text'),
         ("- a", "", "is not a mapping"),
         ("contexts: 3", "", "contexts of kubeconfig .* are not a list"),
         ("contexts: [3]", "", "contexts of kubeconfig .* are not a list"),
@@ -128,12 +184,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load([tmp_path / "nope"])
 
 
-def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    found = endpoint(tmp_path, config(user={"tokenFile": "nope"}))
-    with pytest.raises(KubeconfigError, match=r"token file .*nope cannot be read"):
-        found.bearer()
-
-
 def test_nothing_secret_is_in_the_representation() -> None:
     shown = repr(Endpoint("https://one.test", token="secret-token", client_key="secret-key", ca_pem=PEM))
     assert "https://one.test" in shown
@@ -148,12 +198,89 @@ def test_certificates_that_are_none_are_told(tmp_path: Path) -> None:
     assert Endpoint("http://one.test", ca_pem="nonsense").tls() is None
 
 
+# Other places of the same host
+
+BASE = Endpoint("https://api.test:6443/some/path", token="t", ca_pem=PEM, server_name="x")
+PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects/{project}/control-plane"
+
+
+@pytest.mark.parametrize(
+    ("template", "server"),
+    [
+        ("", "https://api.test:6443/some/path"),
+        (PROJECTS, "https://api.test:6443" + PROJECTS.replace("{project}", "demo")),
+        ("/projects/{project}/control-plane/", "https://api.test:6443/projects/demo/control-plane"),
+        ("/", "https://api.test:6443"),
+        ("https://api.project-{project}.svc:6443", "https://api.project-demo.svc:6443"),
+    ],
+)
+def test_a_template_replaces_the_path_or_all_of_the_address(template: str, server: str) -> None:
+    found = BASE.at(template, project="demo")
+    assert found == Endpoint(server, token="t", ca_pem=PEM, server_name="x")
+
+
+def test_an_address_of_numbers_keeps_its_brackets() -> None:
+    assert Endpoint("https://[::1]:6443/x").at("/p/{project}", project="a").server == "https://[::1]:6443/p/a"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a..b", "../admin", "a?b", "a#b", "a%2fb", "a b", "a@b", "-a", "ü"])
+def test_a_name_cannot_lead_elsewhere(name: str) -> None:
+    with pytest.raises(KubeconfigError, match=r"cannot stand for \{project\} in the URL template"):
+        BASE.at(PROJECTS, project=name)
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("/projects/{name}", r"names \{name\}; it may name \{project\}"),
+        ("/projects/{project", r"names \{project; it may name"),
+        ("projects/{project}", "begins neither with a slash nor with https://"),
+    ],
+)
+def test_a_template_that_makes_no_sense_is_refused(template: str, sentence: str) -> None:
+    with pytest.raises(KubeconfigError, match=sentence):
+        BASE.at(template, project="demo")
+
+
+# In a cluster
+
+SERVICE = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def test_a_pod_finds_the_api_of_its_cluster(tmp_path: Path) -> None:
+    for name, text in {"token": "t", "ca.crt": PEM, "namespace": "prod\n"}.items():
+        (tmp_path / name).write_text(text)
+    expected = Endpoint("https://10.0.0.1:443", ca_pem=PEM, token_file=str(tmp_path / "token"), namespace="prod")
+    assert in_cluster(SERVICE, tmp_path) == expected
+    assert in_cluster(SERVICE | {"KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path).server == "https://[fd00::1]:443"
+
+
+def test_what_is_no_pod_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(KubeconfigError, match=r"does not run in a cluster: .* name a kubeconfig"):
+        in_cluster({}, tmp_path)
+    with pytest.raises(KubeconfigError, match=r"the service account token .*/token cannot be read: No such"):
+        in_cluster(SERVICE, tmp_path)
+
+
 # Writing
 
 CONTEXTS = {
     "project-demo": Endpoint("https://127.0.0.1:1/projects/demo", ca_pem=PEM, token="t", namespace="default"),
     "root": Endpoint("https://127.0.0.1:1", ca_pem=PEM, client_cert=PEM, client_key=PEM),
-    "odd": Endpoint("https://h", server_name="x", insecure=True, token_file="/a/token"),
+    "odd": Endpoint("https://h", server_name="x", insecure=True, token_file="/a/token", proxy="http://proxy.test"),
+    "login": Endpoint("https://h", username="me", password="p"),
+    "plugin": Endpoint(
+        "https://h",
+        plugin=Plugin(
+            "login",
+            f"{GROUP}/v1beta1",
+            ("a",),
+            (("X", "y"),),
+            install_hint="get it",
+            provide_cluster_info=True,
+            config={"audience": "a"},
+        ),
+    ),
 }
 
 

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from datum_compute.kube.errors import ApiError, ServerError, from_status
+from datum_compute.kube.errors import ApiError, Gone, ServerError, from_status
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, decode, encode
-from datum_compute.kube.patches import JSON, MERGE
+from datum_compute.kube.patches import APPLY, JSON, MERGE
 from datum_compute.kube.transport import Answer, Call, Transport
 
 T = TypeVar("T", bound=KubeObject)
@@ -19,6 +19,7 @@ D = TypeVar("D")
 
 class ListMeta(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
 
 
 class _ListBody(Struct, frozen=True):
@@ -49,7 +50,10 @@ class WatchEvent(Struct, Generic[T], frozen=True):
 
 
 class Client:
-    """Everything that can be asked of one plane. Raises `ApiError` subclasses that carry the plane's name."""
+    """Everything that can be asked of one plane. Raises `ApiError` subclasses that carry the plane's name.
+
+    A write with `dry_run` is checked by the server as any other and changes nothing. `subresource` is "status" or "".
+    """
 
     def __init__(self, plane: str, transport: Transport) -> None:
         if not plane:
@@ -58,16 +62,44 @@ class Client:
         self._transport = transport
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return self._decoded(await self._send(Call("GET", kind.path(namespace, name))), kind.type)
+        return self._decoded(await self._send(Call("GET", kind.path(namespace, name), accept=kind.accept())), kind.type)
 
-    async def list(self, kind: Kind[T], namespace: str = "", selector: str = "") -> Listing[T]:
-        query = {"labelSelector": selector} if selector else {}
-        body = self._decoded(await self._send(Call("GET", kind.path(namespace), query)), _ListBody)
-        return Listing([self._decoded(item, kind.type) for item in body.items], body.metadata.resource_version)
+    async def list(
+        self, kind: Kind[T], namespace: str = "", selector: str = "", *, fields: str = "", limit: int = 0
+    ) -> Listing[T]:
+        """All objects as they were at one moment; with `limit` they are asked for in pages of that size.
+
+        A server that forgets the moment between two pages is asked again for everything at once, which cannot come
+        too late.
+        """
+        query = _given(labelSelector=selector, fieldSelector=fields, limit=str(limit) if limit else "")
+        page, found = await self._page(kind, namespace, query)
+        items = [*found]
+        while page.continue_:
+            try:
+                page, found = await self._page(kind, namespace, query | {"continue": page.continue_})
+            except Gone:
+                query.pop("limit", None)
+                page, found = await self._page(kind, namespace, query)
+                items.clear()
+            items += found
+        return Listing(items, page.resource_version)
+
+    async def _page(self, kind: Kind[T], namespace: str, query: dict[str, str]) -> tuple[ListMeta, Sequence[T]]:
+        call = Call("GET", kind.path(namespace), query, accept=kind.accept(listed=True))
+        body = self._decoded(await self._send(call), _ListBody)
+        return body.metadata, [self._decoded(item, kind.type) for item in body.items]
 
     @asynccontextmanager
     async def watch(
-        self, kind: Kind[T], resource_version: str, *, timeout_seconds: int
+        self,
+        kind: Kind[T],
+        resource_version: str,
+        *,
+        timeout_seconds: int,
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         """Changes after `resource_version`, bookmarks included, until the server ends the watch."""
         query = {
@@ -75,10 +107,10 @@ class Client:
             "resourceVersion": resource_version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_seconds),
-        }
+        } | _given(labelSelector=selector, fieldSelector=fields)
         try:
             async with (
-                self._transport.stream(Call("GET", kind.path(), query)) as lines,
+                self._transport.stream(Call("GET", kind.path(namespace), query, accept=kind.accept())) as lines,
                 aclosing(self._events(kind, lines)) as events,
             ):
                 yield events
@@ -99,42 +131,85 @@ class Client:
                     object_ = self._decoded(body.object, kind.type)
                     yield WatchEvent(type_, object_.metadata.resource_version, object_)
 
-    async def create(self, kind: Kind[T], body: Json) -> T:
+    async def create(self, kind: Kind[T], body: Json, *, dry_run: bool = False) -> T:
         namespace = str(body["metadata"].get("namespace", ""))
-        return self._decoded(await self._send(Call("POST", kind.path(namespace), body=encode(body))), kind.type)
+        return await self._write(kind, Call("POST", kind.path(namespace), _dry(dry_run), encode(body)))
 
-    async def replace(self, kind: Kind[T], body: Json, subresource: str = "") -> T:
-        metadata = body["metadata"]
-        path = kind.path(str(metadata.get("namespace", "")), str(metadata["name"]), subresource)
-        return self._decoded(await self._send(Call("PUT", path, body=encode(body))), kind.type)
+    async def replace(self, kind: Kind[T], body: Json, subresource: str = "", *, dry_run: bool = False) -> T:
+        path = _path(kind, body, subresource)
+        return await self._write(kind, Call("PUT", path, _dry(dry_run), encode(body)))
 
-    async def replace_status(self, kind: Kind[T], seen: T, status: Json) -> T:
+    async def replace_status(self, kind: Kind[T], seen: T, status: Json, *, dry_run: bool = False) -> T:
         """Replaces the whole status of the object as it was seen; `Conflict` when it has changed since."""
         body = kind.body(
             seen.name, seen.namespace, uid=seen.metadata.uid, resourceVersion=seen.metadata.resource_version
         )
-        return await self.replace(kind, body | {"status": status}, "status")
+        return await self.replace(kind, body | {"status": status}, "status", dry_run=dry_run)
 
-    async def merge_patch(self, kind: Kind[T], name: str, namespace: str, patch: Json, subresource: str = "") -> T:
-        call = Call("PATCH", kind.path(namespace, name, subresource), body=encode(patch), content_type=MERGE)
-        return self._decoded(await self._send(call), kind.type)
+    async def merge_patch(
+        self, kind: Kind[T], name: str, namespace: str, patch: Json, subresource: str = "", *, dry_run: bool = False
+    ) -> T:
+        path = kind.path(namespace, name, subresource)
+        return await self._write(kind, Call("PATCH", path, _dry(dry_run), encode(patch), MERGE))
 
     async def json_patch(
-        self, kind: Kind[T], name: str, namespace: str, operations: Sequence[Json], subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str,
+        operations: Sequence[Json],
+        subresource: str = "",
+        *,
+        dry_run: bool = False,
     ) -> T:
-        call = Call("PATCH", kind.path(namespace, name, subresource), body=encode(operations), content_type=JSON)
-        return self._decoded(await self._send(call), kind.type)
+        path = kind.path(namespace, name, subresource)
+        return await self._write(kind, Call("PATCH", path, _dry(dry_run), encode(operations), JSON))
 
-    async def delete(self, kind: Kind[T], name: str, namespace: str = "", *, uid: str = "") -> T | None:
-        """The object as it waits for its finalizers, or None when it is gone at once."""
+    async def apply(
+        self,
+        kind: Kind[T],
+        body: Json,
+        subresource: str = "",
+        *,
+        manager: str,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> T:
+        """Server-side apply: makes what `manager` wants of the object so. `Conflict` when a field is another's, unless
+        `force` takes it over."""
+        query = _given(fieldManager=manager, force="true" if force else "") | _dry(dry_run)
+        return await self._write(kind, Call("PATCH", _path(kind, body, subresource), query, encode(body), APPLY))
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "",  # Background, Foreground, Orphan
+        dry_run: bool = False,
+    ) -> T | None:
+        """The object as it waits for its finalizers, or None when it is gone at once.
+
+        `Conflict` when it is not the one with this uid, or was changed since this resourceVersion.
+        """
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if preconditions := _given(uid=uid, resourceVersion=resource_version):
+            options["preconditions"] = preconditions
+        if propagation:
+            options["propagationPolicy"] = propagation
+        if dry_run:
+            options["dryRun"] = ["All"]
         answer = await self._send(Call("DELETE", kind.path(namespace, name), body=encode(options)))
         waiting = self._decoded(answer, _DeleteAnswer)
         if waiting.kind == "Status" or waiting.metadata.deletion_timestamp is None:
             return None
         return self._decoded(answer, kind.type)
+
+    async def _write(self, kind: Kind[T], call: Call) -> T:
+        return self._decoded(await self._send(call), kind.type)
 
     def _decoded(self, data: bytes | Raw, type_: type[D]) -> D:
         try:
@@ -149,10 +224,23 @@ class Client:
             error.plane = self.plane
             raise
         if answer.code >= 300:
-            raise from_status(answer.code, answer.body, self.plane)
+            raise from_status(answer.code, answer.body, self.plane, answer.retry_after)
         return answer.body
 
 
 class _DeleteAnswer(Struct, frozen=True):
     kind: str = ""
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+def _path(kind: Kind[T], body: Json, subresource: str) -> str:
+    metadata = body["metadata"]
+    return kind.path(str(metadata.get("namespace", "")), str(metadata["name"]), subresource)
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value}
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}

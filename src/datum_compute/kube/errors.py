@@ -181,8 +181,11 @@ _BY_REASON: dict[str, type[ApiError]] = {
 _BY_CODE: dict[int, type[ApiError]] = {kind.code: kind for kind in _BY_REASON.values() if kind is not AlreadyExists}
 
 
-def from_status(code: int, body: bytes, plane: str) -> ApiError:
-    """The error for an answer that is not a success. A body that is no `Status` still gives a useful sentence."""
+def from_status(code: int, body: bytes, plane: str, retry_after: int = 0) -> ApiError:
+    """The error for an answer that is not a success. A body that is no `Status` still gives a useful sentence.
+
+    `retry_after` is what the answer said beside its body; the longer of the two wishes counts.
+    """
     try:
         status = msgspec.json.decode(body, type=Status)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -190,4 +193,4 @@ def from_status(code: int, body: bytes, plane: str) -> ApiError:
     kind = _BY_REASON.get(status.reason) or _BY_CODE.get(code) or (ServerError if code >= 500 else ApiError)
     details = status.details or StatusDetails()
     message = status.message or f"the server answered {code}"
-    return kind(message, causes=details.causes, plane=plane, retry_after=details.retry_after_seconds)
+    return kind(message, causes=details.causes, plane=plane, retry_after=max(details.retry_after_seconds, retry_after))

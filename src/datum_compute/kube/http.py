@@ -1,17 +1,19 @@
 """Calls over HTTP for programs that live long. Entry point: `HttpTransport`."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import aiohttp
 from yarl import URL
 
+from datum_compute.kube.credentials import EndpointCredentials, Shown
 from datum_compute.kube.errors import Timeout, Unavailable, from_status
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
-from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.tls import ClientTls
+from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
 
-_TOKEN_SECONDS = 60.0  # how long a token from a file is taken as current
 _IDLE_SECONDS = 60.0
 _WATCH_GRACE_SECONDS = 30.0  # that a server may be late to end a watch
 
@@ -20,36 +22,40 @@ class HttpTransport:
     """Calls below the API root of one endpoint, over connections that are kept and shared.
 
     Made anywhere, used on one event loop, closed by whoever made it. At most `calls` are under way at once; watches
-    have connections of their own and are not counted.
+    have connections of their own and are not counted. A call or watch that is refused with 401 is made once more when
+    there are newer credentials; `credentials` may be shared by the transports of one host.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         *,
+        credentials: EndpointCredentials | None = None,
         agent: str = "",
         connect_seconds: float = 5.0,
         answer_seconds: float = 30.0,
         calls: int = 64,
     ) -> None:
         self._endpoint = endpoint
+        self._credentials = credentials or EndpointCredentials(endpoint)
+        self._tls = ClientTls(endpoint)
         self._root = URL(endpoint.server)
         self._origin = f"{self._root.host}:{self._root.port}"
         self._agent = agent
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._places = asyncio.Semaphore(calls)
+        self._renewing = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
-        self._token = ""
-        self._token_read_at: float | None = None
 
     async def call(self, call: Call) -> Answer:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=self._answer_seconds)
         async with self._places:
             with self._explained():
-                async with await self._send(call, timeout) as response:
+                async with await self._authorized(call, timeout) as response:
                     body = await response.read()
-        return Answer(response.status, body, tuple(map(_warning, response.headers.getall("Warning", ()))))
+        warnings = tuple(map(warning_text, response.headers.getall("Warning", ())))
+        return Answer(response.status, body, warnings, _retry_after(response))
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -58,13 +64,13 @@ class HttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=silence)
         with self._explained():
             async with asyncio.timeout(self._answer_seconds + self._connect_seconds):
-                response = await self._send(call, timeout)
+                response = await self._authorized(call, timeout)
         try:
             if response.status >= 300:
                 with self._explained():
                     async with asyncio.timeout(self._answer_seconds):
                         body = await response.read()
-                raise from_status(response.status, body, "")
+                raise from_status(response.status, body, "", _retry_after(response))
             async with aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
@@ -77,14 +83,44 @@ class HttpTransport:
             await session.close()
             await asyncio.sleep(0)  # in which the sockets of watches that were cut are closed
 
-    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json"}
+    async def _authorized(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        shown = await self._shown()
+        response = await self._send(call, timeout, shown)
+        if response.status != 401:
+            return response
+        try:
+            renewed = await self._renewed(shown)
+        except BaseException:
+            response.close()
+            raise
+        if not renewed:
+            return response
+        response.close()  # it was refused, so it has not happened
+        return await self._send(call, timeout, await self._shown())
+
+    async def _shown(self) -> Shown:
+        if not self._credentials.ready:
+            async with self._renewing:  # one thread is enough for all who wait
+                if not self._credentials.ready:
+                    return await asyncio.to_thread(self._credentials.shown)
+        return self._credentials.shown()
+
+    async def _renewed(self, refused: Shown) -> bool:
+        async with self._renewing:
+            return await asyncio.to_thread(self._credentials.refused, refused)
+
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout, shown: Shown) -> aiohttp.ClientResponse:
+        headers = {"Accept": call.accept}
         if self._agent:
             headers["User-Agent"] = self._agent
         if call.body:
             headers["Content-Type"] = call.content_type
-        if token := self._bearer():
-            headers["Authorization"] = f"Bearer {token}"
+        if shown.authorization:
+            headers["Authorization"] = shown.authorization
+        # A new context has a pool of its own, so that no connection shows a certificate that was replaced.
+        tls: ssl.SSLContext | bool = True
+        if self._root.scheme == "https":
+            tls = self._tls.context(shown.certificate, shown.key)
         return await self._opened().request(
             call.method,
             self._root.joinpath(call.path.lstrip("/")).with_query(call.query),
@@ -92,21 +128,16 @@ class HttpTransport:
             headers=headers,
             timeout=timeout,
             allow_redirects=False,
+            ssl=tls,
             server_hostname=self._endpoint.server_name or None,
+            proxy=self._endpoint.proxy or None,
         )
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            tls = self._endpoint.tls()
-            connector = aiohttp.TCPConnector(ssl=tls or True, limit=0, keepalive_timeout=_IDLE_SECONDS)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
-
-    def _bearer(self) -> str:
-        now = asyncio.get_running_loop().time()
-        if self._token_read_at is None or now - self._token_read_at > _TOKEN_SECONDS:
-            self._token, self._token_read_at = self._endpoint.bearer(), now
-        return self._token
 
     async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
         """Lines of any length; whatever pieces they arrive in are joined once."""
@@ -135,14 +166,18 @@ class HttpTransport:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
             reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
-            raise Unavailable(f"the certificate of {self._origin} is not trusted: {reason}") from None
+            raise Untrusted(f"the certificate of {self._origin} is not trusted: {reason}") from None
+        except aiohttp.ClientProxyConnectionError as error:
+            raise Unavailable(f"the proxy to {self._origin} cannot be reached: {error.strerror}") from None
+        except aiohttp.ClientHttpProxyError as error:
+            raise Unavailable(f"the proxy does not lead to {self._origin}: it answered {error.status}") from None
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             reason = getattr(error, "strerror", None) or "no connection in time"
             raise Unavailable(f"{self._origin} cannot be reached: {reason}") from None
         except TimeoutError:
             raise Timeout(f"no answer from {self._origin} in time") from None
         except (aiohttp.ClientError, OSError):
-            raise Unavailable(f"{self._origin} ended the connection before its answer was complete") from None
+            raise Broken(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
             raise Unavailable(str(error)) from None
 
@@ -155,7 +190,5 @@ def _cut(response: aiohttp.ClientResponse) -> None:
         transport.abort()
 
 
-def _warning(header: str) -> str:
-    """The text of `299 - "text"`."""
-    _, quote, text = header.partition('"')
-    return text.removesuffix('"').replace('\\"', '"').replace("\\\\", "\\") if quote else header
+def _retry_after(response: aiohttp.ClientResponse) -> int:
+    return retry_after_seconds(response.headers.get("Retry-After"))

@@ -1,8 +1,10 @@
 """What a kind is called and where it is served. Entry point: `Kind`."""
 
+from datetime import datetime
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from datum_compute.kube.meta import Json, KubeObject
 
@@ -32,6 +34,13 @@ class Kind(Struct, Generic[T], frozen=True):
         tail = "".join(f"/{part}" for part in (name, subresource) if part)
         return f"{root}{scope}/{self.plural}{tail}"
 
+    def accept(self, *, listed: bool = False) -> str:
+        """What to ask a server for. One that cannot leave out the rest sends whole objects."""
+        if not issubclass(self.type, PartialObject):
+            return "application/json"
+        form = "PartialObjectMetadataList" if listed else "PartialObjectMetadata"
+        return f"application/json;as={form};g=meta.k8s.io;v=v1,application/json"
+
     def body(self, name: str, namespace: str = "", **metadata: object) -> Json:
         """The start of an object to send: who it is, and what else of its metadata is given."""
         place = {"namespace": namespace} if namespace else {}
@@ -39,16 +48,37 @@ class Kind(Struct, Generic[T], frozen=True):
         return {"apiVersion": self.api_version, "kind": self.name, "metadata": {"name": name, **place, **given}}
 
 
+class PartialObject(KubeObject, frozen=True):
+    """The metadata of an object of any kind, and nothing else of it."""
+
+    def __post_init__(self) -> None:
+        """Lets go of the rest, for servers that send it all the same."""
+        msgspec.structs.force_setattr(self, "spec_json", Raw())
+        msgspec.structs.force_setattr(self, "status_json", Raw())
+
+
+def only_metadata(kind: Kind[T]) -> Kind[PartialObject]:
+    """The same kind, of which only the metadata is asked for and kept."""
+    return Kind(kind.group, kind.version, kind.name, kind.plural, PartialObject, kind.namespaced)
+
+
 class Namespace(KubeObject, frozen=True):
     """A core Namespace; only its metadata matters here."""
 
 
-class Event(KubeObject, frozen=True):
-    """A core Event. Its own fields stand beside its metadata; who reads them decodes the text itself."""
+class Event(KubeObject, frozen=True, rename="camel"):
+    """A core Event, as far as it is read here."""
+
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
 
 
 class ConfigMap(KubeObject, frozen=True):
-    data: dict[str, str] = {}
+    data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Lease(KubeObject, frozen=True):

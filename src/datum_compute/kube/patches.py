@@ -12,6 +12,7 @@ from datum_compute.kube.meta import Json
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 def merge(target: Any, patch: Any) -> Any:

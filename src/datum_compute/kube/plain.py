@@ -4,56 +4,30 @@ The same calls and answers as the asynchronous transport, on `http.client`: impo
 than the whole program. One connection is kept open; a stream has one of its own.
 """
 
+import base64
 import http.client
 import select
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol, Self, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
 from msgspec import Struct
 
+from datum_compute.kube.credentials import Credentials, EndpointCredentials
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable, from_status
-from datum_compute.kube.kubeconfig import Endpoint
-from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.retries import pause_before_retry
+from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
+
+if TYPE_CHECKING:
+    from datum_compute.kube.tls import ClientTls
 
 T = TypeVar("T")
-
-RETRIES = 4  # of a read; a write is never repeated, because the first may have happened
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 30.0
-
-
-class Credentials(Protocol):
-    """Who is calling. Nothing of it is ever part of an error or a trace."""
-
-    def authorization(self) -> str:
-        """The value of the Authorization header; empty to send none."""
-        ...
-
-    def refused(self) -> bool:
-        """Told that the server answered 401; true when there is something newer to try."""
-        ...
-
-
-class EndpointToken:
-    """The token of an endpoint; one in a file is read again when it is refused, because others rotate it."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._token: str | None = None
-
-    def authorization(self) -> str:
-        if self._token is None:
-            self._token = self._endpoint.bearer()
-        return f"Bearer {self._token}" if self._token else ""
-
-    def refused(self) -> bool:
-        before, self._token = self._token, self._endpoint.bearer()
-        return self._token != before
 
 
 class Exchange(Struct, frozen=True):
@@ -65,24 +39,11 @@ class Exchange(Struct, frozen=True):
     seconds: float
 
 
-class _Response(Struct, frozen=True):
-    answer: Answer
-    retry_after: float
-
-
-class Broken(Unavailable):
-    """The connection ended in the middle, so that the call may or may not have happened."""
-
-
-class _Untrusted(Unavailable):
-    """A certificate that is not trusted stays so; asking again is no use."""
-
-
 class PlainTransport:
     """Calls below one API root, `http://` or `https://`. Not shared between threads, except `stream`.
 
-    `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Reads are
-    repeated up to four times after 429, 5xx and network failures, no sooner than Retry-After says.
+    `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Calls are made
+    again as `kube.retries` decides.
     """
 
     def __init__(
@@ -101,8 +62,10 @@ class PlainTransport:
         self._host = url.hostname or ""
         self._port = url.port or (443 if self._secure else 80)
         self._root = url.path.rstrip("/")
-        self._tls: ssl.SSLContext | None = None
-        self._credentials: Credentials = credentials or EndpointToken(endpoint)
+        self._proxy = urlsplit(endpoint.proxy) if endpoint.proxy else None
+        self._tls: ClientTls | None = None
+        self._own = EndpointCredentials(endpoint, interactive=sys.stdin is not None and sys.stdin.isatty())
+        self.credentials: Credentials = credentials or self._own
         self._timeout = timeout
         self._agent = agent
         self._pause = pause
@@ -110,27 +73,27 @@ class PlainTransport:
         self._kept: http.client.HTTPConnection | None = None
 
     def call(self, call: Call) -> Answer:
-        reading = call.method == "GET"
-        for attempt in range(RETRIES + 1):
-            last = not reading or attempt == RETRIES
-            least = 0.0
-            try:
-                response = self._authorized(call)
-                if last or not _worth_repeating(response.answer.code):
-                    return response.answer
-                least = response.retry_after
-            except _Untrusted:
-                raise
-            except (Unavailable, Timeout):
-                if last:
-                    raise
-            self._pause(min(max(_backoff(attempt), least), _LONGEST_PAUSE))
-        raise AssertionError("the last attempt returns or raises")
+        began, tries = time.monotonic(), 0
+        while True:
+            outcome = self._tried(call)
+            if isinstance(outcome, Answer) and outcome.code < 300:
+                return outcome
+            import random  # only for those who need it
+
+            tries += 1
+            spent = time.monotonic() - began
+            pause = pause_before_retry(call, outcome, tries=tries, spent=spent, jitter=random.random())
+            if pause is None:
+                break
+            self._pause(pause)
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
 
     def stream(self, call: Call, *, silence: float) -> "Stream":
         """A watch, one JSON event a line. Raises `ApiError` when the server refuses; ends after `silence` seconds."""
         response = self._opened(call, silence)
-        if response.code == 401 and self._credentials.refused():
+        if response.code == 401 and self.credentials.refused():
             response.close()
             response = self._opened(call, silence)
         if response.code >= 300:
@@ -143,13 +106,17 @@ class PlainTransport:
             self._kept.close()
             self._kept = None
 
-    def _authorized(self, call: Call) -> _Response:
-        response = self._once(call)
-        if response.answer.code == 401 and self._credentials.refused():
-            response = self._once(call)  # it was refused, so it has not happened
-        return response
+    def _tried(self, call: Call) -> Answer | ApiError:
+        try:
+            answer = self._once(call)
+            if answer.code == 401 and self.credentials.refused():
+                self.close()  # the connection may have shown the old certificate
+                answer = self._once(call)  # it was refused, so it has not happened
+            return answer
+        except ApiError as error:
+            return error
 
-    def _once(self, call: Call) -> _Response:
+    def _once(self, call: Call) -> Answer:
         connection = self._usable()
         self._kept = None  # kept again only when the answer was read whole
         started = time.monotonic()
@@ -164,8 +131,8 @@ class PlainTransport:
         else:
             self._kept = connection
         self._traced(call, response.status, body, started)
-        warnings = tuple(_warning(header) for header in response.headers.get_all("Warning") or ())
-        return _Response(Answer(response.status, body, warnings), _seconds(response.getheader("Retry-After")))
+        warnings = tuple(warning_text(header) for header in response.headers.get_all("Warning") or ())
+        return Answer(response.status, body, warnings, retry_after_seconds(response.getheader("Retry-After")))
 
     def _opened(self, call: Call, silence: float) -> "Stream":
         connection = self._connect(silence)
@@ -191,38 +158,57 @@ class PlainTransport:
         return self._connect(self._timeout)
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        host, port = self._host, self._port
+        if self._proxy is not None:
+            if self._proxy.scheme != "http":
+                raise KubeconfigError(
+                    f"the proxy of {self._endpoint.server} has no http:// address; no other is supported"
+                )
+            host, port = self._proxy.hostname or "", self._proxy.port or 80
         if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        connection = _Secure(host, port, timeout, self._context(), self._endpoint.server_name or self._host)
+        if self._proxy is not None:
+            connection.set_tunnel(self._host, self._port, headers=_proxy_headers(self._proxy))
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = self._endpoint.tls()
-        assert self._tls is not None
-        return _Secure(self._host, self._port, timeout, self._tls, self._endpoint.server_name)
+            from datum_compute.kube.tls import ClientTls
+
+            self._tls = ClientTls(self._endpoint)
+        shown = self._own.shown()
+        return self._tls.context(shown.certificate, shown.key)
 
     def _exchange(self, connection: http.client.HTTPConnection, call: Call) -> http.client.HTTPResponse:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": call.accept}
         if self._agent:
             headers["User-Agent"] = self._agent
         if call.body:
             headers["Content-Type"] = call.content_type
-        if authorization := self._credentials.authorization():
+        if authorization := self.credentials.authorization():
             headers["Authorization"] = authorization
-        query = f"?{urlencode(call.query)}" if call.query else ""
-        connection.request(call.method, f"{self._root}{call.path}{query}", body=call.body or None, headers=headers)
+        target = f"{self._root}{call.path}{f'?{urlencode(call.query)}' if call.query else ''}"
+        if self._proxy is not None and not self._secure:
+            headers |= _proxy_headers(self._proxy)
+            target = f"http://{urlsplit(self._endpoint.server).netloc}{target}"
+        connection.request(call.method, target, body=call.body or None, headers=headers)
         return connection.getresponse()
 
     def _explained(self, action: Callable[[], T]) -> T:
         """What `action` gives, its failure turned into the error of a call that has no answer."""
         origin = f"{self._host}:{self._port}"
+        peer = f"the proxy {self._proxy.hostname}:{self._proxy.port}" if self._proxy else origin
         try:
             return action()
         except ssl.SSLCertVerificationError as error:
-            raise _Untrusted(f"the certificate of {origin} is not trusted: {error.verify_message}") from None
+            raise Untrusted(f"the certificate of {origin} is not trusted: {error.verify_message}") from None
         except TimeoutError:
             raise Timeout(f"no answer from {origin} in time") from None
         except socket.gaierror:
-            raise Unavailable(f"the address of {self._host} cannot be found") from None
+            raise Unavailable(f"the address of {peer if self._proxy else self._host} cannot be found") from None
         except ConnectionRefusedError:
-            raise Unavailable(f"nothing listens on {origin}") from None
+            raise Unavailable(f"nothing listens on {peer}") from None
         except (http.client.HTTPException, ConnectionError):
             raise Broken(f"{origin} ended the connection before its answer was complete") from None
         except OSError as error:
@@ -234,12 +220,12 @@ class PlainTransport:
 
 
 class _Secure(http.client.HTTPSConnection):
-    """Over TLS to a server whose certificate may be for another name than its address."""
+    """Over TLS to a server whose certificate may be for another name than its address, maybe through a proxy."""
 
     def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext, server_name: str) -> None:
         super().__init__(host, port, timeout=timeout, context=tls)
         self._tls = tls
-        self._certified = server_name or host
+        self._certified = server_name
 
     def connect(self) -> None:
         http.client.HTTPConnection.connect(self)
@@ -288,24 +274,8 @@ class Stream:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-def _worth_repeating(code: int) -> bool:
-    return code == 429 or code >= 500
-
-
-def _backoff(attempt: int) -> float:
-    """Doubling, with jitter, so that many clients do not come back at the same moment."""
-    import random
-
-    pause: float = _FIRST_PAUSE * 2**attempt * random.uniform(0.75, 1.25)
-    return pause
-
-
-def _seconds(header: str | None) -> float:
-    """Retry-After in its usual form; a date is not worth the code."""
-    return float(header) if header and header.isdecimal() else 0.0
-
-
-def _warning(header: str) -> str:
-    """The text of `299 - "text"`."""
-    _, quote, text = header.partition('"')
-    return text.removesuffix('"').replace('\\"', '"') if quote else header
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    said = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"}

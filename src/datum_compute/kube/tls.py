@@ -1,4 +1,4 @@
-"""How a client verifies a server and shows who it is. Entry point: `client_context`."""
+"""How a client verifies a server and shows who it is. Entry point: `ClientTls`."""
 
 import os
 import ssl
@@ -8,8 +8,28 @@ from pathlib import Path
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
 
 
-def client_context(endpoint: Endpoint) -> ssl.SSLContext:
-    """A context for one endpoint. With `insecure` nothing is verified, as whoever set it wants."""
+class ClientTls:
+    """The context for the next connection to an endpoint, made anew when the client's certificate has changed."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._pair = ("", "")
+        self._context: ssl.SSLContext | None = None
+
+    def context(self, certificate: str, key: str) -> ssl.SSLContext:
+        """With `insecure` nothing is verified, as whoever set it wants."""
+        if self._context is None or (certificate, key) != self._pair:
+            try:
+                self._context = _made(self._endpoint, certificate, key)
+                self._pair = (certificate, key)
+            except KubeconfigError:
+                # Two files are not replaced in one step: in between the old pair is still the better one.
+                if self._context is None:
+                    raise
+        return self._context
+
+
+def _made(endpoint: Endpoint, certificate: str, key: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=endpoint.ca_pem or None)
     except ssl.SSLError:
@@ -17,20 +37,19 @@ def client_context(endpoint: Endpoint) -> ssl.SSLContext:
     if endpoint.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if endpoint.client_cert:
-        _load_client_certificate(context, endpoint)
+    if certificate:
+        _load(context, f"{key}\n{certificate}", endpoint.server)
     return context
 
 
-def _load_client_certificate(context: ssl.SSLContext, endpoint: Endpoint) -> None:
+def _load(context: ssl.SSLContext, pem: str, server: str) -> None:
     # The library reads only files; this one is the owner's alone and lives for a moment.
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "client.pem"
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(descriptor, "w", encoding="ascii") as pem:
-            pem.write(f"{endpoint.client_key}\n{endpoint.client_cert}")
+        with open(descriptor, "w", encoding="utf-8") as written:
+            written.write(pem)
         try:
             context.load_cert_chain(file, password=lambda: "")  # a locked key is an error, never a question
         except ssl.SSLError:
-            message = f"the client certificate and key for {endpoint.server} cannot be used together"
-            raise KubeconfigError(message) from None
+            raise KubeconfigError(f"the client certificate and key for {server} cannot be used together") from None

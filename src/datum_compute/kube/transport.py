@@ -10,6 +10,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from datum_compute.kube.errors import Unavailable
+
 
 class Call(Struct, frozen=True):
     method: str
@@ -17,12 +19,24 @@ class Call(Struct, frozen=True):
     query: dict[str, str] = {}
     body: bytes = b""
     content_type: str = "application/json"
+    accept: str = "application/json"
 
 
 class Answer(Struct, frozen=True):
     code: int
     body: bytes
     warnings: tuple[str, ...] = ()  # for the person who asked; no program acts on them
+    retry_after: int = 0  # seconds the server wants to be left alone; 0 when it did not say
+
+
+class Broken(Unavailable):
+    """The connection ended in the middle, so that the call may or may not have happened."""
+
+
+class Untrusted(Unavailable):
+    """A certificate that is not trusted stays so; asking again at once is no use."""
+
+    retryable = False
 
 
 class Transport(Protocol):
@@ -33,3 +47,14 @@ class Transport(Protocol):
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A watch: one JSON event an item. Entering raises `ApiError` when the server refuses."""
         ...
+
+
+def warning_text(header: str) -> str:
+    """The text of a Warning header `299 - "text"`."""
+    _, quote, text = header.partition('"')
+    return text.removesuffix('"').replace('\\"', '"').replace("\\\\", "\\") if quote else header
+
+
+def retry_after_seconds(header: str | None) -> int:
+    """A Retry-After header in the form API servers use; a date is taken for no header."""
+    return int(header) if header and header.isascii() and header.isdecimal() else 0

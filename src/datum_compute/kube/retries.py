@@ -1,0 +1,42 @@
+"""When a call that did not succeed is made again. Entry points: `pause_before_retry`, `Policy`.
+
+Reads are made again after 429, 5xx and when there was no answer. A write is made again only after 429, which says that
+it did not happen; everything else about a write is for its caller to find out. Watches are never repeated here: whoever
+reads one has to know that it ended.
+"""
+
+from msgspec import Struct
+
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.transport import Answer, Call
+
+
+class Policy(Struct, frozen=True):
+    tries: int = 5
+    first_pause: float = 0.1  # doubled with every try
+    longest_pause: float = 30.0  # whatever the server asks for
+    deadline: float = 60.0  # after which no further try begins
+
+
+POLICY = Policy()
+
+
+def pause_before_retry(
+    call: Call, outcome: Answer | ApiError, *, tries: int, spent: float, jitter: float, policy: Policy = POLICY
+) -> float | None:
+    """Seconds to wait before the call is made again; None when `outcome` is what the caller gets.
+
+    `tries` were made in `spent` seconds. `jitter` is drawn from 0 to 1, so that many clients do not come back at the
+    same moment.
+    """
+    if tries >= policy.tries or not _worth_repeating(call, outcome):
+        return None
+    doubled = policy.first_pause * 2.0 ** (tries - 1) * (0.75 + jitter / 2)
+    pause = min(max(doubled, outcome.retry_after), policy.longest_pause)
+    return pause if spent + pause <= policy.deadline else None
+
+
+def _worth_repeating(call: Call, outcome: Answer | ApiError) -> bool:
+    if isinstance(outcome, ApiError):
+        return call.method == "GET" and outcome.retryable
+    return outcome.code == 429 or (call.method == "GET" and outcome.code >= 500)

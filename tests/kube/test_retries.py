@@ -1,0 +1,79 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datum_compute.kube.errors import ApiError, Timeout, Unavailable
+from datum_compute.kube.retries import Policy, pause_before_retry
+from datum_compute.kube.transport import Answer, Broken, Call, Untrusted
+
+GET = Call("GET", "/x")
+WRITES = [Call(method, "/x") for method in ("POST", "PUT", "PATCH", "DELETE")]
+NO_ANSWER: list[ApiError] = [Unavailable("away"), Timeout("late"), Broken("half")]
+
+
+def pause(
+    call: Call, outcome: Answer | ApiError, tries: int = 1, spent: float = 0.0, jitter: float = 0.5
+) -> float | None:
+    return pause_before_retry(call, outcome, tries=tries, spent=spent, jitter=jitter)
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+def test_a_read_is_made_again_after_an_answer_that_may_change_by_itself(code: int) -> None:
+    assert pause(GET, Answer(code, b"")) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("code", [200, 301, 400, 401, 403, 404, 409, 410, 422])
+def test_any_other_answer_is_the_answer(code: int) -> None:
+    assert pause(GET, Answer(code, b"")) is None
+
+
+@pytest.mark.parametrize("error", NO_ANSWER)
+def test_a_read_without_an_answer_is_made_again(error: ApiError) -> None:
+    assert pause(GET, error) is not None
+
+
+def test_a_server_that_is_not_trusted_is_not_asked_again() -> None:
+    assert pause(GET, Untrusted("who is that")) is None
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_is_made_again_only_when_it_certainly_did_not_happen(write: Call) -> None:
+    assert pause(write, Answer(429, b"", retry_after=3)) == 3
+    assert [pause(write, error) for error in NO_ANSWER] == [None] * 3
+    assert [pause(write, Answer(code, b"")) for code in (500, 502, 503, 504)] == [None] * 4
+
+
+@pytest.mark.parametrize(("tries", "expected"), [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, None), (6, None)])
+def test_pauses_double_until_the_tries_are_used_up(tries: int, expected: float | None) -> None:
+    assert pause(GET, Answer(503, b""), tries) == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(0, 0.1), (1, 1), (7, 7), (30, 30), (3600, 30)])
+def test_a_server_that_asks_for_patience_gets_it_within_reason(asked: int, expected: float) -> None:
+    assert pause(GET, Answer(429, b"", retry_after=asked)) == pytest.approx(expected)
+    assert pause(GET, Unavailable("away", retry_after=asked)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("spent", "again"), [(0, True), (55, True), (58, False), (61, False)])
+def test_no_try_begins_after_the_deadline(spent: float, again: bool) -> None:
+    assert (pause(GET, Answer(429, b"", retry_after=5), spent=spent) is not None) is again
+
+
+@settings(deadline=None)
+@given(
+    tries=st.integers(1, 20),
+    spent=st.floats(0, 200),
+    jitter=st.floats(0, 1),
+    asked=st.integers(0, 10_000),
+    code=st.sampled_from([200, 404, 429, 500, 503]),
+)
+def test_every_pause_is_within_the_policy(tries: int, spent: float, jitter: float, asked: int, code: int) -> None:
+    policy = Policy(tries=4, first_pause=0.5, longest_pause=10, deadline=30)
+    outcome = Answer(code, b"", retry_after=asked)
+    found = pause_before_retry(GET, outcome, tries=tries, spent=spent, jitter=jitter, policy=policy)
+    if found is not None:
+        assert tries < 4
+        assert code in (429, 500, 503)
+        assert min(asked, 10) <= found <= 10
+        assert found >= 0.375
+        assert spent + found <= 30
