@@ -1,17 +1,92 @@
 """Every state of the contract, section 5, without anybody being asked."""
 
+from functools import partial
+
 import pytest
 
 from datum_compute.api.services import SERVICE_ENTITLEMENT
-from tests.cli.conftest import Compute, FakeClock, condition, entitle
+from tests.cli.conftest import Compute, FakeClock, condition, entitle, nothing
 from tests.cli.server import ApiServer
 
 
-def test_not_requested(bare_api: ApiServer, compute: Compute) -> None:
-    result = compute("workloads", tty=True, stdin="y\n")
-    assert result.code == 10
-    assert result.err.startswith('Error: compute is not enabled for project "demo".\n')
+def test_not_requested_and_nobody_to_ask(bare_api: ApiServer, compute: Compute) -> None:
+    result = compute("workloads", "-o", "json")
+    assert (result.code, result.out) == (10, "")
+    assert result.err == (
+        'Error: compute is not enabled for project "demo".\n\nRequest access with: compute access request\n'
+    )
     assert bare_api.writes() == []
+
+
+def test_yes_is_not_consent_to_request_access(bare_api: ApiServer, compute: Compute) -> None:
+    assert compute("deploy", "shop", "--image=x", "--city=DFW", "-y").code == 10
+    assert bare_api.writes() == []
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
+def test_somebody_who_declines_is_told_how_to_ask_later(bare_api: ApiServer, compute: Compute, answer: str) -> None:
+    result = compute("workloads", tty=True, stdin=answer)
+    assert result.code == 9
+    assert 'Compute is not enabled for project "demo".\n' in result.err
+    assert result.err.endswith("No request was made.\n\ncompute access request\n")
+    assert bare_api.writes() == []
+
+
+def activate(api: ApiServer) -> None:
+    ready = condition("Ready", "True", "EntitlementActive")
+    api.set_status(SERVICE_ENTITLEMENT, "compute", {"phase": "Active", "conditions": [ready]})
+
+
+def test_a_request_that_is_granted_at_once_goes_on_with_the_command(bare_api: ApiServer, compute: Compute) -> None:
+    bare_api.before("GET", "/serviceentitlements", nothing)
+    bare_api.before("GET", "/serviceentitlements", partial(activate, bare_api))
+    result = compute("workloads", tty=True, stdin="y\n")
+    assert result.code == 0
+    assert 'Requesting access to compute for project "demo"...\n' in result.err
+    assert 'Compute is now enabled for project "demo".\n' in result.err
+    assert "No workloads found in project demo." in result.out
+    assert len(bare_api.all(SERVICE_ENTITLEMENT)) == 1
+
+
+def test_activation_that_takes_minutes_never_asks_twice(
+    bare_api: ApiServer, compute: Compute, clock: FakeClock
+) -> None:
+    first = compute("workloads", tty=True, stdin="y\n")
+    assert first.code == 12
+    assert first.err.endswith(
+        'Compute is being enabled for project "demo". This can take a few minutes.\n\n'
+        "Run your command again shortly, or wait with: compute access request --wait\n"
+    )
+    clock.turn(180)
+    second = compute("workloads", tty=True, stdin="y\n")
+    assert second.code == 12
+    assert "was requested 3m ago and is still being activated." in second.err
+    assert "409" not in first.err + second.err
+    assert "serviceentitlement" not in (first.err + second.err).lower()
+    assert len(bare_api.all(SERVICE_ENTITLEMENT)) == 1
+
+
+def test_somebody_else_asked_at_the_same_time(bare_api: ApiServer, compute: Compute) -> None:
+    bare_api.before("POST", "/serviceentitlements", partial(entitle, bare_api))
+    result = compute("workloads", tty=True, stdin="y\n")
+    assert result.code == 0
+    assert len(bare_api.all(SERVICE_ENTITLEMENT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "exit_code", "error"),
+    [
+        (422, "Invalid", 13, "Error: the compute service is not available on this platform.\n"),
+        (403, "Forbidden", 7, 'Error: you do not have permission to request compute access for project "demo"\n'),
+        (500, "InternalError", 1, "Error: requesting compute access: boom\n"),
+    ],
+)
+def test_a_request_that_is_refused(
+    bare_api: ApiServer, compute: Compute, code: int, reason: str, exit_code: int, error: str
+) -> None:
+    bare_api.answer("POST", "/serviceentitlements", code, "boom", reason=reason)
+    result = compute("workloads", tty=True, stdin="y\n")
+    assert (result.code, result.err.endswith(error)) == (exit_code, True)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +137,7 @@ def test_a_request_that_is_old_and_still_empty_is_being_activated(
     assert result.code == 12
     assert result.err == (
         'Compute access for project "demo" was requested 3m ago and is still being activated.\n\n'
-        "Run your command again shortly.\n"
+        "Run your command again shortly, or wait with: compute access request --wait\n"
     )
     assert clock.slept == []
     assert bare_api.writes() == []

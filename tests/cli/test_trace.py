@@ -13,6 +13,7 @@ from datum_compute.kube.transport import Call
     [
         {"spec": {"template": {"spec": {"containers": [{"env": [{"name": "KEY", "value": "hush"}]}]}}}},
         {"kind": "Secret", "data": {"key": "hush"}},
+        {"kind": "ConfigMap", "data": {"1": '{"spec":"hush"}'}},
         {"kind": "Secret", "stringData": {"key": "hush"}, "metadata": {"name": "s"}},
         {"items": [{"kind": "Secret", "data": {"key": "hush"}}]},
         {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"env":"hush"}'}}},

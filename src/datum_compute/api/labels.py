@@ -38,9 +38,11 @@ CONSUMER_NAME = "quota.miloapis.com/consumer-name"
 FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
 RESTARTED_AT = f"{GROUP}/restartedAt"
+ROLLOUT_PAUSED = f"{GROUP}/rollout-paused"
 SSH_KEYS = f"{GROUP}/ssh-keys"
 CURRENT_REVISION = f"{GROUP}/current-revision"
 NETWORK_ADDRESSES = f"{GROUP}/network-addresses"
+SIMULATE = f"{GROUP}/simulate"
 PARENT_CONTEXTS = "discovery.miloapis.com/parent-contexts"
 
 WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
@@ -48,6 +50,8 @@ FEDERATOR_FINALIZER = f"{GROUP}/federator"
 INSTANCE_FINALIZER = f"{GROUP}/instance-controller"
 CLAIM_FINALIZER = f"quota.{GROUP}/claim-cleanup"
 SIMULATED_FINALIZER = f"{GROUP}/simulated-provider"
+PODS_FINALIZER = f"{GROUP}/pods-provider"
+NETWORK_FINALIZER = "networking.datumapis.com/network-controller"
 UNIKRAFT_FINALIZER = "unikraft.datumapis.com/finalizer"
 
 
@@ -88,9 +92,12 @@ ANNOTATIONS = (
     Mark(FEDERATION_NAMESPACE, "project WorkloadDeployment", "federator", "the hub namespace it was copied to"),
     Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the project generation that this spec is of"),
     Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value rolls"),
+    Mark(ROLLOUT_PAUSED, "Workload", "the user", '"true" while no further instance may be replaced'),
+    Mark(ROLLOUT_PAUSED, "WorkloadDeployment, on every plane", "workload controller, federator", "as on the Workload"),
     Mark(SSH_KEYS, "instance template of a virtual machine", "the user", "lines of user:public key"),
     Mark(CURRENT_REVISION, "ConfigMap with a workload's revisions", "compute, the command", "the revision that runs"),
     Mark(NETWORK_ADDRESSES, "cell Instance", "network built-in", "its addresses, a JSON list, one an interface"),
+    Mark(SIMULATE, "instance template", "the user", "how the simulated provider fails, such as crashing or slow-stop"),
     Mark(PARENT_CONTEXTS, "CustomResourceDefinition", "make generate", "Project"),
 )
 
@@ -103,5 +110,7 @@ FINALIZERS = (
     Mark(INSTANCE_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the hub copy is gone, or the hub is out of reach"),
     Mark(CLAIM_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the claim is gone, or can never be located"),
     Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "what it pretends to run has stopped"),
+    Mark(PODS_FINALIZER, "cell Instance", "pods provider", "its Pod is gone"),
+    Mark(NETWORK_FINALIZER, "cell Network", "network built-in", "its network contexts are gone"),
     Mark(UNIKRAFT_FINALIZER, "cell Instance", "Unikraft provider", "the runtime is torn down"),
 )

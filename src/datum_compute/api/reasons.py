@@ -40,6 +40,9 @@ QUOTA_MISCONFIGURED = "QuotaMisconfigured"
 QUOTA_PROJECT_ID_UNRESOLVABLE = "QuotaProjectIDUnresolvable"
 QUOTA_CLAIM_ORPHANED = "QuotaClaimOrphaned"  # an event only
 
+# Instance: Federated
+LABELS_MISSING = "LabelsMissing"
+
 # WorkloadDeployment: ReplicasReady, Available
 REPLICAS_AVAILABLE = "ReplicasAvailable"
 STABLE_INSTANCE_FOUND = "StableInstanceFound"
@@ -54,6 +57,21 @@ NO_AVAILABLE_DEPLOYMENTS = "NoAvailableDeployments"
 AVAILABLE_PLACEMENT_FOUND = "AvailablePlacementFound"
 NO_AVAILABLE_PLACEMENTS = "NoAvailablePlacements"
 NETWORK_NOT_FOUND = "NetworkNotFound"
+DEPLOYMENT_NAME_TAKEN = "DeploymentNameTaken"
+
+# WorkloadDeployment: an event only
+FEDERATION_FAILED = "FederationFailed"
+
+# Workload and WorkloadDeployment: Progressing
+ROLLOUT_PAUSED = "RolloutPaused"
+
+
+WARNINGS = frozenset({
+    QUOTA_NO_BUDGET, QUOTA_PROJECT_ID_UNRESOLVABLE, QUOTA_BACKEND_UNAVAILABLE, QUOTA_NAMESPACE_NOT_FOUND,
+    QUOTA_PROJECT_NOT_FOUND, QUOTA_MISCONFIGURED, QUOTA_CLAIM_ORPHANED,
+    IMAGE_UNAVAILABLE, INSTANCE_CRASHING, CONFIGURATION_ERROR, NETWORK_FAILED_TO_CREATE,
+})  # fmt: skip
+"""Reasons of an Instance that are told as a Warning event when they come up."""
 
 
 class Acts(Enum):
@@ -157,6 +175,7 @@ REASONS = (
         QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot tell which project the instance belongs to.", acts=_PLATFORM
     ),
     Reason(QUOTA_CLAIM_ORPHANED, "The quota claim of a deleted instance could not be located.", acts=_PLATFORM),
+    Reason(LABELS_MISSING, "Labels that say where the instance belongs are missing.", acts=_PLATFORM),
     Reason(REPLICAS_AVAILABLE, "No instance is blocked by quota."),
     Reason(STABLE_INSTANCE_FOUND, "At least one instance is ready."),
     Reason(NO_MATCHING_LOCATION, "No location serves the city.", deployment=2, workload=2, acts=_PLATFORM),
@@ -176,6 +195,15 @@ REASONS = (
     Reason(
         NETWORK_NOT_FOUND, "A network that the workload names does not exist.",
         deployment=6, workload=6, acts=_YOU, todo="Create the network, or name one that exists.",
+    ),
+    Reason(
+        DEPLOYMENT_NAME_TAKEN, "Another workload has a deployment of the same name.",
+        workload=6, acts=_YOU, todo="Give one of the two workloads, or its placement, another name.",
+    ),
+    Reason(FEDERATION_FAILED, "The deployment could not be handed on to its site.", acts=_PLATFORM),
+    Reason(
+        ROLLOUT_PAUSED, "The rollout is paused.",
+        acts=_YOU, todo="Resume the rollout to replace the instances that are left.",
     ),
     # Never written here, but read: the older names of two reasons, and those of sites that are ahead of us.
     Reason(

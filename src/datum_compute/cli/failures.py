@@ -13,6 +13,8 @@ class Exit(IntEnum):
     TIMED_OUT = 5
     ROLLOUT_FAILED = 6
     NOT_ALLOWED = 7
+    DIFFERENT = 8
+    DECLINED = 9
     NOT_ENABLED = 10
     DENIED = 11
     PENDING = 12

@@ -64,6 +64,19 @@ class Replicas(click.ParamType[int]):
         return int(value)
 
 
+class Count(click.ParamType[int]):
+    """A whole number, one at least."""
+
+    name = "int"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not str(value).isdecimal() or int(value) < 1:
+            raise usage(f'{_flag(param)}: "{value}" is no number; use 1 or more')
+        return int(value)
+
+
 class Port(click.ParamType[int]):
     name = "int"
 
@@ -161,6 +174,7 @@ def global_options() -> list[click.Parameter]:
 
 
 option = click.option
+message_option = click.option("-m", "--message", default="", metavar="TEXT", help="What to say in the history.")
 workload_argument = click.argument("workload", type=Name("workload"), metavar="WORKLOAD")
 
 Need = Callable[["Run"], None]
@@ -194,6 +208,8 @@ def command(
                 return int(body(run, **values) or Exit.OK)
 
         params = [*reversed(getattr(body, "__click_params__", [])), *global_options()]
-        return Leaf(name, callback=invoke, params=params, help=body.__doc__)
+        leaf = Leaf(name, callback=invoke, params=params, help=body.__doc__)
+        leaf.outputs = tuple(outputs)
+        return leaf
 
     return wrap

@@ -82,8 +82,9 @@ def _record(run: Run, written: Read[Workload], change: Change) -> int:
                 raise
             found = project.get(CONFIG_MAP, name_of(workload.name))
     if found is not None:
-        stored = project.update(CONFIG_MAP, found, extended)
-    return next(one.rev for one in _revisions(stored.body(), workload).entries if one.same_write(mine))
+        stored = project.update(CONFIG_MAP, found, extended).after
+    entries = _revisions(stored.body(), workload).entries
+    return next(one.rev for one in reversed(entries) if one.same_write(mine))
 
 
 def _revisions(body: Json, workload: Workload) -> Revisions:

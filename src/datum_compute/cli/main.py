@@ -21,6 +21,11 @@ def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = 
     if "--plugin-manifest" in words:
         around.stdout.write(_manifest() + "\n")
         return 0
+    if words[:1] == ["__complete"]:
+        from datum_compute.cli.completion import answer
+
+        around.stdout.write(answer(words[1:], around))
+        return 0
     try:
         code = _run(words, around)
         around.stdout.flush()

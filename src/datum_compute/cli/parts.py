@@ -1,4 +1,5 @@
-"""Parts that several views share. Entry points: `head`, `health_line`, `fact_lines`, `condition_table`."""
+"""Parts that several views share. Entry points: `head`, `health_line`, `fact_lines`, `condition_table`,
+`event_table`."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,9 +12,12 @@ from datum_compute.cli.durations import age
 from datum_compute.cli.health import Health, total, workload_health
 from datum_compute.cli.lines import Column, Line, Span, Table, Tone, line
 from datum_compute.cli.project import Read
+from datum_compute.cli.revisions import Revisions
 from datum_compute.cli.specs import Fact
+from datum_compute.kube.kinds import Event
 from datum_compute.kube.meta import Condition, decode
 
+_EVENTS = 20  # at most, in a view of one object
 TONES = {"Available": Tone.GOOD, "Degraded": Tone.BUSY, "Unavailable": Tone.BAD, "Unknown": Tone.PLAIN}
 
 
@@ -54,6 +58,19 @@ def last_change(seen: Read[Workload]) -> datetime | None:
     return max(times, default=metadata.creation_timestamp)
 
 
+def last_revision(seen: Read[Workload], known: Revisions) -> datetime | None:
+    """When its active revision was made, when that is what runs; else when it was last changed."""
+    if known.active is not None and not known.changed_outside(seen.body()["spec"]):
+        return known.active.time
+    return last_change(seen)
+
+
+def revision_text(seen: Read[Workload], known: Revisions) -> str:
+    """The number of its last change; a star when somebody changed it without one."""
+    number = f"#{known.current}" if known.current else "#—"
+    return f"{number}* (changed outside datumctl)" if known.changed_outside(seen.body()["spec"]) else number
+
+
 def fact_lines(facts: Iterable[Fact]) -> list[str]:
     """A label of twelve, and its values under each other."""
     return [
@@ -71,6 +88,19 @@ def condition_table(conditions: Iterable[Condition], now: datetime) -> list[str 
         for one in conditions
     ]
     return ["", "Conditions", Table(_COLUMNS, rows, indent=2)] if rows else []
+
+
+_EVENT_COLUMNS = (Column("TYPE"), Column("REASON"), Column("AGE"), Column("COUNT"), Column("MESSAGE", wraps=True))
+
+
+def event_table(events: Iterable[Event], now: datetime) -> list[str | Table]:
+    """What happened, the newest last, under a title; nothing when nothing did."""
+    dated = sorted(events, key=lambda one: (one.last_timestamp or now, one.name))
+    rows = [
+        (one.type, one.reason, age(one.last_timestamp, now), str(one.count or 1), one.message)
+        for one in dated[-_EVENTS:]
+    ]
+    return ["", "Events", Table(_EVENT_COLUMNS, rows, indent=2)] if rows else []
 
 
 def _believable_age(since: datetime, now: datetime) -> str:

@@ -23,8 +23,9 @@ from datum_compute.cli.run import Settings
 from datum_compute.cli.surroundings import Surroundings
 from datum_compute.cli.terminal import Terminal
 from datum_compute.cli.trace import trace
+from datum_compute.kube.credentials import Credentials
 from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
-from datum_compute.kube.plain import Credentials, PlainTransport
+from datum_compute.kube.plain import PlainTransport
 
 _PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
 _CONTROL_PLANE = re.compile(

@@ -58,6 +58,17 @@ class Read(Struct, Generic[T], frozen=True):
         return decode(self.json, dict[str, Any])
 
 
+class Written(Struct, Generic[T], frozen=True):
+    """What an update replaced, and what it left; the same one twice when there was nothing to change."""
+
+    before: Read[T]
+    after: Read[T]
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not self.before
+
+
 class Listing(Struct, Generic[T], frozen=True):
     """What a list call found; `as_json` is the Kubernetes list of those that are kept."""
 
@@ -119,13 +130,16 @@ class Project:
                 return None
             raise
 
-    def list(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE, *, action: str = "") -> Listing[T]:
+    def list(
+        self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE, *, fields: str = "", action: str = ""
+    ) -> Listing[T]:
         """All objects, page by page; raises a `Failure` caused by `NotFound` when the kind is not served there.
 
         `action` is what the user would say is being done, where that is not simply listing.
         """
         action = action or f"listing {nouns(kind)}"
-        query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(_PAGE)} | {key: text for key, text in selectors.items() if text}
         path = kind.path(namespace if kind.namespaced else "")
         found: list[Read[T]] = []
         while True:
@@ -135,10 +149,12 @@ class Project:
                 return Listing(kind, tuple(found), body.metadata.resource_version)
             query = query | {"continue": body.metadata.continue_}
 
-    def list_served(self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE) -> Listing[T] | None:
+    def list_served(
+        self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE, *, fields: str = ""
+    ) -> Listing[T] | None:
         """The same; None when the kind is not served there, or not to be seen."""
         try:
-            return self.list(kind, selector, namespace)
+            return self.list(kind, selector, namespace, fields=fields)
         except Failure as failure:
             if isinstance(failure.__cause__, NotFound | Forbidden):
                 return None
@@ -150,7 +166,9 @@ class Project:
         call = Call("POST", self._path(kind), _dry(dry_run), encode(body))
         return self._read(kind, self._send(call, action, "create", kind, name), action)
 
-    def update(self, kind: Kind[T], seen: Read[T], edit: Callable[[Json], Json], *, dry_run: bool = False) -> Read[T]:
+    def update(
+        self, kind: Kind[T], seen: Read[T], edit: Callable[[Json], Json], *, dry_run: bool = False
+    ) -> Written[T]:
         """Writes the object as edited. When somebody else was faster it is read and edited again, five times in all.
 
         Nothing is written when the edit changes nothing.
@@ -161,10 +179,10 @@ class Project:
             before = seen.body()
             after = edit(before)
             if after == before:
-                return seen
+                return Written(seen, seen)
             call = Call("PUT", self._path(kind, name), _dry(dry_run), encode(after))
             try:
-                return self._read(kind, self._send(call, action, "update", kind, name), action)
+                return Written(seen, self._read(kind, self._send(call, action, "update", kind, name), action))
             except Failure as failure:
                 if not isinstance(failure.__cause__, Conflict) or attempt == _WRITE_TRIES - 1:
                     raise
@@ -240,7 +258,7 @@ class Project:
 
 
 def _may_have_happened(error: ApiError) -> bool:
-    from datum_compute.kube.plain import Broken
+    from datum_compute.kube.transport import Broken
 
     return isinstance(error, Timeout | Broken)
 

@@ -1,13 +1,16 @@
-"""What verbs that change a workload share. Entry points: `to_change`, `show_written`, `WRITTEN`."""
+"""What verbs that change a workload share. Entry points: `to_change`, `is_paused`,
+`show_written`, `WRITTEN`."""
 
 from typing import Any
 
+from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.failures import Exit, Failure
 from datum_compute.cli.project import Read
 from datum_compute.cli.run import Run
 from datum_compute.kube.kinds import Kind
 
+NOTHING_DONE = "No changes made (dry run)."
 WRITTEN = ("table", "json", "yaml", "name")
 
 
@@ -27,6 +30,19 @@ def check_changeable(workload: Workload) -> None:
         )
 
 
+def check_not_paused(workload: Workload) -> None:
+    if is_paused(workload):
+        raise Failure(
+            f'the rollout of workload "{workload.name}" is paused',
+            Exit.CONFLICT,
+            next_command=f"rollout resume {workload.name}",
+        )
+
+
+def is_paused(workload: Workload) -> bool:
+    return workload.metadata.annotations.get(ROLLOUT_PAUSED) == "true"
+
+
 def show_written(run: Run, kind: Kind[Any], written: Read[Any], sentence: str) -> None:
     """The sentence for people; with a structured format the object, or its name, on stdout as well."""
     run.terminal.show(sentence)
@@ -35,3 +51,11 @@ def show_written(run: Run, kind: Kind[Any], written: Read[Any], sentence: str) -
             run.terminal.data(written.json, run.output)
         case "name":
             run.terminal.name(f"{kind.name.lower()}/{written.object.name}")
+
+
+def agreed(run: Run, *, yes: bool) -> bool:
+    """Without anybody to ask it goes on: whoever calls from a script has decided."""
+    if yes or not run.terminal.asks or run.terminal.confirm("Apply? (Y/n): ", default=True):
+        return True
+    run.terminal.show("Aborted.")
+    return False

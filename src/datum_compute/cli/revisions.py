@@ -5,6 +5,7 @@ Everything here is a value: `Revisions` is what the store held, and each change 
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -39,6 +40,13 @@ class Entry(Struct, frozen=True, rename="camel", omit_defaults=True):
     spec_hash: str = ""
     source_rev: int = 0
     generation: int = 0  # of the workload that was written: tells the order of writers who met
+
+    @property
+    def time(self) -> datetime | None:
+        try:
+            return datetime.fromisoformat(self.timestamp)
+        except ValueError:
+            return None
 
     def same_write(self, other: "Entry") -> bool:
         return self.generation == other.generation and self.spec_hash == other.spec_hash

@@ -29,7 +29,7 @@ def trace(level: int, write: Callable[[str], None]) -> Callable[[Exchange], None
 
 
 def redacted(body: bytes) -> str:
-    """A JSON body without the values of variables and of Secrets; anything that is no JSON is only counted."""
+    """A JSON body without the values of variables, Secrets and ConfigMaps; anything that is no JSON is only counted."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -39,7 +39,7 @@ def redacted(body: bytes) -> str:
 
 def _without_secrets(value: Any) -> Any:
     match value:
-        case {"kind": "Secret"}:
+        case {"kind": "Secret" | "ConfigMap"}:  # a history of specs is a ConfigMap
             hidden = {key: _masked(value[key]) for key in ("data", "stringData") if key in value}
             return {key: _without_secrets(item) for key, item in value.items() if key not in hidden} | hidden
         case dict():

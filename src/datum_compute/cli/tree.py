@@ -26,11 +26,15 @@ ENTRIES = (
     Entry("workloads", "List or describe workloads.", ("workload", "wl")),
     Entry("instances", "List or describe instances.", ("instance", "ps")),
     Entry("scale", "Set how many instances run in each city."),
-    Entry("rollout", "Watch a rollout, or restart a workload."),
+    Entry("rollout", "Watch, restart, pause or undo a rollout, and show its history."),
     Entry("restart", "Replace all instances, one at a time."),
     Entry("quota", "Show limits and use of the project."),
+    Entry("access", "Show or request access to compute."),
     Entry("cities", "List the cities the project may use."),
+    Entry("instance-types", "List the sizes an instance can have."),
+    Entry("logs", "Logs are not available yet."),
     Entry("local", "Run the whole federation on this machine."),
+    Entry("completion", "Print a script that completes commands, flags and names in a shell."),
     Entry("version", "Show the version of this program."),
 )
 
@@ -75,6 +79,8 @@ def _print_help(ctx: click.Context, param: click.Parameter, value: bool) -> None
 
 class Leaf(Helped):
     """A verb that does something itself. Words it has no use for are an error, never ignored."""
+
+    outputs: Sequence[str] = ("table",)  # the formats it knows, its default first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
@@ -128,15 +134,16 @@ class Verbs(Helped, click.Group):
         self.format_commands(ctx, formatter)
         Helped.format_options(self, ctx, formatter)
 
+    def verbs(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Their names, each with its help in one line."""
+        return [(name, self.commands[name].get_short_help_str(100)) for name in self.list_commands(ctx)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            aliases = [alias for alias, target in self.aliases.items() if target == name]
-            if command is not None:
-                rows.append((", ".join((name, *aliases)), command.get_short_help_str(100)))
+        def names(verb: str) -> str:
+            return ", ".join((verb, *(alias for alias, target in self.aliases.items() if target == verb)))
+
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(names(name), help_) for name, help_ in self.verbs(ctx)])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.bare:
@@ -212,12 +219,11 @@ class Root(Verbs):
             return None
         from importlib import import_module
 
-        command: click.Command = import_module(f"datum_compute.cli.commands.{name}").command
+        command: click.Command = import_module(f"datum_compute.cli.commands.{name.replace('-', '_')}").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(", ".join((entry.name, *entry.aliases)), entry.help) for entry in ENTRIES])
+    def verbs(self, ctx: click.Context) -> list[tuple[str, str]]:
+        return [(entry.name, entry.help) for entry in ENTRIES]
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -120,9 +120,9 @@ def test_describe_one_that_waits_for_quota(api: ApiServer, compute: Compute, clo
         "Status         Not available — quota exceeded\n"
         "               Requested 1 instance, 0 available.\n"
         "\n"
-        "What it means  The project has no quota left for the instance.\n"
-        "What to do     Run fewer or smaller instances, or ask for more quota.\n"
-        "For            1m\n"
+        "What this means    The project has no quota left for the instance.\n"
+        "What to do         Run fewer or smaller instances, or ask for more quota.\n"
+        "In this state for  1m\n"
         "\n"
         "Runtime\n"
         "  Image        registry.example/shop:2.1\n"
@@ -154,8 +154,8 @@ def test_a_reason_that_only_points_is_followed_to_the_one_it_points_at(api: ApiS
     gated = condition("Ready", "False", "SchedulingGatesPresent", "Scheduling gates present: Quota")
     world.instance("DFW", 0, gated, condition("QuotaGranted", "Unknown", "QuotaNoBudget", "no bucket"))
     lines = compute("instances", "describe", "shop-default-dfw-0").lines
-    assert "What it means  The quota claim waits, because the project has no allowance for it." in lines
-    assert "What to do     this is Datum's to fix; no change to the workload helps" in lines
+    assert "What this means    The quota claim waits, because the project has no allowance for it." in lines
+    assert "What to do         this is Datum's to fix; no change to the workload helps" in lines
 
 
 def test_an_age_that_cannot_be_true_is_not_shown(api: ApiServer, compute: Compute) -> None:

@@ -10,23 +10,23 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import TOPOLOGY_CITY, WORKLOAD_UID
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli import edits
+from datum_compute.cli import edits, history
 from datum_compute.cli.changes import change_lines
 from datum_compute.cli.commands.instances import first_addresses
 from datum_compute.cli.edits import Asked, EnvChange
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Exit, Failure, usage
-from datum_compute.cli.flags import Cities, Duration, Name, Port, Replicas, option
+from datum_compute.cli.flags import Cities, Duration, Name, Port, Replicas, message_option, option
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import follow, patience
 from datum_compute.cli.joins import Owners
 from datum_compute.cli.lines import NONE, Column, Piece, Table
 from datum_compute.cli.project import Read
-from datum_compute.cli.results import WRITTEN, check_changeable, show_written
+from datum_compute.cli.results import NOTHING_DONE, WRITTEN, agreed, check_changeable, show_written
+from datum_compute.cli.revisions import DEPLOY
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
-_NOTHING_DONE = "No changes made (dry run)."
 _VARIABLE = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
 
 
@@ -78,6 +78,7 @@ def _check(workload: str | None, image: str | None, env: Iterable[str], **others
 @option("--detach", is_flag=True, help="The same as --no-wait.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
 @option("--fail-fast", is_flag=True, help="Give up when an instance has failed for a minute.")
+@message_option
 def command(
     run: Run,
     workload: str,
@@ -93,6 +94,7 @@ def command(
     detach: bool,
     timeout: float | None,
     fail_fast: bool,
+    message: str,
 ) -> None:
     """Create or update a workload and watch its rollout.
 
@@ -103,9 +105,9 @@ def command(
     run.terminal.note(f'Resolving workload "{workload}" in project {run.project.name}...')
     seen = run.project.find(WORKLOAD, workload)
     if seen is None:
-        written = _create(run, workload, wanted, yes=yes, dry_run=dry_run)
+        written = _create(run, workload, wanted, message, yes=yes, dry_run=dry_run)
     else:
-        written = _update(run, seen, wanted, yes=yes, dry_run=dry_run)
+        written = _update(run, seen, wanted, message, yes=yes, dry_run=dry_run)
     if written is None:
         return
     if not wait or detach:
@@ -116,7 +118,7 @@ def command(
         _show_instances(run, written.object)
 
 
-def _create(run: Run, name: str, wanted: Asked, *, yes: bool, dry_run: bool) -> Read[Workload] | None:
+def _create(run: Run, name: str, wanted: Asked, message: str, *, yes: bool, dry_run: bool) -> Read[Workload] | None:
     """None when nothing was written."""
     if not wanted.image:
         raise usage("--image is required", f"deploy {name} --image=IMAGE --city=CITY")
@@ -128,16 +130,19 @@ def _create(run: Run, name: str, wanted: Asked, *, yes: bool, dry_run: bool) -> 
     body = WORKLOAD.body(name, "default") | {"spec": spec}
     if dry_run:
         run.project.create(WORKLOAD, body, dry_run=True)
-        run.terminal.show(_NOTHING_DONE)
+        run.terminal.show(NOTHING_DONE)
         return None
-    if not _agreed(run, yes=yes):
+    if not agreed(run, yes=yes):
         return None
     written = run.project.create(WORKLOAD, body)
     show_written(run, WORKLOAD, written, f"  workload/{name} created")
+    history.record(run, written, history.Change(DEPLOY, message or "initial deploy", None))
     return written
 
 
-def _update(run: Run, seen: Read[Workload], wanted: Asked, *, yes: bool, dry_run: bool) -> Read[Workload] | None:
+def _update(
+    run: Run, seen: Read[Workload], wanted: Asked, message: str, *, yes: bool, dry_run: bool
+) -> Read[Workload] | None:
     """None when nothing was written."""
     check_changeable(seen.object)
     before: Json = seen.body()["spec"]
@@ -157,13 +162,14 @@ def _update(run: Run, seen: Read[Workload], wanted: Asked, *, yes: bool, dry_run
     run.terminal.note(*_plan(after), *(f"  {change}" for change in changes))
     if dry_run:
         run.project.update(WORKLOAD, seen, edit, dry_run=True)
-        run.terminal.show(_NOTHING_DONE)
+        run.terminal.show(NOTHING_DONE)
         return None
-    if not _agreed(run, yes=yes):
+    if not agreed(run, yes=yes):
         return None
     written = run.project.update(WORKLOAD, seen, edit)
-    show_written(run, WORKLOAD, written, f"  workload/{written.object.name} updated")
-    return written
+    show_written(run, WORKLOAD, written.after, f"  workload/{written.after.object.name} updated")
+    history.record(run, written.after, history.Change(DEPLOY, message or "; ".join(changes), written.before))
+    return written.after
 
 
 def _check_editable(run: Run, name: str, spec: Json, wanted: Asked) -> None:
@@ -230,14 +236,6 @@ def _plan(spec: Json) -> list[str]:
         f"min={(one.get('scaleSettings') or {}).get('minReplicas')}"
         for one in edits.placements(spec)
     ]
-
-
-def _agreed(run: Run, *, yes: bool) -> bool:
-    """Without anybody to ask it goes on: whoever calls from a script has decided."""
-    if yes or not run.terminal.asks or run.terminal.confirm("Apply? (Y/n): ", default=True):
-        return True
-    run.terminal.show("Aborted.")
-    return False
 
 
 def _show_instances(run: Run, workload: Workload) -> None:

@@ -1,6 +1,7 @@
 """Deletes a workload and everything it caused. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.cli import history
 from datum_compute.cli.durations import compact
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Exit, Failure, usage
@@ -29,6 +30,7 @@ def command(run: Run, workload: str, yes: bool, wait: bool, timeout: float) -> N
             return
         run.project.delete(WORKLOAD, workload, seen.metadata.uid)
         run.terminal.show(f"workload/{workload} deleted.")
+    history.forget(run.project, workload)
     if run.output == "name":
         run.terminal.name(f"workload/{workload}")
     if wait:

@@ -18,11 +18,12 @@ from datum_compute.cli.flags import command as verb
 from datum_compute.cli.health import Judged, State, judge
 from datum_compute.cli.joins import Owner, Owners, labelled
 from datum_compute.cli.lines import Column, Line, Piece, Table, bad, busy, good, line
-from datum_compute.cli.parts import condition_table, fact_lines
+from datum_compute.cli.parts import condition_table, event_table, fact_lines
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.tree import Verbs
 from datum_compute.kube import conditions
+from datum_compute.kube.kinds import EVENT, Event
 from datum_compute.kube.meta import Condition
 
 _EPOCH = datetime(1971, 1, 1, tzinfo=UTC)
@@ -76,7 +77,7 @@ def list_(run: Run, workload: str | None, city: str | None, status: str | None) 
 @verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
 @click.argument("instance", type=Name("instance"), metavar="INSTANCE")
 def describe(run: Run, instance: str) -> None:
-    """Show one instance: whose it is, what it runs, and its conditions."""
+    """Show one instance: whose it is, what it runs, its conditions, and what happened to it."""
     seen = run.project.get(INSTANCE, instance)
     match run.output:
         case "json" | "yaml":
@@ -86,7 +87,8 @@ def describe(run: Run, instance: str) -> None:
         case _:
             owner = _owners(run, [seen.object]).of(seen.object)
             entry = Entry(seen.object, owner, judge(seen.object))
-            run.terminal.show(*_details(entry, run.clock.now()))
+            happened = run.project.list_served(EVENT, fields=f"involvedObject.uid={seen.object.metadata.uid}")
+            run.terminal.show(*_details(entry, happened.items if happened else [], run.clock.now()))
             run.terminal.note(*_next_steps(run, entry))
 
 
@@ -146,7 +148,7 @@ def _footer(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} instance{'' if len(entries) == 1 else 's'} — {counted}"
 
 
-def _details(entry: Entry, now: datetime) -> list[str | Line | Table]:
+def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[str | Line | Table]:
     instance, judged = entry.instance, entry.judged
     facts = [*runtime_facts(instance.spec), Fact("Type", (instance_type(instance.spec),))]
     return [
@@ -164,6 +166,7 @@ def _details(entry: Entry, now: datetime) -> list[str | Line | Table]:
         "",
         _head("Network", _network(first_addresses(instance))),
         *condition_table(instance.status.conditions if instance.status else (), now),
+        *event_table(events, now),
     ]
 
 
@@ -175,11 +178,12 @@ def _meaning(instance: Instance, now: datetime) -> list[str | Line | Table]:
     since = waiting.last_transition_time
     known = _EPOCH < since <= now  # a default is dated 1970, and another machine's clock may be ahead
     explained = explain(waiting.reason, now - since if known else None)
-    lines = [
-        *([_head("What it means", explained.sentence)] if explained.sentence else []),
-        *([_head("What to do", explained.line)] if explained.line else []),
-        *([_head("For", age(since, now))] if known else []),
-    ]
+    told = {
+        "What this means": explained.sentence,
+        "What to do": explained.line,
+        "In this state for": age(since, now) if known else "",
+    }
+    lines: list[str | Line | Table] = [line(f"{label:<18} {text}") for label, text in told.items() if text]
     return ["", *lines] if lines else []
 
 

@@ -3,14 +3,15 @@
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli import edits
+from datum_compute.cli import edits, history
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Exit, Failure
-from datum_compute.cli.flags import Duration, option, workload_argument
+from datum_compute.cli.flags import Duration, message_option, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import follow, patience
 from datum_compute.cli.project import Read
-from datum_compute.cli.results import WRITTEN, show_written, to_change
+from datum_compute.cli.results import WRITTEN, check_not_paused, show_written, to_change
+from datum_compute.cli.revisions import RESTART
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
@@ -20,12 +21,14 @@ from datum_compute.kube.meta import Json
 @option("--city", metavar="CITY", help="Only in this city; everywhere unless given.")
 @option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
-def command(run: Run, workload: str, city: str | None, wait: bool, timeout: float | None) -> None:
+@message_option
+def command(run: Run, workload: str, city: str | None, wait: bool, timeout: float | None, message: str) -> None:
     """Replace all instances, one at a time.
 
     From the highest ordinal down, with what they run now. The same as `rollout restart`.
     """
     seen = to_change(run, workload)
+    check_not_paused(seen.object)
 
     def edit(body: Json) -> Json:
         return body | {"spec": edits.with_restart(body["spec"], run.clock.now())}
@@ -36,9 +39,12 @@ def command(run: Run, workload: str, city: str | None, wait: bool, timeout: floa
             run.project.update(WORKLOAD_DEPLOYMENT, deployment, edit)
         where = deployments[0].object.spec.city_code
         show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" in {where} — rolling restart initiated.')
+        history.record(run, seen, history.Change(RESTART, message or f"restart in {where}", seen))
     else:
-        seen = run.project.update(WORKLOAD, seen, edit)
+        written = run.project.update(WORKLOAD, seen, edit)
+        seen = written.after
         show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" — rolling restart initiated.')
+        history.record(run, seen, history.Change(RESTART, message or "restart", written.before))
     if wait:
         follow(run, seen.object, patience(run, timeout))
     else:

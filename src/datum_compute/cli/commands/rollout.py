@@ -1,11 +1,18 @@
 """The verbs around a rollout. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli import history
+from datum_compute.cli.commands.history import command as history_verb
+from datum_compute.cli.commands.pause import pause, resume
 from datum_compute.cli.commands.restart import command as restart
+from datum_compute.cli.commands.undo import command as undo
 from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import Duration, option, workload_argument
+from datum_compute.cli.failures import Failure
+from datum_compute.cli.flags import Count, Duration, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import JsonBoard, LineBoard, follow, patience, show_once
+from datum_compute.cli.results import is_paused
+from datum_compute.cli.revisions import Revisions
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.tree import Verbs
 
@@ -14,8 +21,9 @@ from datum_compute.cli.tree import Verbs
 @workload_argument
 @option("--watch/--no-watch", default=True, help="Go on until the rollout is complete.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
+@option("--revision", type=Count(), metavar="N", help="Fail unless this revision is the active one.")
 @option("--fail-fast", is_flag=True, help="Give up when an instance has failed for a minute.")
-def status(run: Run, workload: str, watch: bool, timeout: float | None, fail_fast: bool) -> None:
+def status(run: Run, workload: str, watch: bool, timeout: float | None, revision: int | None, fail_fast: bool) -> None:
     """Watch the rollout of a workload until it is complete.
 
     Ctrl-C detaches; the rollout goes on. Waits for ever in a terminal and 15 minutes elsewhere, unless --timeout is
@@ -23,12 +31,42 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, fail_fas
     """
     seen = run.project.get(WORKLOAD, workload).object
     board = JsonBoard(run) if run.output == "json" else LineBoard(run)
+    known = history.read(run.project, seen)
+    if revision is not None and known.current != revision:
+        raise Failure(
+            f'revision #{revision} of workload "{workload}" is not the active one; that is {_number(known.current)}',
+            next_command=f"rollout history {workload}",
+        )
+    if is_paused(seen):
+        if run.output == "json":
+            run.terminal.record({"complete": False, "elapsedSeconds": 0, "paused": True})
+        run.terminal.show(f'Rollout of workload "{workload}" is paused.')
+        run.terminal.hint(f"Run '{run.try_next(f'rollout resume {workload}')}' to let it go on.")
+        return
     if run.output == "table":
-        run.terminal.note(f'Rolling workload "{workload}"')
+        run.terminal.note(f'Rolling workload "{workload}"{_revision(known)}')
     if watch:
         follow(run, seen, patience(run, timeout, fail_fast=fail_fast), board)
     else:
         show_once(run, seen, board)
 
 
-command = Verbs("rollout", "Watch a rollout, or restart a workload.", [status, restart], bare="status")
+def _revision(known: Revisions) -> str:
+    """The number that rolls out, and the one before it."""
+    if known.active is None:
+        return ""
+    before = [entry.rev for entry in known.entries if entry.rev < known.active.rev]
+    return f"  rev #{before[-1]} → #{known.active.rev}" if before else f"  rev #{known.active.rev}"
+
+
+def _number(number: int) -> str:
+    return f"#{number}" if number else "not known"
+
+
+command = Verbs(
+    "rollout",
+    "Watch, restart, pause or undo a rollout, and show its history.",
+    [status, history_verb, undo, restart, pause, resume],
+    bare="status",
+    aliases={"rollback": "undo"},
+)

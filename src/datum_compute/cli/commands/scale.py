@@ -1,13 +1,15 @@
 """How many instances run in each city. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import edits
+from datum_compute.cli import edits, history
+from datum_compute.cli.changes import change_lines
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import usage
-from datum_compute.cli.flags import Duration, Replicas, option, workload_argument
+from datum_compute.cli.flags import Duration, Replicas, message_option, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.follow import follow, patience
 from datum_compute.cli.results import WRITTEN, show_written, to_change
+from datum_compute.cli.revisions import SCALE
 from datum_compute.cli.run import Run, project
 from datum_compute.kube.meta import Json
 
@@ -23,7 +25,10 @@ def _check(workload: str, min_: int | None, **others: object) -> None:
 @option("--placement", metavar="NAME", help="Only this placement; all of them unless given.")
 @option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
-def command(run: Run, workload: str, min_: int, placement: str | None, wait: bool, timeout: float | None) -> None:
+@message_option
+def command(
+    run: Run, workload: str, min_: int, placement: str | None, wait: bool, timeout: float | None, message: str
+) -> None:
     """Set how many instances run in each city.
 
     Nothing restarts: instances are added, or the highest ordinals removed.
@@ -41,13 +46,15 @@ def command(run: Run, workload: str, min_: int, placement: str | None, wait: boo
         return body | {"spec": edits.with_min_replicas(body["spec"], min_, placement)}
 
     written = run.project.update(WORKLOAD, seen, edit)
-    if written is seen:
-        show_written(run, WORKLOAD, written, f'Workload "{workload}" already has min replicas {min_}.')
+    if not written.changed:
+        show_written(run, WORKLOAD, seen, f'Workload "{workload}" already has min replicas {min_}.')
     else:
         number = 1 if placement is not None else len(names)
         sentence = f'Scaled workload "{workload}" — min replicas set to {min_} across {number} placement(s).'
-        show_written(run, WORKLOAD, written, sentence)
+        show_written(run, WORKLOAD, written.after, sentence)
+        lines = change_lines(written.before.body()["spec"], written.after.body()["spec"])
+        history.record(run, written.after, history.Change(SCALE, message or "; ".join(lines), written.before))
     if wait:
-        follow(run, written.object, patience(run, timeout))
-    elif written is not seen:
+        follow(run, written.after.object, patience(run, timeout))
+    elif written.changed:
         run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")

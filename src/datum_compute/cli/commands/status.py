@@ -8,6 +8,7 @@ from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, Workloa
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.cli import history
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.flags import command as verb
@@ -15,8 +16,9 @@ from datum_compute.cli.flags import workload_argument
 from datum_compute.cli.health import Counts, State, block, counts, judge, observed
 from datum_compute.cli.joins import deployment_of
 from datum_compute.cli.lines import Column, Line, Piece, Table, bad, line
-from datum_compute.cli.parts import head, health_line, health_of, last_change
+from datum_compute.cli.parts import head, health_line, health_of, last_revision, revision_text
 from datum_compute.cli.project import Read
+from datum_compute.cli.revisions import Revisions
 from datum_compute.cli.rollout import Place
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import image, instance_type
@@ -60,11 +62,12 @@ def command(run: Run, workload: str) -> None:
     if any(city.degraded for city in cities(seen.object, deployments, ())):
         instances = run.project.list(INSTANCE, of_workload).items
     found = cities(seen.object, deployments, instances)
+    known = history.read(run.project, seen.object)
     if run.output == "table":
-        run.terminal.show(*_view(run, seen, deployments, found))
+        run.terminal.show(*_view(run, seen, deployments, found, known))
         run.terminal.note(*_next_steps(run, workload, found))
     else:
-        run.terminal.data(_document(run, seen, deployments, found), run.output)
+        run.terminal.data(_document(run, seen, deployments, found, known), run.output)
 
 
 def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> list[City]:
@@ -108,14 +111,19 @@ def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> T
 
 
 def _view(
-    run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment], found: Sequence[City]
+    run: Run,
+    seen: Read[Workload],
+    deployments: Sequence[WorkloadDeployment],
+    found: Sequence[City],
+    known: Revisions,
 ) -> list[str | Line | Table]:
     workload = seen.object
     spec = workload.spec.template.spec
+    since = age(last_revision(seen, known), run.clock.now())
     return [
         head("Workload", workload.name, f"project: {run.project.name}"),
         head("Image", image(spec, "(virtual machine)")),
-        head("Updated", f"{age(last_change(seen), run.clock.now())} ago", "Revision #—"),
+        head("Updated", f"{since} ago", f"Revision {revision_text(seen, known)}"),
         "",
         health_line(workload, deployments),
         "",
@@ -165,7 +173,11 @@ def _next_steps(run: Run, name: str, found: Sequence[City]) -> list[str]:
 
 
 def _document(
-    run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment], found: Sequence[City]
+    run: Run,
+    seen: Read[Workload],
+    deployments: Sequence[WorkloadDeployment],
+    found: Sequence[City],
+    known: Revisions,
 ) -> dict[str, object]:
     workload = seen.object
     spec = workload.spec.template.spec
@@ -175,8 +187,8 @@ def _document(
         "project": run.project.name,
         "image": image(spec, ""),
         "instanceType": instance_type(spec),
-        "revision": None,
-        "updated": last_change(seen),
+        "revision": known.current or None,
+        "updated": last_revision(seen, known),
         "health": str(health),
         "healthState": health.state,
         "observed": observed(workload),

@@ -8,13 +8,23 @@ from msgspec import Struct
 from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Placement, Workload
+from datum_compute.cli import history
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.flags import Choice, option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.health import HEALTH_STATES, Counts, Health, block, counts, progressing, total
 from datum_compute.cli.lines import Column, Line, Piece, Span, Table
-from datum_compute.cli.parts import TONES, condition_table, fact_lines, head, health_line, health_of, last_change
+from datum_compute.cli.parts import (
+    TONES,
+    condition_table,
+    fact_lines,
+    head,
+    health_line,
+    health_of,
+    last_revision,
+    revision_text,
+)
 from datum_compute.cli.project import Read
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import image, instance_type, is_machine, runtime_facts, short_image
@@ -154,12 +164,13 @@ def _details(run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeplo
     workload = seen.object
     spec = workload.spec.template.spec
     now = run.clock.now()
+    known = history.read(run.project, workload)
     kind = "virtual-machine" if is_machine(spec) else f"sandbox/{instance_type(spec)}"
     return [
         head("Workload", workload.name, f"project: {run.project.name}"),
         head("Type", kind),
-        head("Updated", f"{age(last_change(seen), now)} ago"),
-        head("Revision", "#—"),
+        head("Updated", f"{age(last_revision(seen, known), now)} ago"),
+        head("Revision", revision_text(seen, known)),
         "",
         health_line(workload, deployments),
         "",

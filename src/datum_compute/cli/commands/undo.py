@@ -1,0 +1,75 @@
+"""Brings back what was asked of a workload before. Entry point: `command`."""
+
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli import history
+from datum_compute.cli.changes import change_lines
+from datum_compute.cli.commands.history import spec_of, wanted
+from datum_compute.cli.entitlement import active_entitlement
+from datum_compute.cli.failures import Failure
+from datum_compute.cli.flags import Count, Duration, message_option, option, workload_argument
+from datum_compute.cli.flags import command as verb
+from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.results import NOTHING_DONE, WRITTEN, agreed, check_not_paused, show_written, to_change
+from datum_compute.cli.revisions import ROLLBACK, Entry, Revisions, spec_hash
+from datum_compute.cli.run import Run, project
+from datum_compute.kube.meta import Json
+
+
+@verb("undo", needs=[project, active_entitlement], outputs=WRITTEN)
+@workload_argument
+@option("--to-revision", type=Count(), default=0, metavar="N", help="Go back to this one; the previous unless given.")
+@option("-y", "--yes", is_flag=True, help="Do not ask.")
+@option("--dry-run", is_flag=True, help="Let the server check it, and change nothing.")
+@option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
+@option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
+@message_option
+def command(
+    run: Run,
+    workload: str,
+    to_revision: int,
+    yes: bool,
+    dry_run: bool,
+    wait: bool,
+    timeout: float | None,
+    message: str,
+) -> None:
+    """Bring back an earlier revision of a workload, as a new one.
+
+    The whole spec comes back, places and numbers included. Nothing is taken out of the history.
+    """
+    seen = to_change(run, workload)
+    check_not_paused(seen.object)
+    known = history.read(run.project, seen.object)
+    live: Json = seen.body()["spec"]
+    target = _target(known, workload, live, to_revision)
+    spec = spec_of(target)
+    run.terminal.note(f'Changes to workload "{workload}":', *(f"  {line}" for line in change_lines(live, spec)))
+
+    def edit(body: Json) -> Json:
+        return body | {"spec": spec}
+
+    if dry_run:
+        run.project.update(WORKLOAD, seen, edit, dry_run=True)
+        run.terminal.show(NOTHING_DONE)
+        return
+    if not agreed(run, yes=yes):
+        return
+    run.terminal.note(f"Creating revision #{known.next_number} (copy of #{target.rev})...")
+    written = run.project.update(WORKLOAD, seen, edit)
+    text = message or f"rollback to rev #{target.rev}"
+    history.record(run, written.after, history.Change(ROLLBACK, text, written.before, target.rev))
+    hint = run.try_next(f"rollout status {workload}")
+    show_written(run, WORKLOAD, written.after, f"Rollout started. Run '{hint}' to watch progress.")
+    if wait:
+        follow(run, written.after.object, patience(run, timeout))
+
+
+def _target(known: Revisions, workload: str, live: Json, number: int) -> Entry:
+    if not known.entries:
+        raise Failure(f'no revision history for workload "{workload}"; cannot undo')
+    target = wanted(known, workload, number) if number else known.undo_target(live)
+    if target is None:
+        raise Failure("no previous revision to roll back to", next_command=f"rollout history {workload}")
+    if target.rev == known.current and target.spec_hash == spec_hash(live):
+        raise Failure(f"workload is already at revision #{target.rev}")
+    return target

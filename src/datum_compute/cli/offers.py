@@ -1,0 +1,62 @@
+"""What a project has that can be named on a command line. Entry points: `connected` and one function a kind."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli.durations import age
+from datum_compute.cli.health import judge
+from datum_compute.cli.history import CURRENT, name_of
+from datum_compute.cli.project import Project
+from datum_compute.cli.revisions import Revisions
+from datum_compute.cli.run import Run, Settings
+from datum_compute.cli.specs import image, short_image
+from datum_compute.cli.surroundings import Surroundings
+from datum_compute.kube.kinds import CONFIG_MAP
+
+Offer = tuple[str, str]
+"""A word, and what it stands for."""
+
+
+@contextmanager
+def connected(surroundings: Surroundings, seconds: float) -> Iterator[Project]:
+    """The project of the surroundings, without the question whether it may use compute."""
+    with Run(surroundings, Settings(quiet=True, request_timeout=seconds), "table") as run:
+        run.connect()
+        yield run.project
+
+
+def workloads(project: Project) -> Iterator[Offer]:
+    for one in sorted(project.list(WORKLOAD).items, key=lambda one: one.name):
+        yield one.name, short_image(image(one.spec.template.spec, "(vm)"))
+
+
+def instances(project: Project) -> Iterator[Offer]:
+    for one in sorted(project.list(INSTANCE).items, key=lambda one: one.name):
+        yield one.name, judge(one).status
+
+
+def cities(project: Project) -> Iterator[Offer]:
+    """Those that are offered; where nobody says, those that are in use."""
+    bindings = project.list_served(LOCATION_BINDING)
+    names = (
+        {one.spec.topology.get(TOPOLOGY_CITY, ""): one.spec.display_name for one in bindings.items} if bindings else {}
+    )
+    if not names:
+        names = {one.spec.city_code: "" for one in project.list(WORKLOAD_DEPLOYMENT).items}
+    yield from sorted((code, name) for code, name in names.items() if code)
+
+
+def revisions(project: Project, words: tuple[str, ...], now: datetime) -> Iterator[Offer]:
+    """Of the workload that the words name; newest first."""
+    found = project.find(CONFIG_MAP, name_of(words[0])) if words else None
+    if found is None:
+        return
+    known = Revisions.of(found.object.data, found.object.metadata.annotations.get(CURRENT, ""))
+    for entry in reversed(known.entries):
+        yield str(entry.rev), f"{short_image(entry.image)}, {age(entry.time, now)} ago"
