@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
@@ -14,6 +15,7 @@ from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.management.federator import Federator
+from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
@@ -21,6 +23,7 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
+from tests.told import warnings
 
 GROUP = "compute.datumapis.com"
 CITY = "topology.datum.net/city-code"
@@ -29,6 +32,7 @@ UPSTREAM_NAMESPACE = "meta.datumapis.com/upstream-namespace"
 FINALIZER = f"{GROUP}/federator"
 FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
+PAUSED = f"{GROUP}/rollout-paused"
 
 TEMPLATE: Json = {
     "metadata": {"labels": {"app": "hello"}},
@@ -78,8 +82,12 @@ class Federation(Alone):
         self.project, self.hub = self.engine.client("demo"), self.engine.client("hub")
 
     def _build(self, fleet: Fleet) -> Federator:
-        self.reconciler = Federator(fleet, self.simulation)
+        self.registry = CollectorRegistry()
+        self.reconciler = Federator(fleet, self.simulation, metrics=ManagementMetrics(self.registry))
         return self.reconciler
+
+    def hops(self, hop: str) -> float:
+        return self.registry.get_sample_value("compute_federation_hop_seconds_count", {"hop": hop}) or 0
 
     async def start(self) -> None:
         for project in ("demo", "other"):
@@ -155,9 +163,17 @@ class Federation(Alone):
         assert source.map is not None
         return list(source.map(self.fleet.only(HUB), Change(None, copy)))
 
+    def written(self) -> list[str]:
+        """What was written, oldest first; events are told beside the work and do not count."""
+        return [line for line in self.writes.last if " Event " not in line]
+
     def planes(self) -> list[str]:
         """Where was written, oldest first."""
-        return [line.rsplit(" ", 1)[1] for line in self.writes.last]
+        return [line.rsplit(" ", 1)[1] for line in self.written()]
+
+    async def warnings(self) -> list[tuple[str, str]]:
+        """Reason and sentence of what users were warned of."""
+        return [(one.reason, one.message) for one in await warnings(self.project, "web")]
 
 
 @pytest.fixture
@@ -271,7 +287,7 @@ async def test_3_2_a_namespace_that_the_cache_has_not_heard_of_is_read(federatio
 
 async def test_row_30_a_deployment_without_a_city_is_an_error_and_writes_nothing(federation: Federation) -> None:
     await federation.deploy("")
-    assert federation.writes.total() == 0
+    assert federation.written() == []
     with pytest.raises(Unfinished, match="no city code"):
         await federation.one_pass()
 
@@ -451,7 +467,7 @@ async def test_3_1_what_was_dropped_for_want_of_a_label_is_made_up_for_when_it_i
     async def mirrored() -> bool:
         return plain((await federation.deployment()).status_json) == STATUS
 
-    await federation.simulation.until(mirrored, within=1)
+    await federation.simulation.until(mirrored, within=10)
     assert (await federation.hub.get(NAMESPACE, home)).metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
 
 
@@ -523,6 +539,92 @@ async def test_9_a_cluster_that_only_reports_wakes_nobody(federation: Federation
     await federation.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"annotations": {"heartbeat": "1"}}})
     await federation.settle()
     assert federation.controller.passes == passes
+
+
+async def test_9_it_is_an_event_too_once(federation: Federation) -> None:
+    await federation.deploy("AMS")
+    await federation.until_told(within=61)
+    await federation.settle()
+    told = [("NoMatchingLocation", 'No site serves city "AMS" at the moment')]
+    assert await federation.warnings() == told
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
+    assert await federation.warnings() == told
+
+
+# A rollout that is paused
+
+
+async def test_a_pause_reaches_the_hub_and_a_resume_takes_it_back(federation: Federation) -> None:
+    await federation.deploy(annotations={PAUSED: "true"})
+    assert (await federation.copy()).metadata.annotations[PAUSED] == "true"
+    await federation.change({"metadata": {"annotations": {PAUSED: None}}})
+    assert (await federation.copy()).metadata.annotations == {UPSTREAM_GENERATION: "1"}
+    before = federation.writes.total()
+    await federation.change({"metadata": {"annotations": {PAUSED: "true"}}})
+    assert (await federation.copy()).metadata.annotations == {UPSTREAM_GENERATION: "1", PAUSED: "true"}
+    assert federation.writes.total() == before + 1
+
+
+# 3.4: who is told of a failure
+
+
+async def test_3_4_a_hub_that_stays_away_is_told_of_once_and_a_hiccup_never(federation: Federation) -> None:
+    await federation.deploy()
+    federation.faults["hub"].take_away()
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
+    await federation.simulation.advance(5)
+    assert await federation.warnings() == []
+    await federation.simulation.advance(120)
+    ((reason, message),) = await federation.warnings()
+    assert reason == "FederationFailed"
+    assert "what runs goes on" in message
+    federation.faults["hub"].bring_back()
+    await federation.simulation.advance(40)
+    assert (await federation.copy()).spec.scale_settings.min_replicas == 5
+    assert len(await federation.warnings()) == 1
+
+    federation.faults["hub"].take_away()
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 6}}})
+    await federation.simulation.advance(60)
+    (again,) = await warnings(federation.project, "web")
+    assert again.count == 2  # it set in again
+
+
+async def test_3_4_what_trying_again_cannot_mend_is_told_at_once(federation: Federation) -> None:
+    await federation.deploy("")
+    ((reason, message),) = await federation.warnings()
+    assert (reason, message) == (
+        "FederationFailed",
+        "The deployment cannot be handed on to its site: the deployment has no city code",
+    )
+    await federation.simulation.advance(120)
+    assert len(await federation.warnings()) == 1
+
+
+# How long a hop takes
+
+
+async def test_11_6_each_hop_is_measured_when_it_was_made_and_only_then(federation: Federation) -> None:
+    await federation.deploy()
+    assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (1, 0)
+    await federation.report(STATUS)
+    assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (1, 1)
+    federation.controller.enqueue(Request("demo", "default", "web"))
+    await federation.settle()
+    assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (1, 1)
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
+    assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (2, 1)
+
+
+async def test_11_6_a_hop_lasts_from_the_change_on_however_often_it_was_tried(federation: Federation) -> None:
+    await federation.deploy()
+    federation.faults["hub"].take_away()
+    await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
+    await federation.simulation.advance(60)
+    federation.faults["hub"].bring_back()
+    await federation.simulation.advance(40)
+    labels = {"hop": "project_to_hub"}
+    assert (federation.registry.get_sample_value("compute_federation_hop_seconds_sum", labels) or 0) >= 60
 
 
 # R4: a city that changes

@@ -1,18 +1,18 @@
 """controllers.md 2.2, steps 4 and 5: which deployments a workload asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 
 import pytest
 
 from datum_compute.api.deployment import WorkloadDeployment
-from datum_compute.api.networking import LocationBinding
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, decode, encode, plain
 from datum_compute.management.placement import Wanted, offered_cities, wanted
 
 RESTARTED_AT = "compute.datumapis.com/restartedAt"
+PAUSED = "compute.datumapis.com/rollout-paused"
 CITY = "topology.datum.net/city-code"
 
 TEMPLATE: Json = {
@@ -183,20 +183,40 @@ def test_r14_only_the_restart_stays_of_an_older_template() -> None:
     assert spec_of(entry)["template"]["metadata"]["labels"] == {"app": "hello"}
 
 
+# cli.md 6: while paused
+
+
+def paused(asked: Workload) -> Workload:
+    body = {"metadata": {"name": "web", "uid": asked.metadata.uid, "annotations": {PAUSED: "true"}}}
+    return decode(encode(body | {"spec": plain(asked.spec_json)}), Workload)
+
+
+def test_cli_6_an_existing_deployment_keeps_its_template_and_is_held() -> None:
+    earlier = restarted(OLDER)
+    asked = paused(workload([("main", ["DFW", "AMS"])], restarted(NEWER)))
+    kept, new = wanted(asked, [deployment("web-main-dfw", "main", "DFW", earlier)])
+    assert (spec_of(kept)["template"], kept.held) == (earlier, True)
+    assert (spec_of(new)["template"], new.held) == (restarted(NEWER), False)
+
+
+def test_cli_6_one_that_has_the_template_asked_for_is_not_held() -> None:
+    asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
+    (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(OLDER))])
+    assert not entry.held
+
+
+def test_cli_6_a_newer_restart_of_one_city_is_not_held_against_it() -> None:
+    asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
+    (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
+    assert not entry.held
+
+
 # Offered cities
 
 
-def binding(name: str, topology: Mapping[str, str] | None) -> LocationBinding:
-    spec: Json = {"locationRef": {"name": name}} | ({"topology": dict(topology)} if topology is not None else {})
-    return decode(encode({"metadata": {"name": name}, "spec": spec}), LocationBinding)
-
-
 def test_offered_cities_are_sorted_and_named_once() -> None:
-    bindings = [binding("b", {CITY: "LHR"}), binding("a", {CITY: "DFW"}), binding("c", {CITY: "LHR"})]
-    assert offered_cities(bindings) == ["DFW", "LHR"]
+    assert offered_cities([{CITY: "LHR"}, {CITY: "DFW", "x": "y"}, {CITY: "LHR"}]) == ["DFW", "LHR"]
 
 
-def test_a_binding_without_a_city_offers_none() -> None:
-    assert (
-        offered_cities([binding("a", None), binding("b", {}), binding("c", {CITY: ""}), binding("d", {"x": "y"})]) == []
-    )
+def test_a_location_without_a_city_offers_none() -> None:
+    assert offered_cities([{}, {CITY: ""}, {"x": "y"}]) == []

@@ -9,7 +9,7 @@ import pytest
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, decode, encode
-from datum_compute.management.rollup import Unoffered, workload_status
+from datum_compute.management.rollup import Blocker, without_networks, workload_status
 
 NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
 EARLIER = "2026-06-01T11:00:00Z"
@@ -20,8 +20,10 @@ NO_PLACEMENT = ("False", "NoAvailablePlacements", "No available placements were 
 NO_DEPLOYMENT = ("False", "NoAvailableDeployments", "No available deployments were found for the placement")
 
 
-def workload(*, generation: int = 1, status: Json | None = None) -> Workload:
-    metadata = {"name": "web", "namespace": "default", "uid": "uid-of-web", "generation": generation}
+def workload(*, generation: int = 1, status: Json | None = None, paused: bool = False) -> Workload:
+    metadata: Json = {"name": "web", "namespace": "default", "uid": "uid-of-web", "generation": generation}
+    if paused:
+        metadata["annotations"] = {"compute.datumapis.com/rollout-paused": "true"}
     body = {"metadata": metadata, "spec": {"template": {}, "placements": []}} | ({"status": status} if status else {})
     return decode(encode(body), Workload)
 
@@ -61,12 +63,12 @@ def condition(type_: str, status: str, reason: str, message: str) -> Json:
     return said | {"observedGeneration": 1}
 
 
-def unoffered(place: str) -> Unoffered:
+def unoffered(place: str) -> Blocker:
     placement, city = place.split("/")
-    return Unoffered(f"web-{placement}-{city.lower()}", placement, f"no {city}")
+    return Blocker(f"web-{placement}-{city.lower()}", placement, "NoMatchingLocation", f"no {city}")
 
 
-def rolled_up(deployments: Collection[WorkloadDeployment], missing: Collection[Unoffered] = ()) -> Json:
+def rolled_up(deployments: Collection[WorkloadDeployment], missing: Collection[Blocker] = ()) -> Json:
     return workload_status(workload(), deployments, missing, NOW)
 
 
@@ -265,3 +267,67 @@ def test_fields_and_conditions_of_others_survive() -> None:
     before = first | {"later": 1, "conditions": [foreign, *first["conditions"]]}
     after = workload_status(workload(status=before), [deployment("a/DFW", YES)], [], NOW)
     assert after == before
+
+
+# A deployment that cannot be made
+
+
+def taken(place: str) -> Blocker:
+    placement, city = place.split("/")
+    return Blocker(f"web-{placement}-{city.lower()}", placement, "DeploymentNameTaken", f"{city} is taken")
+
+
+def test_the_worst_of_several_reasons_is_told_for_a_placement() -> None:
+    status = rolled_up([], [unoffered("a/AMS"), taken("a/DFW"), unoffered("a/SIN")])
+    assert available(status["placements"][0]) == ("False", "DeploymentNameTaken", "DFW is taken")
+    assert available(status) == ("False", "DeploymentNameTaken", "DFW is taken")
+
+
+def test_a_name_that_is_taken_does_not_hide_what_is_available() -> None:
+    status = rolled_up([deployment("a/AMS", YES)], [taken("a/DFW")])
+    assert available(status)[:2] == ("True", "AvailablePlacementFound")
+
+
+# A rollout that is paused
+
+
+def test_cli_6_a_pause_is_told_beside_what_is_available() -> None:
+    status = workload_status(workload(generation=3, paused=True), [deployment("a/DFW", YES)], [], NOW)
+    told = {one["type"]: (one["status"], one["reason"], one["observedGeneration"]) for one in status["conditions"]}
+    assert told == {
+        "Available": ("True", "AvailablePlacementFound", 3),
+        "Progressing": ("Unknown", "RolloutPaused", 3),
+    }
+    after = workload_status(workload(status=status), [deployment("a/DFW", YES)], [], NOW)
+    assert [one["type"] for one in after["conditions"]] == ["Available"]
+
+
+def test_cli_6_what_another_says_of_progress_stays() -> None:
+    theirs = rolled_up([]) | {"conditions": [condition("Progressing", "True", "Theirs", "theirs")]}
+    after = workload_status(workload(status=theirs), [], [], NOW)
+    assert [one["reason"] for one in after["conditions"] if one["type"] == "Progressing"] == ["Theirs"]
+
+
+def test_cli_6_a_deployment_that_is_held_back_has_nothing_of_the_newest_template() -> None:
+    members = [deployment("a/AMS", YES, (2, 2, 2, 2, 2)), deployment("a/DFW", YES, (3, 3, 3, 3, 3))]
+    status = workload_status(workload(paused=True), members, [], NOW, held={"web-a-dfw"})
+    assert [status[counter] for counter in COUNTERS] == [5, 2, 2, 5, 5]
+
+
+# Networks that are missing
+
+
+def test_2_2_missing_networks_change_nothing_but_the_condition() -> None:
+    before = rolled_up([deployment("a/DFW", YES, (2, 2, 2, 2, 2))])
+    after = without_networks(workload(generation=2, status=before), ["zulu", "alpha"], NOW)
+    assert after | {"conditions": []} == before | {"conditions": []}
+    assert available(after) == ("False", "NetworkNotFound", "Unable to find networks: alpha, zulu")
+    assert after["observedGeneration"] == 1  # the counters are those of the generation before
+
+
+def test_row_36_missing_networks_on_a_new_workload_have_every_counter() -> None:
+    status = without_networks(workload(), ["default"], NOW)
+    assert {counter: status[counter] for counter in ("deployments", *COUNTERS)} == dict.fromkeys(
+        ("deployments", *COUNTERS), 0
+    )
+    assert without_networks(workload(status=status), ["default"], NOW) == status

@@ -1,17 +1,21 @@
 """controllers.md 2: the workload controller alone on a project. The test plays user, platform and federator."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION, LOCATION_BINDING, NETWORK
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Pass, Request, Unfinished
@@ -23,6 +27,7 @@ CITY = "topology.datum.net/city-code"
 WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
 FEDERATOR_FINALIZER = f"{GROUP}/federator"
 RESTARTED_AT = f"{GROUP}/restartedAt"
+PAUSED = f"{GROUP}/rollout-paused"
 COUNTERS = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
 
 TEMPLATE: Json = {
@@ -42,14 +47,38 @@ def placements(cities: Mapping[str, Sequence[str]]) -> list[Json]:
     return [{"name": name, "cityCodes": list(codes), "scaleSettings": SCALE} for name, codes in cities.items()]
 
 
+class Without:
+    """A plane that does not serve some kinds, named by their plural."""
+
+    def __init__(self, transport: Transport, kinds: Sequence[str]) -> None:
+        self.kinds = list(kinds)
+        self.asked: list[str] = []
+        self._transport = transport
+
+    async def call(self, call: Call) -> Answer:
+        self.asked.append(call.path)
+        if call.path.rpartition("/")[2] in self.kinds:
+            return Answer(404, encode(NotFound("the server could not find the requested resource").status()))
+        return await self._transport.call(call)
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        self.asked.append(call.path)
+        return self._transport.stream(call)
+
+
 class Project(Alone):
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, *, networking: bool = False, unserved: Sequence[str] = ()) -> None:
+        self._networking, self._unserved = networking, unserved
         super().__init__(simulation, {"demo": PROJECT}, self._build)
         self.client = self.engine.client("demo")
 
     def _build(self, fleet: Fleet) -> WorkloadController:
-        self.reconciler = WorkloadController(fleet, self.simulation)
+        self.reconciler = WorkloadController(fleet, self.simulation, networking=self._networking)
         return self.reconciler
+
+    def transport(self, plane: str, server: InProcess) -> Transport:
+        self.without = Without(super().transport(plane, server), self._unserved)
+        return self.without
 
     async def start(self) -> None:
         await self.client.create(NAMESPACE, NAMESPACE.body("default"))
@@ -62,6 +91,15 @@ class Project(Alone):
     async def offer(self, city: str) -> None:
         spec = {"locationRef": {"name": city.lower()}, "topology": {CITY: city}}
         await self.client.create(LOCATION_BINDING, LOCATION_BINDING.body(city.lower()) | {"spec": spec})
+        await self.simulation.settle()
+
+    async def locate(self, city: str) -> None:
+        spec = {"locationClassName": "datum-managed", "topology": {CITY: city}, "provider": {}}
+        await self.client.create(LOCATION, LOCATION.body(city.lower()) | {"spec": spec})
+        await self.simulation.settle()
+
+    async def create_network(self, name: str, namespace: str = "default") -> None:
+        await self.client.create(NETWORK, NETWORK.body(name, namespace) | {"spec": {"ipam": {"mode": "Auto"}}})
         await self.simulation.settle()
 
     async def withdraw(self, city: str) -> None:
@@ -84,6 +122,11 @@ class Project(Alone):
     async def delete(self) -> None:
         await self.client.delete(WORKLOAD, "web", "default")
         await self.settle()
+
+    async def pause(self, value: str | None = "true") -> Workload:
+        await self.client.merge_patch(WORKLOAD, "web", "default", {"metadata": {"annotations": {PAUSED: value}}})
+        await self.settle()
+        return await self.workload()
 
     async def workload(self, name: str = "web") -> Workload:
         return await self.client.get(WORKLOAD, name, "default")
@@ -138,8 +181,15 @@ def project(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]
 
 
 def available(workload: Workload) -> tuple[str, str, str]:
-    (found,) = plain(workload.status_json)["conditions"]
+    (found,) = [one for one in plain(workload.status_json)["conditions"] if one["type"] == "Available"]
     return found["status"], found["reason"], found["message"]
+
+
+def progressing(workload: Workload) -> tuple[str, str] | None:
+    for one in plain(workload.status_json)["conditions"]:
+        if one["type"] == "Progressing":
+            return one["status"], one["reason"]
+    return None
 
 
 def placement_available(workload: Workload) -> tuple[str, str, str]:
@@ -266,6 +316,12 @@ async def test_2_2_a_name_that_another_workload_has_is_not_touched(project: Proj
     assert list(await project.deployments()) == ["web-main-ams", "web-main-dfw"]
     assert workload.status is not None
     assert workload.status.deployments == 1
+    sentence = (
+        "Deployment web-main-dfw belongs to workload web (uid uid-of-another); "
+        "rename this workload or its placement, or remove the other"
+    )
+    assert placement_available(workload) == ("False", "DeploymentNameTaken", sentence)
+    assert available(workload) == ("False", "DeploymentNameTaken", sentence)
 
     request = Request("demo", "default", "web")
     with pytest.raises(Unfinished, match=r"web-main-dfw belongs to workload web \(uid uid-of-another\); rename"):
@@ -291,6 +347,28 @@ async def test_2_4_a_deployment_without_a_uid_belongs_to_nobody(project: Project
     assert not (await project.deployment("stray")).metadata.deleting
 
 
+async def test_2_2_a_name_that_is_taken_hides_nothing_that_runs(project: Project) -> None:
+    await project.create_deployment("web-main-dfw", "uid-of-another")
+    await project.deploy(["DFW", "AMS"])
+    await project.report("web-main-ams", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    assert available(await project.workload())[:2] == ("True", "AvailablePlacementFound")
+
+
+async def test_2_2_of_two_workloads_whose_names_run_together_the_first_keeps_its_deployment(project: Project) -> None:
+    """web with placement main-x in DFW, and web-main with placement x, both want web-main-x-dfw."""
+    await project.deploy(["DFW"])
+    await project.change({"placements": placements({"main-x": ["DFW"]})})
+    first = await project.deployment("web-main-x-dfw")
+    spec = {"template": TEMPLATE, "placements": placements({"x": ["DFW"]})}
+    await project.client.create(WORKLOAD, WORKLOAD.body("web-main", "default") | {"spec": spec})
+    await project.settle()
+    assert available(await project.workload("web-main"))[:2] == ("False", "DeploymentNameTaken")
+    assert await project.deployment("web-main-x-dfw") == first
+    await project.client.delete(WORKLOAD, "web-main", "default")
+    await project.settle()
+    assert await project.deployment("web-main-x-dfw") == first
+
+
 # Locations
 
 
@@ -311,7 +389,7 @@ async def test_row_47_r20_what_is_no_longer_offered_and_no_longer_runs_says_so(p
     await project.report("web-main-dfw", (2, 0, 0, 2, 0), ("False", "InstancesProvisioning"))
     await project.withdraw("DFW")
     workload = await project.workload()
-    sentence = 'City "DFW" is not offered to this project; choose one of AMS'
+    sentence = 'City "DFW" is not offered to this project, which has AMS'
     assert placement_available(workload) == ("False", "NoMatchingLocation", sentence)
     assert available(workload) == ("False", "NoMatchingLocation", sentence)
     assert not (await project.deployment("web-main-dfw")).metadata.deleting
@@ -319,7 +397,7 @@ async def test_row_47_r20_what_is_no_longer_offered_and_no_longer_runs_says_so(p
 
 async def test_r23_a_new_city_that_is_not_offered_gets_no_deployment_and_a_sentence(project: Project) -> None:
     workload = await project.deploy(["SIN"])
-    sentence = 'City "SIN" is not offered to this project; choose one of AMS, DFW'
+    sentence = 'City "SIN" is not offered to this project, which has AMS, DFW'
     assert await project.deployments() == {}
     assert placement_available(workload) == ("False", "NoMatchingLocation", sentence)
     assert available(workload) == ("False", "NoMatchingLocation", sentence)
@@ -347,6 +425,158 @@ async def test_r23_a_project_without_any_location_is_no_error(project: Project) 
     assert await project.deployments() == {}
     await project.offer("DFW")
     assert list(await project.deployments()) == ["web-main-dfw"]
+
+
+# Where there are no bindings to be had
+
+
+@pytest.fixture
+def bare(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]:
+    """A project that does not serve LocationBinding."""
+    project = Project(simulation, unserved=["locationbindings"])
+    runner.run(project.start())
+    yield project
+    runner.run(project.stop())
+
+
+async def test_2_2_locations_count_where_there_are_no_bindings(bare: Project) -> None:
+    workload = await bare.deploy(["SIN"])
+    sentence = 'No locations are offered to this project, so city "SIN" cannot be served'
+    assert available(workload) == ("False", "NoMatchingLocation", sentence)
+    await bare.locate("SIN")
+    assert list(await bare.deployments()) == ["web-main-sin"]
+
+
+async def test_2_2_bindings_that_come_later_take_over(bare: Project) -> None:
+    await bare.locate("SIN")
+    await bare.deploy(["SIN", "DFW"])
+    assert list(await bare.deployments()) == ["web-main-sin"]
+    bare.without.kinds.clear()
+
+    async def both() -> bool:
+        return list(await bare.deployments()) == ["web-main-dfw", "web-main-sin"]
+
+    await bare.simulation.until(both, within=400)
+
+
+# 2.2, step 3: networks
+
+
+@pytest.fixture
+def networked(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]:
+    project = Project(simulation, networking=True)
+    runner.run(project.start())
+    yield project
+    runner.run(project.stop())
+
+
+async def test_2_2_nothing_happens_until_the_networks_are_there(networked: Project) -> None:
+    workload = await networked.deploy(["DFW"])
+    assert available(workload) == ("False", "NetworkNotFound", "Unable to find networks: default")
+    assert await networked.deployments() == {}
+    before = networked.writes.total()
+    await networked.create_network("other")
+    await networked.client.create(NAMESPACE, NAMESPACE.body("elsewhere"))
+    await networked.create_network("default", "elsewhere")
+    assert networked.writes.total() == before
+    await networked.create_network("default")
+    assert list(await networked.deployments()) == ["web-main-dfw"]
+    assert available(await networked.workload())[1] == "NoAvailablePlacements"
+
+
+async def test_2_2_missing_networks_are_named_once_and_sorted(networked: Project) -> None:
+    interfaces = [{"network": {"name": name}} for name in ("zulu", "alpha", "zulu", "default")]
+    await networked.create_network("default")
+    await networked.deploy(["DFW"])
+    workload = await networked.change({"template": {"spec": {"networkInterfaces": interfaces}}})
+    assert available(workload) == ("False", "NetworkNotFound", "Unable to find networks: alpha, zulu")
+
+
+async def test_2_2_a_network_that_goes_leaves_counters_and_deployments_as_they_were(networked: Project) -> None:
+    await networked.create_network("default")
+    await networked.deploy(["DFW"])
+    await networked.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    before = plain((await networked.workload()).status_json)
+    await networked.client.delete(NETWORK, "default", "default")
+    await networked.settle()
+    after = plain((await networked.workload()).status_json)
+    assert available(await networked.workload())[1] == "NetworkNotFound"
+    assert after | {"conditions": []} == before | {"conditions": []}
+    assert not (await networked.deployment("web-main-dfw")).metadata.deleting
+
+
+async def test_2_2_a_workload_without_its_network_can_still_be_deleted(networked: Project) -> None:
+    await networked.deploy(["DFW"])
+    await networked.delete()
+    assert (await networked.client.list(WORKLOAD)).items == []
+
+
+async def test_row_35_with_networking_off_no_network_is_asked_for(project: Project) -> None:
+    await project.deploy(["DFW"])
+    assert not [path for path in project.without.asked if "networks" in path]
+
+
+# cli.md 6: a rollout that is paused
+
+CHANGED = {"template": {"metadata": {"labels": {"app": "changed"}}}}
+
+
+async def test_a_pause_is_confirmed_and_passed_on(project: Project) -> None:
+    await project.deploy(["DFW"])
+    workload = await project.pause()
+    assert progressing(workload) == ("Unknown", "RolloutPaused")
+    assert (await project.deployment("web-main-dfw")).metadata.annotations == {PAUSED: "true"}
+    workload = await project.pause(None)
+    assert progressing(workload) is None
+    assert (await project.deployment("web-main-dfw")).metadata.annotations == {}
+
+
+async def test_while_paused_a_template_stays_and_scale_and_placement_go_on(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    await project.pause()
+    more = placements({"main": ["DFW", "AMS"]})
+    more[0]["scaleSettings"] = SCALE | {"minReplicas": 5}
+    workload = await project.change(CHANGED | {"placements": more})
+    held = await project.deployment("web-main-dfw")
+    assert held.spec.template.metadata.labels == {"app": "hello"}
+    assert held.spec.scale_settings.min_replicas == 5
+    new = await project.deployment("web-main-ams")
+    assert (new.spec.template.metadata.labels, new.metadata.annotations) == ({"app": "changed"}, {PAUSED: "true"})
+    assert workload.status is not None
+    assert (workload.status.updated_replicas, workload.status.ready_replicas) == (0, 2)
+
+    before = project.writes.total()
+    await project.pause(None)
+    resumed = await project.deployment("web-main-dfw")
+    assert (resumed.spec.template.metadata.labels, resumed.metadata.annotations) == ({"app": "changed"}, {})
+    assert project.writes.total() == before + 3  # each deployment once, and the status
+
+
+async def test_while_paused_nothing_is_held_when_nothing_changed(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
+    workload = await project.pause()
+    assert workload.status is not None
+    assert workload.status.updated_replicas == 2
+    before = project.writes.total()
+    project.controller.enqueue(Request("demo", "default", "web"))
+    await project.settle()
+    assert project.writes.total() == before
+
+
+@pytest.mark.parametrize("value", ["false", "True", "yes", ""])
+async def test_only_the_word_true_pauses(project: Project, value: str) -> None:
+    await project.deploy(["DFW"])
+    assert progressing(await project.pause(value)) is None
+    assert (await project.deployment("web-main-dfw")).metadata.annotations == {}
+
+
+async def test_a_paused_workload_can_be_deleted(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.pause()
+    await project.delete()
+    assert (await project.deployment("web-main-dfw")).metadata.deleting
 
 
 # 2.3: status

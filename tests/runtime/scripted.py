@@ -10,7 +10,16 @@ from typing import Any
 
 import msgspec
 
-from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, Gone, MethodNotAllowed, NotFound
+from datum_compute.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Cause,
+    Conflict,
+    Gone,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+)
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, encode
 from datum_compute.kube.patches import merge
@@ -44,6 +53,7 @@ class Server:
         self.refuse_watches: ApiError | None = None
         self.short = False  # every watch ends as soon as it is open
         self.endless = False  # no watch ends, whatever was asked for
+        self.unserved: set[str] = set()  # plurals that this server does not know now
         self.garbage: list[bytes] = []  # what the next calls are answered instead
         self.answering = asyncio.Event()
         self.answering.set()
@@ -53,6 +63,7 @@ class Server:
         self._log: list[tuple[int, str, bytes]] = []  # revision, plural, line
         self._oldest = 0
         self._made = 0
+        self._pages: list[Json] = []
         self._watches: list[_Watch] = []
 
     # What others do
@@ -68,6 +79,13 @@ class Server:
 
     def has(self, name: str, kind: Kind[Any] = WIDGET) -> bool:
         return (kind.plural, NAMESPACE, name) in self._objects
+
+    def found(self, name: str, kind: Kind[Any] = WIDGET) -> Json:
+        return self._found((kind.plural, NAMESPACE, name))
+
+    def history(self) -> list[Json]:
+        """Every object as each write left it, in the order of the writes."""
+        return [msgspec.json.decode(line)["object"] for _, _, line in self._log]
 
     def versions(self, kind: Kind[Any] = WIDGET) -> dict[str, str]:
         """The resourceVersion of everything there is, by name."""
@@ -94,10 +112,10 @@ class Server:
             watch.changed.set()
 
     def listed(self, kind: Kind[Any] = WIDGET) -> int:
-        return sum(call.method == "GET" and call.path == kind.path() and not call.query for call in self.calls)
+        return len([call for call in self.calls if _reads(call, kind) and "watch" not in call.query])
 
     def watched(self, kind: Kind[Any] = WIDGET) -> int:
-        return sum(call.method == "GET" and call.path == kind.path() and bool(call.query) for call in self.calls)
+        return len([call for call in self.calls if _reads(call, kind) and "watch" in call.query])
 
     @property
     def written(self) -> list[tuple[str, str]]:
@@ -125,19 +143,37 @@ class Server:
         match call.method:
             case "GET" if self.refuse:
                 raise self.refuse.pop(0)
+            case "GET" if key[2]:
+                return self._found(key)
+            case _ if plural in self.unserved:
+                raise NotFound("the server could not find the requested resource")
             case "GET":
-                items = [object_ for other, object_ in sorted(self._objects.items()) if other[0] == plural]
-                return {"metadata": {"resourceVersion": str(self.revision)}, "items": items}
+                return self._listing(plural, int(call.query.get("limit", 0)), call.query.get("continue", ""))
             case "POST":
                 return self._create(plural, namespace, body)
             case "PUT" if status:
                 metadata = {"resourceVersion": body["metadata"]["resourceVersion"]}
                 return self._patch(key, {"metadata": metadata, "status": None}, replaced=body["status"])
+            case "PUT":
+                return self._replace(key, body)
             case "PATCH":
                 return self._patch(key, body)
             case "DELETE":
                 return self._delete(key, body)
         raise MethodNotAllowed(call.method)
+
+    def _listing(self, plural: str, limit: int, goes_on: str) -> Json:
+        """All pages of a list are of the moment of the first; a server that has forgotten it says so."""
+        if not goes_on:
+            self._pages = [object_ for other, object_ in sorted(self._objects.items()) if other[0] == plural]
+            at, start = self.revision, 0
+        else:
+            at, start = map(int, goes_on.split("/"))
+            if at < self._oldest:
+                raise Gone("the continue token is too old")
+        end = start + limit if limit else len(self._pages)
+        more = {"continue": f"{at}/{end}"} if end < len(self._pages) else {}
+        return {"metadata": {"resourceVersion": str(at), **more}, "items": self._pages[start:end]}
 
     def _create(self, plural: str, namespace: str, body: Json) -> Json:
         key = (plural, namespace, body["metadata"]["name"])
@@ -153,9 +189,19 @@ class Server:
             after["status"] = replaced
         if after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]:
             raise Conflict(f"{key[2]} was changed")
-        if after["metadata"].get("deletionTimestamp") and not after["metadata"].get("finalizers"):
+        if after["metadata"]["uid"] != before["metadata"]["uid"]:
+            cause = Cause("FieldValueInvalid", "field is immutable", "metadata.uid")
+            raise Invalid(f"{key[2]} is invalid", causes=[cause])
+        graceful = after["metadata"].get("deletionGracePeriodSeconds", 0)
+        if after["metadata"].get("deletionTimestamp") and not after["metadata"].get("finalizers") and not graceful:
             return self._write("DELETED", key, after)
         return self._write("MODIFIED", key, after)
+
+    def _replace(self, key: Key, body: Json) -> Json:
+        before = self._found(key)["metadata"]
+        if body["metadata"].get("resourceVersion", before["resourceVersion"]) != before["resourceVersion"]:
+            raise Conflict(f"{key[2]} was changed")
+        return self._write("MODIFIED", key, merge(body, {"metadata": {"uid": before["uid"]}}))
 
     def _delete(self, key: Key, options: Json) -> Json:
         before = self._found(key)
@@ -193,6 +239,8 @@ class Server:
             raise self.refuse.pop(0)
         if self.refuse_watches is not None:
             raise self.refuse_watches
+        if _target(call.path)[0][0] in self.unserved:
+            raise NotFound("the server could not find the requested resource")
         after = int(call.query["resourceVersion"])
         if after < self._oldest:
             raise Gone("too old resource version")
@@ -225,6 +273,10 @@ class Server:
                 await _set_or_due(watch.changed, bookmark if self.endless else min(bookmark, end))
 
 
+def _reads(call: Call, kind: Kind[Any]) -> bool:
+    return call.method == "GET" and call.path == kind.path()
+
+
 class _Watch:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -244,7 +296,8 @@ def _target(path: str) -> tuple[Key, bool]:
     match path.strip("/").split("/"):
         case ["apis", _, _, plural]:
             return (plural, "", ""), False
-        case ["apis", _, _, "namespaces", namespace, plural, *rest]:
+        case ["apis", _, *root] | ["api", *root] if root[1:2] == ["namespaces"] and len(root) > 3:
+            _, _, namespace, plural, *rest = root
             return (plural, namespace, rest[0] if rest else ""), rest[1:] == ["status"]
     raise NotFound(path)
 

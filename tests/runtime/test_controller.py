@@ -1,8 +1,7 @@
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -12,73 +11,16 @@ from datum_compute.kube.errors import ApiError, Conflict, Invalid, ServerError, 
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import ObjectMeta, owner_reference
 from datum_compute.kube.transport import Answer, Call, Transport
-from datum_compute.runtime.controller import CRASHES_KEPT, Controller, Source, controller_of, itself
+from datum_compute.runtime.controller import CRASHES_KEPT, Source, controller_of, itself
 from datum_compute.runtime.faults import Faults
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
+from datum_compute.runtime.informer import UNSERVED_SECONDS, Change
+from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, background
-
-Act = Callable[[Request, Pass], Awaitable[None]]
-
-
-class Recorder:
-    """A reconciler that notes when it ran, and then does what the test says."""
-
-    name = "recorder"
-
-    def __init__(self, sources: Sequence[Source[Any]]) -> None:
-        self._sources = sources
-        self.ran: list[tuple[float, str]] = []
-        self.act: Act | None = None
-
-    def sources(self) -> Sequence[Source[Any]]:
-        return self._sources
-
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        self.ran.append((asyncio.get_running_loop().time(), str(request)))
-        if self.act is not None:
-            await self.act(request, pass_)
-
-    @property
-    def requests(self) -> list[str]:
-        return [request for _, request in self.ran]
-
-    @property
-    def gaps(self) -> list[float]:
-        return [round(later - earlier, 6) for (earlier, _), (later, _) in pairwise(self.ran)]
-
-
-class World:
-    """A fleet of scripted planes with one controller on it."""
-
-    def __init__(self, *sources: Source[Any]) -> None:
-        self.fleet = Fleet()
-        self.recorder = Recorder(sources or (Source("east", WIDGET, itself),))
-        self.controller = Controller(self.recorder, self.fleet)
-        self.servers: dict[str, Server] = {}
-        self.faults: dict[str, Faults] = {}
-
-    def add(self, name: str, role: str = "east", server: Server | None = None) -> Server:
-        self.servers[name] = server = server or self.servers.get(name) or Server()
-        self.faults[name] = Faults(InProcess(server), random.Random(1))
-        self.fleet.add(Plane(name, role, self.faults[name], writes=Writes(), generator=random.Random(1)))
-        return server
-
-    @asynccontextmanager
-    async def running(self, simulation: Simulation) -> AsyncIterator[None]:
-        async with background(self.fleet.run(), self.controller.run()):
-            await simulation.settle()
-            yield
-
-    def has_run(self, times: int) -> Callable[[], Awaitable[bool]]:
-        async def enough() -> bool:
-            return len(self.recorder.ran) >= times
-
-        return enough
+from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget
+from tests.runtime.world import Act, Recorder, World
 
 
 def request(plane: str = "a", name: str = "w") -> Request:
@@ -212,6 +154,183 @@ async def test_a_map_that_cannot_read_an_object_stops_nothing_else(
         assert world.fleet.plane("a").informer(GADGET).get(NAMESPACE, "g") is not None
 
 
+# Predicates
+
+
+async def test_changes_that_the_predicate_refuses_are_not_even_mapped(simulation: Simulation) -> None:
+    def only_blue(change: Change[Widget]) -> bool:
+        return change.object.metadata.labels.get("colour") == "blue"
+
+    world = World(Source("east", WIDGET, itself, when=only_blue))
+    server = world.add("a")
+    server.make("red", labels={"colour": "red"})
+    server.make("blue", labels={"colour": "blue"})
+    async with world.running(simulation):
+        server.change("red")
+        await simulation.settle()
+        assert world.recorder.requests == ["a:default/blue"]
+        server.change("red", {"metadata": {"labels": {"colour": "blue"}}})
+        await simulation.settle()
+        assert world.recorder.requests == ["a:default/blue", "a:default/red"]
+
+
+async def test_a_predicate_that_crashes_is_a_defect_and_stops_nothing(simulation: Simulation) -> None:
+    world = World(Source("east", GADGET, itself, when=lambda change: 1 / 0 > 0), Source("east", WIDGET, itself))
+    server = world.add("a")
+    server.make("g", GADGET)
+    server.make("w")
+    async with world.running(simulation):
+        assert world.recorder.requests == ["a:default/w"]
+        assert world.controller.dropped == {"crashed": 1}
+
+
+# Kinds that a plane need not have
+
+
+async def test_a_kind_that_is_not_served_now_is_watched_when_it_appears(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, itself), Source("east", GADGET, itself, optional=True))
+    server = world.add("a")
+    server.unserved = {GADGET.plural}
+    server.make("w")
+    async with world.running(simulation):
+        plane = world.fleet.plane("a")
+        assert (plane.serves(WIDGET), plane.serves(GADGET)) == (True, False)
+        assert plane.informer(GADGET).all() == []
+        assert world.recorder.requests == ["a:default/w"]
+        await asyncio.sleep(3600)
+        assert 10 < server.listed(GADGET) < 16  # slowly
+        assert server.watched(GADGET) == 0
+        server.unserved.clear()
+        server.make("g", GADGET)
+        await simulation.until(world.has_run(2), within=UNSERVED_SECONDS * 1.1)
+        assert plane.serves(GADGET)
+        server.make("h", GADGET)
+        await simulation.settle()
+        assert world.recorder.requests[1:] == ["a:default/g", "a:default/h"]
+
+
+async def test_a_kind_that_disappears_takes_its_objects_with_it(simulation: Simulation) -> None:
+    world = World(Source("east", GADGET, itself, optional=True))
+    server = world.add("a")
+    server.make("g", GADGET)
+    async with world.running(simulation):
+        server.unserved = {GADGET.plural}
+        server.end_watches()
+        await simulation.until(world.has_run(2), within=10)
+        plane = world.fleet.plane("a")
+        assert plane.informer(GADGET).all() == []
+        assert not plane.serves(GADGET)
+        server.unserved.clear()
+        await simulation.until(world.has_run(3), within=UNSERVED_SECONDS * 1.1)
+        assert plane.informer(GADGET).get(NAMESPACE, "g") is not None
+
+
+async def test_a_kind_that_somebody_needs_is_not_optional(simulation: Simulation) -> None:
+    world = World(Source("east", GADGET, itself, optional=True), Source("east", GADGET))
+    world.add("a").unserved = {GADGET.plural}
+    async with world.running(simulation):
+        await asyncio.sleep(60)
+        assert not world.fleet.has("a")
+        world.servers["a"].unserved.clear()
+        await asyncio.sleep(6)
+        assert world.fleet.has("a")
+
+
+async def test_a_kind_cannot_be_kept_in_two_forms(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, transform=lambda widget: widget), Source("east", WIDGET))
+    plane = Plane("a", "east", InProcess(Server()), writes=Writes(), generator=random.Random(1))
+    with pytest.raises(ValueError, match=r"widgets\.example\.test on plane a cannot be kept in two forms"):
+        world.controller.prepare(plane)
+
+
+# Sweeps
+
+
+class Sweeping(Recorder):
+    sweep_role = "east"
+    sweep_seconds = 60.0
+
+    def __init__(self) -> None:
+        super().__init__([Source("east", WIDGET), Source("west", WIDGET)])
+        self.swept: list[tuple[float, str]] = []
+        self.crash = False
+
+    def sweep(self, plane: Plane) -> Iterable[Request | Drop]:
+        self.swept.append((asyncio.get_running_loop().time(), plane.name))
+        if self.crash:
+            raise LookupError("a defect")
+        for widget in plane.informer(WIDGET).all():
+            yield Request(plane.name, widget.namespace, widget.name)
+
+
+async def test_a_sweep_is_made_when_a_plane_comes_and_regularly_until_it_goes(simulation: Simulation) -> None:
+    sweeping = Sweeping()
+    world = World(recorder=sweeping)
+    world.add("a").make("w")
+    world.add("c", role="west").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(150)
+        assert sweeping.swept == [(0, "a"), (60, "a"), (120, "a")]
+        assert world.recorder.ran == [(0, "a:default/w"), (60, "a:default/w"), (120, "a:default/w")]
+        world.fleet.remove("a")
+        await asyncio.sleep(600)
+        assert len(sweeping.swept) == 3
+
+
+async def test_a_sweep_that_crashes_is_made_again(simulation: Simulation) -> None:
+    sweeping = Sweeping()
+    sweeping.crash = True
+    world = World(recorder=sweeping)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(90)
+        assert len(sweeping.swept) == len(world.controller.crashes) == 2
+        sweeping.crash = False
+        await asyncio.sleep(60)
+        assert world.recorder.requests == ["a:default/w"]
+
+
+# How long a change has waited
+
+
+async def test_a_pass_knows_when_the_oldest_change_it_looks_at_came_in(simulation: Simulation) -> None:
+    seen: list[float] = []
+    outcomes: list[Exception | None] = [None, None, ServerError("no"), Conflict("changed"), None]
+
+    async def act(request: Request, pass_: Pass) -> None:
+        seen.append(pass_.since)
+        await asyncio.sleep(10)
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    world = World()
+    world.recorder.act = act
+    server = world.add("a")
+    server.make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(4)
+        server.change("w")  # while the first pass runs
+        await asyncio.sleep(96)
+        server.change("w")  # fails, meets a conflict, succeeds
+        await asyncio.sleep(3600)
+        assert seen == [0, 4, 100, 100, 100]
+
+
+async def test_a_floor_that_comes_due_is_no_old_change(simulation: Simulation) -> None:
+    seen: list[float] = []
+
+    async def act(request: Request, pass_: Pass) -> None:
+        pass_.no_later_than(60)
+        seen.append(pass_.since)
+
+    world = World()
+    world.recorder.act = act
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(130)
+        assert seen == [0, 60, 120]
+
+
 # How a pass ends, and when the next one is
 
 
@@ -238,6 +357,60 @@ async def test_the_floor_is_kept_however_the_pass_ends(simulation: Simulation, o
         if outcome is None:
             assert set(world.recorder.gaps) == {0.5}
         assert len(world.controller.crashes) == (CRASHES_KEPT if isinstance(outcome, LookupError) else 0)
+
+
+async def grouped(*errors: Exception) -> None:
+    """Raises as things done at once in a task group do."""
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as tasks:
+        for error in errors:
+            tasks.create_task(fail(error))
+
+
+@pytest.mark.parametrize(
+    ("errors", "gap", "crashes"),
+    [
+        ([Conflict("changed")], 0.01, 0),
+        ([ServerError("no")], 0.005, 0),
+        ([Conflict("changed"), ServerError("no")], 0.005, 0),
+        ([Conflict("changed"), LookupError("a defect"), ServerError("no")], 0.005, 1),
+    ],
+)
+async def test_of_what_failed_at_once_the_worst_counts(
+    simulation: Simulation, errors: list[Exception], gap: float, crashes: int
+) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        if len(world.recorder.ran) == 1:
+            await grouped(*errors)
+
+    world = World()
+    world.recorder.act = act
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(60)
+        assert world.recorder.gaps == [gap]
+        assert len(world.controller.crashes) == crashes
+
+
+async def test_a_failure_in_a_group_is_made_up_for_when_its_plane_returns(simulation: Simulation) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.fleet.plane("c").client.list(GADGET))
+
+    world = World(Source("east", WIDGET, itself), Source("west", GADGET))
+    world.recorder.act = act
+    world.add("a").make("w")
+    world.add("c", role="west")
+    async with world.running(simulation):
+        world.faults["c"].take_away()
+        world.controller.enqueue(request())
+        await asyncio.sleep(120)
+        world.faults["c"].bring_back()
+        tried = len(world.recorder.ran)
+        await simulation.until(world.has_run(tried + 1), within=6)
 
 
 async def test_success_without_a_floor_is_the_end(simulation: Simulation) -> None:
@@ -468,6 +641,68 @@ async def test_a_plane_that_comes_again_is_listed_again(simulation: Simulation) 
         world.add("a")
         await simulation.settle()
         assert world.recorder.requests == ["a:default/w", "a:default/w"]
+
+
+@pytest.mark.parametrize("name", ["c", "west", "east"])
+async def test_what_needs_a_plane_of_a_role_runs_when_one_comes(simulation: Simulation, name: str) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        world.fleet.only("west")
+
+    world = World(Source("east", WIDGET, itself))
+    world.recorder.act = act
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(100)
+        tried = len(world.recorder.ran)
+        world.add(name, role="west")
+        await simulation.settle()
+        assert len(world.recorder.ran) == tried + 1
+        await asyncio.sleep(3600)
+        assert len(world.recorder.ran) == tried + 1
+
+
+async def test_a_plane_that_is_called_like_a_role_is_not_taken_for_one_of_it(simulation: Simulation) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        world.fleet.only("west")
+
+    world = World(Source("east", WIDGET, itself))
+    world.recorder.act = act
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(100)
+        tried = len(world.recorder.ran)
+        world.add("west", role="east")
+        await simulation.settle()
+        assert len(world.recorder.ran) == tried
+
+
+async def test_what_had_one_plane_of_a_role_too_many_runs_when_one_goes(simulation: Simulation) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        world.fleet.only("west")
+
+    world = World(Source("east", WIDGET, itself))
+    world.recorder.act = act
+    world.add("a").make("w")
+    world.add("c", role="west")
+    world.add("d", role="west")
+    async with world.running(simulation):
+        await asyncio.sleep(100)
+        tried = len(world.recorder.ran)
+        world.fleet.remove("d")
+        await simulation.settle()
+        assert len(world.recorder.ran) == tried + 1
+
+
+async def test_when_too_much_was_missed_a_plane_that_comes_is_asked_for_by_everything(simulation: Simulation) -> None:
+    world = World(Source("west", WIDGET, to_plane_in_label))
+    world.controller._missed = Missed(at_most=3)
+    server = world.add("c", role="west")
+    for number in range(10):
+        server.make(f"w{number}", labels={"to": "a" if number % 2 else "b"})
+    async with world.running(simulation):
+        world.add("a")
+        await simulation.settle()
+        assert sorted(world.recorder.requests) == [f"a:default/w{number}" for number in range(1, 10, 2)]
 
 
 async def test_an_api_error_names_its_plane(simulation: Simulation) -> None:

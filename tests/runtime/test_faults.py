@@ -1,13 +1,14 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from datum_compute.kube.client import Client, WatchEvent
-from datum_compute.kube.errors import Timeout, Unavailable
+from datum_compute.kube.errors import ApiError, Conflict, Gone, ServerError, Timeout, TooManyRequests, Unavailable
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.meta import decode
 from datum_compute.runtime.faults import Faults, calls, writes
 from datum_compute.runtime.simulation import Simulation
 from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget
@@ -135,6 +136,29 @@ async def test_while_the_plane_is_away_no_call_reaches_it(client: Client, server
     assert (await client.list(WIDGET)).items == []
 
 
+@pytest.mark.parametrize("error", [Conflict("no"), Gone("no"), TooManyRequests("no"), ServerError("no")])
+async def test_the_nth_matching_call_is_answered_with_an_error(
+    client: Client, server: Server, faults: Faults, error: ApiError
+) -> None:
+    fault = faults.answer(writes, error, nth=2)
+    await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
+    with pytest.raises(type(error)):
+        await client.create(WIDGET, WIDGET.body("b", NAMESPACE))
+    await client.create(WIDGET, WIDGET.body("c", NAMESPACE))
+    assert fault.fired
+    assert list(server.versions()) == ["a", "c"]
+
+
+async def test_every_write_that_reached_the_server_is_recorded(client: Client, faults: Faults) -> None:
+    faults.fail(writes, nth=2)
+    faults.lose_answer(writes, nth=3)
+    for name in "abc":
+        with suppress(Unavailable, Timeout):
+            await client.create(WIDGET, WIDGET.body(name, NAMESPACE))
+    await client.list(WIDGET)
+    assert [decode(call.body, Widget).name for call in faults.written] == ["a", "c"]
+
+
 # Watches
 
 
@@ -162,6 +186,48 @@ async def test_the_nth_event_is_dropped_and_the_watch_goes_on(
             server.make(name)
         await simulation.settle()
         assert heard.names == ["BOOKMARK", "a", "c"]
+
+
+async def test_the_nth_event_comes_twice(
+    client: Client, server: Server, faults: Faults, simulation: Simulation
+) -> None:
+    faults.duplicate_event(calls(path="/widgets"), nth=2)
+    async with listening(client, server) as heard:
+        for name in "abc":
+            server.make(name)
+        await simulation.settle()
+        assert heard.names == ["a", "b", "b", "c"]
+
+
+async def test_the_nth_event_comes_after_the_next(
+    client: Client, server: Server, faults: Faults, simulation: Simulation
+) -> None:
+    faults.reorder_events(calls(path="/widgets"), nth=2)
+    async with listening(client, server) as heard:
+        for name in "abcd":
+            server.make(name)
+        await simulation.settle()
+        assert heard.names == ["a", "c", "b", "d"]
+
+
+async def test_watches_that_are_cut_break_and_can_be_opened_again(
+    client: Client, server: Server, faults: Faults, simulation: Simulation
+) -> None:
+    async with listening(client, server) as heard:
+        faults.cut_watches()
+        await simulation.settle()
+        assert isinstance(heard.end, Unavailable)
+    async with listening(client, server) as heard:
+        server.make("a")
+        await simulation.settle()
+        assert heard.names == ["a"]
+
+
+async def test_a_watch_can_be_refused(client: Client, faults: Faults) -> None:
+    faults.answer(calls(path="/widgets"), Gone("too old"))
+    with pytest.raises(Gone):
+        async with client.watch(WIDGET, "0", timeout_seconds=300):
+            pass
 
 
 async def test_a_silenced_watch_stays_open_and_delivers_nothing(client: Client, server: Server, faults: Faults) -> None:

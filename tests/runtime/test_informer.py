@@ -7,13 +7,33 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, ServerError, Unauthorized, Unavailable
+from datum_compute.kube.errors import (
+    ApiError,
+    Forbidden,
+    Gone,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.meta import decode, encode
+from datum_compute.kube.kinds import only_metadata
+from datum_compute.kube.meta import decode, encode, plain
 from datum_compute.runtime.faults import Faults, calls
-from datum_compute.runtime.informer import STALL_SECONDS, Change, Informer
+from datum_compute.runtime.informer import (
+    LONGEST_RETRY,
+    PAGE,
+    RELIST_SECONDS,
+    STALL_SECONDS,
+    Change,
+    Informer,
+    State,
+)
+from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writer, Writes
 from tests.conftest import count
@@ -128,6 +148,91 @@ async def test_an_ended_watch_goes_on_where_it_was(setup: Setup, simulation: Sim
         assert setup.server.listed() == 1
 
 
+# Lists in pages
+
+
+async def test_a_long_list_is_asked_for_in_pages(setup: Setup, simulation: Simulation) -> None:
+    names = [f"w{number:04}" for number in range(2 * PAGE + 1)]
+    for name in names:
+        setup.server.make(name)
+    async with following(setup, simulation):
+        assert [widget.name for widget in setup.informer.all()] == names
+        assert setup.server.listed() == 3
+
+
+async def test_changes_between_two_pages_are_not_lost(setup: Setup, simulation: Simulation) -> None:
+    for number in range(2 * PAGE):
+        setup.server.make(f"w{number:04}")
+    setup.server.sending.clear()
+    async with background(setup.informer.run()):
+        await simulation.until(lambda: listed(setup, 1), within=0)
+        setup.server.remove("w0000")  # on the page that is on its way
+        setup.server.make("new")
+        setup.server.change("w0999")
+        setup.server.sending.set()
+        await simulation.until(setup.agrees, within=1)
+
+
+async def test_a_list_whose_moment_is_forgotten_between_two_pages_is_made_at_once(
+    setup: Setup, simulation: Simulation
+) -> None:
+    for number in range(2 * PAGE):
+        setup.server.make(f"w{number:04}")
+    setup.faults.answer(calls("GET"), Gone("the continue token is too old"), nth=2)
+    async with background(setup.informer.run()):
+        await simulation.until(setup.agrees, within=1)
+        assert len(setup.informer) == 2 * PAGE
+
+
+# What is kept of an object
+
+
+async def test_managed_fields_are_not_kept(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a", managedFields=[{"manager": "somebody", "fieldsV1": {"f:spec": {}}}])
+    async with following(setup, simulation):
+        assert b"somebody" not in encode(setup.widget("a"))
+
+
+async def test_a_transform_decides_what_is_kept(simulation: Simulation) -> None:
+    def without_annotations(widget: Widget) -> Widget:
+        return structs.replace(widget, metadata=structs.replace(widget.metadata, annotations={}))
+
+    setup = Setup()
+    setup.informer.transform = without_annotations
+    setup.server.make("a", annotations={"long": "x" * 1000})
+    async with following(setup, simulation):
+        assert setup.widget("a").metadata.annotations == {}
+        await setup.writer.patch(WIDGET, setup.widget("a"), {"metadata": {"annotations": {"longer": "y" * 1000}}})
+        assert setup.widget("a").metadata.annotations == {}
+        assert [change.object.metadata.annotations for change in setup.changes] == [{}, {}]
+
+
+async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(simulation: Simulation) -> None:
+    server = Server()
+    faults = Faults(InProcess(server), random.Random(1))
+    plane = Plane("p", "east", faults, writes=Writes(), generator=random.Random(1))
+    whole, partial = plane.informer(WIDGET), plane.informer(only_metadata(WIDGET))
+    server.make("a", labels={"colour": "red"})
+    server.change("a", {"spec": {"size": 3}, "status": {"ready": True}})
+    async with background(plane.run()):
+        await simulation.settle()
+        found, known = whole.get(NAMESPACE, "a"), partial.get(NAMESPACE, "a")
+        assert found is not None
+        assert known is not None
+        assert known.metadata == found.metadata
+        assert (plain(found.spec_json), plain(known.spec_json), plain(known.status_json)) == ({"size": 3}, {}, {})
+        forms = {call.accept for call in server.calls if "as=PartialObjectMetadata" in call.accept}
+        assert len(forms) == 2  # a list of them, and each
+        faults.silence_watches()
+        changed = await plane.writer("tester").patch(WIDGET, found, {"metadata": {"labels": {"colour": "blue"}}})
+        assert whole.get(NAMESPACE, "a") is changed
+        known = partial.get(NAMESPACE, "a")
+        assert known is not None
+        assert (known.metadata, plain(known.spec_json)) == (changed.metadata, {})
+        await plane.writer("tester").delete(only_metadata(WIDGET), known)
+        assert (len(whole), len(partial)) == (0, 0)
+
+
 # Missed events
 
 
@@ -224,6 +329,16 @@ async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, si
         await asyncio.sleep(3600)
         assert setup.server.listed() > 5
         assert setup.told() == []
+
+
+async def test_a_relist_that_fails_does_not_stop_the_stream(setup: Setup, simulation: Simulation) -> None:
+    async with following(setup, simulation):
+        setup.server.garbage = [b"no list"] * 10**6
+        await asyncio.sleep(RELIST_SECONDS * 1.1 + 60)
+        assert len(setup.server.garbage) < 10**6
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=LONGEST_RETRY * 1.2)
+        assert setup.informer.state is State.WATCHING
 
 
 # Planes that refuse
@@ -417,7 +532,8 @@ async def test_indexes_follow_every_change(setup: Setup, simulation: Simulation,
 
 STEPS = [
     "make", "change", "remove", "own create", "own change", "own delete", "drop event", "silence", "restore",
-    "away", "back", "forget history", "end watches", "refuse", "delay", "no delay", "settle", "wait", "wait long",
+    "duplicate event", "reorder events", "cut watches", "throttle", "lose list", "away", "back", "forget history",
+    "end watches", "refuse", "delay", "no delay", "settle", "wait", "wait long",
 ]  # fmt: skip
 
 
@@ -460,6 +576,17 @@ class Script(Setup):
             case "drop event":
                 self.blind = True
                 faults.drop_event(calls(path="/widgets"))
+            case "duplicate event":
+                faults.duplicate_event(calls(path="/widgets"))
+            case "reorder events":
+                self.blind = True
+                faults.reorder_events(calls(path="/widgets"))
+            case "cut watches":
+                faults.cut_watches()
+            case "throttle":
+                faults.answer(calls("GET"), TooManyRequests("patience"))
+            case "lose list":
+                faults.answer(calls("GET"), Gone("too old"))
             case "silence":
                 faults.silence_watches()
             case "restore":

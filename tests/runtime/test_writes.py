@@ -1,12 +1,19 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
 
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.log import Log
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE as CORE_NAMESPACE
+from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import plain
 from datum_compute.runtime.faults import Faults, writes
 from datum_compute.runtime.informer import Informer
@@ -141,6 +148,30 @@ async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setu
         assert plain(after.spec_json)["list"] == [1]
 
 
+async def test_a_patch_meant_for_an_object_does_not_hit_a_later_one_of_its_name(
+    setup: Setup, simulation: Simulation
+) -> None:
+    engine = Engine(Log())
+    engine.serve("p", PROJECT)
+    both: list[tuple[Client, Kind[Any], str]] = [
+        (setup.plane.client, WIDGET, NAMESPACE),
+        (engine.client("p"), CORE_NAMESPACE, ""),
+    ]
+    async with background(engine.run()):
+        for client, kind, namespace in both:
+            writer = Writer(client, {}, "tester", Writes())
+            old = await writer.create(kind, kind.body("w", namespace))
+            await writer.patch(kind, old, {"metadata": {"labels": {"for": "old"}}})
+            await writer.delete(kind, old)
+            await simulation.settle()
+            new = await writer.create(kind, kind.body("w", namespace))
+            with pytest.raises(Conflict) as caught:
+                await writer.patch(kind, old, {"metadata": {"labels": {"for": "old"}}})
+            assert caught.value.plane == "p"
+            assert (await client.get(kind, "w", namespace)).metadata == new.metadata
+    engine.close()
+
+
 async def test_a_failed_write_leaves_the_cache_alone(setup: Setup) -> None:
     setup.server.make("w")
     async with setup.running():
@@ -195,6 +226,16 @@ async def test_an_object_let_go_of_by_the_last_is_gone_from_the_cache(setup: Set
         await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
         assert setup.cached() is None
         assert not setup.server.has("w")
+
+
+async def test_an_object_with_time_left_to_stop_in_is_not_taken_for_gone(setup: Setup) -> None:
+    setup.server.make("w", finalizers=["ours"])
+    setup.server.remove("w")
+    setup.server.change("w", {"metadata": {"deletionGracePeriodSeconds": 30}})
+    async with setup.running():
+        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
+        assert setup.server.has("w")
+        assert setup.seen().metadata.finalizers == ()
 
 
 async def test_an_object_that_is_not_being_deleted_stays_without_its_finalizers(setup: Setup) -> None:

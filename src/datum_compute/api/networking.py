@@ -20,10 +20,15 @@ ALLOCATED = "Allocated"
 PROGRAMMED = "Programmed"
 AVAILABLE = "Available"
 
+LOCATION_LABEL = f"{NETWORKING_GROUP}/location"
+LOCATION_CLASS_LABEL = f"{NETWORKING_GROUP}/class"
+MANAGED_CLASS = "datum-managed"
+
 PRIVATE = "private"
 IPV4 = "IPv4"
+IPV6 = "IPv6"
 
-_Family = Annotated[str, schema(enum=["IPv4", "IPv6"])]
+_Family = Annotated[str, schema(enum=[IPV4, IPV6])]
 
 
 class ConditionsStatus(Struct, frozen=True, rename="camel"):

@@ -20,6 +20,7 @@ class Who(Enum):
 
     MANAGEMENT = "management"
     CELL = "cell"
+    USER = "user"  # of a project, by the `compute` command or by hand
 
 
 class On(Enum):
@@ -45,6 +46,8 @@ class When(Enum):
     PODS = "provider-pods"
     ENTITLEMENT = "builtin-entitlement"
     QUOTA = "builtin-quota"
+    NETWORK = "builtin-network"
+    LOCATIONS = "builtin-locations"
 
 
 class Rule(Struct, frozen=True):
@@ -104,8 +107,11 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", SERVICES, "serviceentitlements/status", "that they have it", When.ENTITLEMENT),
         _may(_OWN, SERVICES, "serviceentitlements/finalizers", "it owns what comes with it", When.ENTITLEMENT),
         _may("create", NETWORKING, "locationbindings", "the cities that come with it", When.ENTITLEMENT),
+        _may("update", NETWORKING, "locationbindings/status", "that they can be chosen", When.ENTITLEMENT),
         _may(f"{_READ} create", QUOTA, "resourcegrants", "the quota that comes with it", When.ENTITLEMENT),
         _may("create", CORE, "namespaces", "where grants live", When.ENTITLEMENT),
+        _may("create", NETWORKING, "locationbindings", "a city for each cluster of the hub", When.LOCATIONS),
+        _may("update", NETWORKING, "locationbindings/status", "if it can be chosen", When.LOCATIONS),
         # Instead of Milo's quota
         _may(f"{_READ} create", QUOTA, "resourceregistrations", "what can be claimed", When.QUOTA),
         _may(f"{_READ} create", QUOTA, "allowancebuckets", "what is left of it", When.QUOTA),
@@ -130,10 +136,17 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", COMPUTE, "instances/status", "if it is ready, or why not"),
         _LEASES,
         _may(_READ, NETWORKING, "locations networkcontexts subnets", "if the network is ready", When.NETWORKING),
-        _may(
-            f"{_READ} create patch delete", NETWORKING, "networkbindings subnetclaims",
-            "what instances need of the network", When.NETWORKING,
-        ),
+        _may(f"{_READ} create patch", NETWORKING, "networkbindings", "a network for each interface", When.NETWORKING),
+        _may(f"{_READ} create", NETWORKING, "subnetclaims", "addresses in it", When.NETWORKING),
+        # Instead of the network operator
+        _may("create", NETWORKING, "locations", "the cities that the cell serves", When.LOCATIONS),
+        _may(f"{_READ} create patch delete", NETWORKING, "networks", "what bindings name; its finalizer", When.NETWORK),
+        _may(_OWN, NETWORKING, "networks/finalizers", "a network owns its contexts", When.NETWORK),
+        _may("create delete", NETWORKING, "networkcontexts", "a network at the location of the cell", When.NETWORK),
+        _may(_OWN, NETWORKING, "networkcontexts/finalizers", "a context owns its subnets", When.NETWORK),
+        _may("create", NETWORKING, "subnets", "ranges of addresses for instances", When.NETWORK),
+        _may("update", NETWORKING, "networkbindings/status networkcontexts/status", "they are ready", When.NETWORK),
+        _may("update", NETWORKING, "subnetclaims/status subnets/status", "what was given", When.NETWORK),
         _may(f"{_READ} create patch delete", CORE, "pods", "what an instance runs in", When.PODS),
         _may(_OWN, COMPUTE, "instances/finalizers", "an instance owns its pod", When.PODS),
     ),
@@ -146,5 +159,16 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     ),
     (Who.CELL, On.PROJECT): (
         _may(f"{_READ} create delete", QUOTA, "resourceclaims", "one an instance"),
+    ),
+    (Who.USER, On.PROJECT): (
+        _may(f"{_READ} create update patch delete", COMPUTE, "workloads", "what they ask for"),
+        _may(f"{_READ} update patch", COMPUTE, "workloaddeployments", "how it goes in a city; a restart there"),
+        _may(_READ, COMPUTE, "instances", "what runs for them"),
+        _may("get create update delete", CORE, "configmaps", "the revisions of their workloads"),
+        _may(_READ, CORE, "events", "what happened to their instances"),
+        _may("get create", NETWORKING, "networks", "what their workloads are connected to"),
+        _may(_READ, NETWORKING, "locationbindings locations", "which cities they may choose"),
+        _may(_READ, QUOTA, "allowancebuckets resourceregistrations resourceclaims", "what is left of their quota"),
+        _may(f"{_READ} create", SERVICES, "serviceentitlements", "if they have compute; asking for it"),
     ),
 }  # fmt: skip

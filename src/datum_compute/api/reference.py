@@ -110,7 +110,7 @@ def _labels() -> str:
 
 # Permissions
 
-_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell"}
+_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell", Who.USER: "A user"}
 _ON = {
     On.HOST: "in the cluster it runs in",
     On.ROOT: "in the platform's root plane",
@@ -131,14 +131,16 @@ _WHEN = {
     When.PODS: "with `--provider pods`",
     When.ENTITLEMENT: "with `--builtins entitlement`, where the service catalog is absent",
     When.QUOTA: "with `--builtins quota`, where Milo is absent",
+    When.NETWORK: "with `--builtins network`, where the network operator is absent",
+    When.LOCATIONS: "with `--builtins locations`, where the service catalog is absent",
 }
 
 
 def _permissions() -> str:
     blocks = [
         "# Permissions",
-        "What the controllers may do, and what for. The roles in `deploy/roles/` are made from the same table. "
-        "What is needed only when something is switched on has a role of its own.",
+        "What the controllers and the users of a project may do, and what for. The roles in `deploy/roles/` are made "
+        "from the same table. What is needed only when something is switched on has a role of its own.",
     ]
     for (who, on), rules in PERMISSIONS.items():
         blocks.append(f"## {_WHO[who]}, {_ON[on]}")

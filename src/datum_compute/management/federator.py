@@ -12,6 +12,7 @@ from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, Cluster, Prop
 from datum_compute.api.labels import (
     FEDERATION_NAMESPACE,
     FEDERATOR_FINALIZER,
+    ROLLOUT_PAUSED,
     TOPOLOGY_CITY,
     UPSTREAM_CLUSTER,
     UPSTREAM_GENERATION,
@@ -26,6 +27,8 @@ from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, missing_or_different, plain, same_json
 from datum_compute.kube.patches import difference
+from datum_compute.management.failures import Failures
+from datum_compute.management.metrics import HUB_TO_PROJECT, PROJECT_TO_HUB, ManagementMetrics
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
@@ -35,17 +38,27 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.writes import Writer
 
 _CLAIMED_BY_POLICY = "propagationpolicy.karmada.io/permanent-id"
+_MIRRORED = (ROLLOUT_PAUSED,)  # annotations that the hub copy has or lacks as the project deployment does
 UNSCHEDULED_SECONDS = 60.0  # a hub deployment without status for this long may have no cluster to go to
 
 
 class Federator:
-    """Owns the hub namespace, the hub deployment and the city's policy, and the status of the project deployment."""
+    """Owns the hub namespace, the hub deployment and the city's policy, and the status of the project deployment.
+
+    `federated=False` says that this process was never given a hub: deployments are then let go of, since there can be
+    nothing to clean up. A hub that was given and is not there is another matter: deletion waits for it.
+    """
 
     name = "workload-deployment-federator"
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+    def __init__(
+        self, fleet: Fleet, clock: Clock, *, metrics: ManagementMetrics | None = None, federated: bool = True
+    ) -> None:
         self._fleet = fleet
         self._clock = clock
+        self._metrics = metrics or ManagementMetrics()
+        self._federated = federated
+        self._failures = Failures(self.name, clock)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -72,7 +85,14 @@ class Federator:
         project = self._fleet.plane(request.plane)
         deployment = project.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
         if deployment is None:
-            return
+            self._failures.over(request)
+        elif self._federated:
+            with self._failures.told(project, deployment):
+                await self._federate(project, deployment, request, pass_)
+        elif deployment.metadata.deleting:
+            await project.writer(self.name).remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, FEDERATOR_FINALIZER)
+
+    async def _federate(self, project: Plane, deployment: WorkloadDeployment, request: Request, pass_: Pass) -> None:
         hub = self._fleet.only(HUB)
         write, write_hub = project.writer(self.name), hub.writer(self.name)
         if deployment.metadata.deleting:
@@ -84,12 +104,14 @@ class Federator:
         namespace = await self._hub_namespace(project, deployment)
         deployment = await _recorded(write, deployment, namespace)
         await self._ensure_namespace(hub, write_hub, request, namespace)
-        copy = await self._ensure_copy(hub, write_hub, deployment, namespace)
+        copy = await self._ensure_copy(hub, write_hub, deployment, namespace, pass_)
         await self._ensure_policy(hub, write_hub, namespace, city)
-        if bytes(copy.status_json):
-            await write.status(WORKLOAD_DEPLOYMENT, deployment, plain(copy.status_json))
+        if told := plain(copy.status_json):
+            mirrored = await write.status(WORKLOAD_DEPLOYMENT, deployment, told)
+            if mirrored is not deployment:
+                self._metrics.arrived(HUB_TO_PROJECT, pass_)
         else:
-            await self._report_unscheduled(hub, write, deployment, copy, pass_)
+            await self._report_unscheduled(project, hub, deployment, copy, pass_)
 
     async def _hub_namespace(self, project: Plane, deployment: WorkloadDeployment) -> str:
         namespace = project.informer(NAMESPACE).get("", deployment.namespace)
@@ -110,17 +132,21 @@ class Federator:
             await write.patch(NAMESPACE, found, {"metadata": {"labels": changed}})
 
     async def _ensure_copy(
-        self, hub: Plane, write: Writer, deployment: WorkloadDeployment, namespace: str
+        self, hub: Plane, write: Writer, deployment: WorkloadDeployment, namespace: str, pass_: Pass
     ) -> WorkloadDeployment:
         city = deployment.spec.city_code
         labels = {TOPOLOGY_CITY: city, UPSTREAM_NAMESPACE: deployment.namespace}
         # In the same write as the spec: an answer to an older spec can then be told from one to this (R24).
-        annotations = {UPSTREAM_GENERATION: str(deployment.metadata.generation)}
+        annotations = {UPSTREAM_GENERATION: str(deployment.metadata.generation)} | {
+            key: deployment.metadata.annotations[key] for key in _MIRRORED if key in deployment.metadata.annotations
+        }
         found = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment.name)
         if found is None:
             body = WORKLOAD_DEPLOYMENT.body(deployment.name, namespace, labels=labels, annotations=annotations)
             try:
-                return await write.create(WORKLOAD_DEPLOYMENT, body | {"spec": deployment.spec_json})
+                created = await write.create(WORKLOAD_DEPLOYMENT, body | {"spec": deployment.spec_json})
+                self._metrics.arrived(PROJECT_TO_HUB, pass_)
+                return created
             except AlreadyExists:
                 found = await hub.client.get(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
         patch = _changes(found, deployment.spec_json, labels, annotations)
@@ -131,7 +157,9 @@ class Federator:
             await self._release_policy(hub, write, namespace, old_city, leaving=deployment.name)
             # Karmada ignores the new city's policy while the old one's mark is on the object.
             patch["metadata"]["labels"][_CLAIMED_BY_POLICY] = None
-        return await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
+        patched = await write.patch(WORKLOAD_DEPLOYMENT, found, patch)
+        self._metrics.arrived(PROJECT_TO_HUB, pass_)
+        return patched
 
     async def _ensure_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
         """On every pass: the last user of a city may have removed the policy a moment ago."""
@@ -148,7 +176,7 @@ class Federator:
             await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, body["spec"])})
 
     async def _report_unscheduled(
-        self, hub: Plane, write: Writer, deployment: WorkloadDeployment, copy: WorkloadDeployment, pass_: Pass
+        self, project: Plane, hub: Plane, deployment: WorkloadDeployment, copy: WorkloadDeployment, pass_: Pass
     ) -> None:
         """Karmada says nothing about an object that no cluster fits; after a minute of silence we do."""
         city = deployment.spec.city_code
@@ -166,11 +194,14 @@ class Federator:
             AVAILABLE, False, reasons.NO_MATCHING_LOCATION, message, generation=generation, now=now
         )
         before = deployment.status.conditions if deployment.status else ()
+        earlier = conditions.find(before, AVAILABLE)
         counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
         status: Json = plain(deployment.status_json) | dict.fromkeys(counters, 0)
         status["observedGeneration"] = generation
         status["conditions"] = conditions.to_json(conditions.updated(before, [decided]))
-        await write.status(WORKLOAD_DEPLOYMENT, deployment, status)
+        await project.writer(self.name).status(WORKLOAD_DEPLOYMENT, deployment, status)
+        if earlier is None or earlier.reason != decided.reason:
+            project.events.warning(self.name, WORKLOAD_DEPLOYMENT, deployment, decided.reason, message, now=now)
 
     # Deletion
 
@@ -218,9 +249,10 @@ def _changes(found: WorkloadDeployment, spec: Raw, labels: dict[str, str], annot
     patch: Json = {}
     if not same_json(found.spec_json, spec):
         patch["spec"] = difference(plain(found.spec_json), plain(spec))
-    metadata = {
+    taken_away = {key: None for key in _MIRRORED if key in found.metadata.annotations and key not in annotations}
+    metadata: Json = {
         "labels": missing_or_different(labels, found.metadata.labels),
-        "annotations": missing_or_different(annotations, found.metadata.annotations),
+        "annotations": missing_or_different(annotations, found.metadata.annotations) | taken_away,
     }
     if changed := {key: value for key, value in metadata.items() if value}:
         patch["metadata"] = changed
@@ -257,5 +289,5 @@ def _of_cluster(hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]
     if len(seen) == 2 and len(cities) == 1:
         return
     for copy in hub.informer(WORKLOAD_DEPLOYMENT).all():
-        if copy.metadata.labels.get(TOPOLOGY_CITY) in cities and not bytes(copy.status_json):
+        if copy.metadata.labels.get(TOPOLOGY_CITY) in cities and not plain(copy.status_json):
             yield _origin(hub, copy)

@@ -1,16 +1,15 @@
 """Which deployments a workload asks for. Entry point: `wanted`."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 from msgspec import Raw, Struct
 
 from datum_compute.api.deployment import WorkloadDeployment
-from datum_compute.api.labels import RESTARTED_AT, TOPOLOGY_CITY
+from datum_compute.api.labels import RESTARTED_AT, ROLLOUT_PAUSED, TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
-from datum_compute.api.networking import LocationBinding
 from datum_compute.api.workload import Workload
-from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.meta import Json, encode, plain, same_json
 
 
 class Wanted(Struct, frozen=True):
@@ -21,11 +20,21 @@ class Wanted(Struct, frozen=True):
     city: str
     spec_json: Raw
     existing: WorkloadDeployment | None
+    held: bool = False  # its template is older than the workload's, because the rollout is paused
 
 
-def offered_cities(bindings: Iterable[LocationBinding]) -> list[str]:
-    cities = (binding.spec.topology.get(TOPOLOGY_CITY, "") for binding in bindings)
-    return sorted({city for city in cities if city})
+def offered_cities(topologies: Iterable[Mapping[str, str]]) -> list[str]:
+    """The cities of the locations with these topologies."""
+    return sorted({topology[TOPOLOGY_CITY] for topology in topologies if topology.get(TOPOLOGY_CITY)})
+
+
+def is_paused(workload: Workload) -> bool:
+    return workload.metadata.annotations.get(ROLLOUT_PAUSED) == "true"
+
+
+def networks(workload: Workload) -> list[str]:
+    """The networks that the template names; they are those of the workload's own namespace."""
+    return sorted({interface.network.name for interface in workload.spec.template.spec.network_interfaces})
 
 
 def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list[Wanted]:
@@ -39,14 +48,19 @@ def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list
         for city in placement.city_codes:
             found = by_place.get((placement.name, city))
             name = found.name if found else deployment_name(workload.name, uid, placement.name, city)
+            template: Raw | Json = _template(workload, found)
+            held = False
+            if found is not None and is_paused(workload):
+                held = not same_json(found.template_json, encode(template))
+                template = found.template_json
             spec = {
                 "workloadRef": {"name": workload.name, "uid": uid},
                 "placementName": placement.name,
                 "cityCode": city,
-                "template": _template(workload, found),
+                "template": template,
                 "scaleSettings": placement.scale_settings_json,
             }
-            entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), found)
+            entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), found, held)
     return list(entries.values())
 
 

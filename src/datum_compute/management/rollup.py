@@ -1,4 +1,4 @@
-"""What a workload reports about its deployments. Entry point: `workload_status`."""
+"""What a workload reports about its deployments. Entry points: `workload_status`, `without_networks`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -11,6 +11,7 @@ from datum_compute.api.instance import AVAILABLE
 from datum_compute.api.workload import PlacementStatus, Workload
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, Json, plain
+from datum_compute.management.placement import is_paused
 
 _COUNTERS = {
     "replicas": "replicas",
@@ -20,18 +21,14 @@ _COUNTERS = {
     "readyReplicas": "ready_replicas",
 }
 _ANSWERS_FOR_THE_TEMPLATE = ("currentReplicas", "updatedReplicas")
+PROGRESSING = "Progressing"  # told only while a rollout is paused
 
 
-class Unoffered(Struct, frozen=True):
-    """A city that the spec asks for and no location offers (any more)."""
+class Blocker(Struct, frozen=True):
+    """Why a deployment is not available, or cannot even be made."""
 
-    name: str  # of the deployment it has or would have
+    name: str  # of the deployment there is or would be
     placement: str
-    message: str
-
-
-class _Blocker(Struct, frozen=True):
-    name: str
     reason: str
     message: str
 
@@ -39,68 +36,97 @@ class _Blocker(Struct, frozen=True):
 def workload_status(
     workload: Workload,
     deployments: Collection[WorkloadDeployment],
-    unoffered: Collection[Unoffered],
+    unmet: Collection[Blocker],
     now: datetime,
+    held: Collection[str] = (),
 ) -> Json:
-    """The whole status: sums over the deployments that exist, and Available with the best-ranked blocker."""
+    """The whole status: sums over the deployments that exist, and Available with the best-ranked blocker.
+
+    `unmet` is what the spec asks for and cannot have; `held` names the deployments whose template waits for a resume.
+    """
     generation = workload.metadata.generation
     before = workload.status
     earlier = {status.name: status for status in before.placements} if before else {}
-    names = sorted({d.spec.placement_name for d in deployments} | {missing.placement for missing in unoffered})
+    names = sorted({d.spec.placement_name for d in deployments} | {blocker.placement for blocker in unmet})
     entries: list[Json] = []
-    blockers: list[_Blocker] = []
+    blockers: list[Blocker] = []
     available = False
     for name in names:
         members = sorted((d for d in deployments if d.spec.placement_name == name), key=lambda d: d.name)
-        missing = [entry for entry in unoffered if entry.placement == name]
-        decided = _placement_available(members, missing, generation, now)
+        own = [blocker for blocker in unmet if blocker.placement == name]
+        decided = _placement_available(members, own, generation, now)
         available = available or decided.status == "True"
-        blockers += sorted([*_blockers(members), *_missing(missing)], key=lambda blocker: blocker.name)
+        blockers += sorted([*_blockers(members), *own], key=lambda blocker: blocker.name)
         kept = conditions.updated(_conditions(earlier.get(name)), [decided])
-        entries.append({"name": name} | _sums(members) | {"conditions": conditions.to_json(kept)})
+        entries.append({"name": name} | _sums(members, held) | {"conditions": conditions.to_json(kept)})
     decided = _workload_available(available, blockers, generation, now)
-    kept = conditions.updated(before.conditions if before else (), [decided])
     return plain(workload.status_json) | {
         "deployments": len(deployments),
         "observedGeneration": generation,
-        **_sums(deployments),
-        "conditions": conditions.to_json(kept),
+        **_sums(deployments, held),
+        "conditions": _workload_conditions(workload, decided, now),
         "placements": entries,
     }
 
 
-def _sums(deployments: Iterable[WorkloadDeployment]) -> dict[str, int]:
+def without_networks(workload: Workload, missing: Sequence[str], now: datetime) -> Json:
+    """The status while networks are missing: nothing else is looked at, so the counters still tell of before."""
+    generation = workload.metadata.generation
+    message = f"Unable to find networks: {', '.join(sorted(missing))}"
+    decided = conditions.condition(AVAILABLE, False, reasons.NETWORK_NOT_FOUND, message, generation=generation, now=now)
+    first = {"deployments": 0} | dict.fromkeys(_COUNTERS, 0)
+    return first | plain(workload.status_json) | {"conditions": _workload_conditions(workload, decided, now)}
+
+
+def _workload_conditions(workload: Workload, available: Condition, now: datetime) -> list[Json]:
+    before = workload.status.conditions if workload.status else ()
+    decided = [available]
+    if is_paused(workload):
+        message = "The rollout is paused: no instance is replaced until it is resumed"
+        generation = workload.metadata.generation
+        decided.append(
+            conditions.condition(
+                PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, message, generation=generation, now=now
+            )
+        )
+    else:
+        before = tuple(one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED))
+    return conditions.to_json(conditions.updated(before, decided))
+
+
+def _sums(deployments: Iterable[WorkloadDeployment], held: Collection[str]) -> dict[str, int]:
     totals = dict.fromkeys(_COUNTERS, 0)
     for deployment in deployments:
-        for counter, value in _counters(deployment).items():
+        for counter, value in _counters(deployment, deployment.name in held).items():
             totals[counter] += value
     return totals
 
 
-def _counters(deployment: WorkloadDeployment) -> Mapping[str, int]:
-    """A status that answers an older generation says nothing about the newest template (R24)."""
+def _counters(deployment: WorkloadDeployment, held: bool) -> Mapping[str, int]:
+    """A status that answers an older generation, or template, says nothing about the newest template (R24)."""
     status = deployment.status
     if status is None:
         return {}
     counters: dict[str, int] = {wire: getattr(status, name) for wire, name in _COUNTERS.items()}
-    if status.observed_generation < deployment.metadata.generation:
+    if held or status.observed_generation < deployment.metadata.generation:
         counters |= dict.fromkeys(_ANSWERS_FOR_THE_TEMPLATE, 0)
     return counters
 
 
 def _placement_available(
-    members: Sequence[WorkloadDeployment], missing: Sequence[Unoffered], generation: int, now: datetime
+    members: Sequence[WorkloadDeployment], unmet: Sequence[Blocker], generation: int, now: datetime
 ) -> Condition:
     if any(conditions.is_true(_conditions(member.status), AVAILABLE) for member in members):
         reason, message = reasons.AVAILABLE_DEPLOYMENT_FOUND, "At least one available deployment was found"
         return conditions.condition(AVAILABLE, True, reason, message, generation=generation, now=now)
     reason, message = reasons.NO_AVAILABLE_DEPLOYMENTS, "No available deployments were found for the placement"
-    if missing:
-        reason, message = reasons.NO_MATCHING_LOCATION, missing[0].message
+    if unmet:
+        worst = max(unmet, key=lambda blocker: reasons.workload_rank(blocker.reason))
+        reason, message = worst.reason, worst.message
     return conditions.condition(AVAILABLE, False, reason, message, generation=generation, now=now)
 
 
-def _workload_available(available: bool, blockers: Sequence[_Blocker], generation: int, now: datetime) -> Condition:
+def _workload_available(available: bool, blockers: Sequence[Blocker], generation: int, now: datetime) -> Condition:
     reason, message = reasons.AVAILABLE_PLACEMENT_FOUND, "At least one available placement was found"
     if not available:
         reason, message = reasons.NO_AVAILABLE_PLACEMENTS, "No available placements were found for the workload"
@@ -112,15 +138,11 @@ def _workload_available(available: bool, blockers: Sequence[_Blocker], generatio
     return conditions.condition(AVAILABLE, available, reason, message, generation=generation, now=now)
 
 
-def _blockers(members: Iterable[WorkloadDeployment]) -> Iterable[_Blocker]:
+def _blockers(members: Iterable[WorkloadDeployment]) -> Iterable[Blocker]:
     for member in members:
         condition = conditions.find(_conditions(member.status), AVAILABLE)
         if condition is not None and condition.status != "True":
-            yield _Blocker(member.name, condition.reason, condition.message)
-
-
-def _missing(entries: Iterable[Unoffered]) -> Iterable[_Blocker]:
-    return (_Blocker(entry.name, reasons.NO_MATCHING_LOCATION, entry.message) for entry in entries)
+            yield Blocker(member.name, member.spec.placement_name, condition.reason, condition.message)
 
 
 def _conditions(status: WorkloadDeploymentStatus | PlacementStatus | None) -> tuple[Condition, ...]:

@@ -4,7 +4,8 @@ Telling is best effort and beside the work: a pass never waits for an event and 
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -12,16 +13,17 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, NotFound
+from datum_compute.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from datum_compute.kube.kinds import EVENT, Kind
-from datum_compute.kube.meta import Json, KubeObject
+from datum_compute.kube.meta import Json, KubeObject, timestamp
 from datum_compute.runtime.writes import Write, Writes
 
-LONGEST_MESSAGE = 1024
+LONGEST_MESSAGE = 1024  # bytes
 WAITING_AT_MOST = 1000
 REMEMBERED = 1000
 TRIES = 10
 PAUSE_SECONDS = 5.0
+_LONGEST_NAME = 220  # of the object, so that the event's own stays below 253
 
 _log = structlog.get_logger(__name__)
 
@@ -39,9 +41,17 @@ class Happening(Struct, frozen=True):
     message: str
 
 
+class _Waiting(Struct):
+    """What is still to be told: since when, until when, and how often it happened meanwhile."""
+
+    number: int
+    first: datetime
+    last: datetime
+    times: int = 1
+
+
 class _Told(Struct):
     name: str
-    first: datetime
     count: int
 
 
@@ -52,10 +62,11 @@ class Recorder:
     """
 
     def __init__(self, client: Client, writes: Writes) -> None:
-        self.dropped: Counter[str] = Counter()  # by reason: too many waiting, refused, out of reach
+        self.dropped: Counter[str] = Counter()  # by reason: too_many, refused, out_of_reach, crashed
         self._client = client
         self._writes = writes
-        self._waiting: deque[tuple[Happening, datetime]] = deque()
+        self._number = 0
+        self._waiting: OrderedDict[Happening, _Waiting] = OrderedDict()
         self._wake = asyncio.Event()
         self._told: OrderedDict[Happening, _Told] = OrderedDict()
 
@@ -72,58 +83,68 @@ class Recorder:
     def _record(
         self, component: str, type_: str, kind: Kind[Any], object_: KubeObject, reason: str, message: str, now: datetime
     ) -> None:
-        if len(self._waiting) >= WAITING_AT_MOST:
-            self.dropped["too_many"] += 1
-            return
         happening = Happening(
-            component,
-            type_,
-            kind,
-            object_.namespace,
-            object_.name,
-            object_.metadata.uid,
-            reason,
-            message[:LONGEST_MESSAGE],
+            component, type_, kind, object_.namespace, object_.name, object_.metadata.uid, reason, _cut(message)
         )
-        self._waiting.append((happening, now))
-        self._wake.set()
+        if (waiting := self._waiting.get(happening)) is not None:
+            waiting.last, waiting.times = now, waiting.times + 1
+        elif len(self._waiting) >= WAITING_AT_MOST:
+            self.dropped["too_many"] += 1
+        else:
+            self._number += 1
+            self._waiting[happening] = _Waiting(self._number, now, now)
+            self._wake.set()
 
     async def run(self) -> None:
         while True:
             while self._waiting:
-                await self._tell(*self._waiting.popleft())
+                happening, waiting = self._waiting.popitem(last=False)
+                await self._tell(happening, waiting)
             self._wake.clear()
             await self._wake.wait()
 
-    async def _tell(self, happening: Happening, now: datetime) -> None:
+    async def _tell(self, happening: Happening, waiting: _Waiting) -> None:
         for _ in range(TRIES):
             try:
-                await self._write(happening, now)
+                await self._write(happening, waiting)
                 return
             except ApiError as error:
-                if not error.retryable:
-                    self.dropped["refused"] += 1
-                    _log.debug("event refused", plane=self._client.plane, reason=happening.reason, error=str(error))
+                # Who may not tell, as in a namespace that is being emptied, must not hold up what others can be told.
+                if not error.retryable or isinstance(error, Forbidden):
+                    self._drop("refused", happening, error)
                     return
+            except Exception as error:
+                # A defect here must not end the task that all caches of the plane run in.
+                self._drop("crashed", happening, error)
+                return
             await asyncio.sleep(PAUSE_SECONDS)
         self.dropped["out_of_reach"] += 1
 
-    async def _write(self, happening: Happening, now: datetime) -> None:
+    def _drop(self, why: str, happening: Happening, error: Exception) -> None:
+        self.dropped[why] += 1
+        _log.debug("event not told", plane=self._client.plane, why=why, reason=happening.reason, error=repr(error))
+
+    async def _write(self, happening: Happening, waiting: _Waiting) -> None:
         told = self._told.get(happening)
         if told is not None:
-            self._told.move_to_end(happening)
-            patch = {"count": told.count + 1, "lastTimestamp": _time(now)}
+            count = told.count + waiting.times
+            patch = {"count": count, "lastTimestamp": timestamp(waiting.last)}
             try:
                 self._count("patch", happening)
                 await self._client.merge_patch(EVENT, told.name, _namespace(happening), patch)
-                told.count += 1
+                self._remember(happening, _Told(told.name, count))
                 return
             except NotFound:
                 del self._told[happening]  # events are kept for an hour or so
-        name = f"{happening.name}.{round(now.timestamp() * 1_000_000):x}{len(self._told):03x}"
+        name = _name(happening, waiting)
         self._count("create", happening)
-        await self._client.create(EVENT, _body(happening, name, now))
-        self._told[happening] = _Told(name, now, 1)
+        with suppress(AlreadyExists):  # the answer of an earlier try was lost, the event was not
+            await self._client.create(EVENT, _body(happening, name, waiting))
+        self._remember(happening, _Told(name, waiting.times))
+
+    def _remember(self, happening: Happening, told: _Told) -> None:
+        self._told[happening] = told
+        self._told.move_to_end(happening)
         if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
 
@@ -132,15 +153,22 @@ class Recorder:
         self._writes.count(Write(self._client.plane, happening.component, verb, EVENT.name), place)
 
 
+def _cut(message: str) -> str:
+    """Servers count bytes; a character is not cut in two."""
+    return message.encode("utf-8", "replace")[:LONGEST_MESSAGE].decode("utf-8", "ignore")
+
+
+def _name(happening: Happening, waiting: _Waiting) -> str:
+    """The same for every try, and another for every other event: the time tells processes apart, the number events."""
+    object_ = happening.name[:_LONGEST_NAME].rstrip("-.")
+    return f"{object_}.{round(waiting.first.timestamp() * 1_000_000):x}{waiting.number:03x}"
+
+
 def _namespace(happening: Happening) -> str:
     return happening.namespace or "default"  # where a server wants the events of what has no namespace
 
 
-def _time(now: datetime) -> str:
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _body(happening: Happening, name: str, now: datetime) -> Json:
+def _body(happening: Happening, name: str, waiting: _Waiting) -> Json:
     regarding = {
         "apiVersion": happening.kind.api_version,
         "kind": happening.kind.name,
@@ -154,7 +182,7 @@ def _body(happening: Happening, name: str, now: datetime) -> Json:
         "reason": happening.reason,
         "message": happening.message,
         "source": {"component": happening.component},
-        "firstTimestamp": _time(now),
-        "lastTimestamp": _time(now),
-        "count": 1,
+        "firstTimestamp": timestamp(waiting.first),
+        "lastTimestamp": timestamp(waiting.last),
+        "count": waiting.times,
     }

@@ -1,8 +1,8 @@
 """What can go wrong between a client and its server, on purpose. Entry points: `Faults`, `calls`, `writes`.
 
 For tests and fault drills. It wraps any transport and works on the simulated and on the real loop. Every fault is what
-a network can really do: a call that never arrives, an answer that is lost, a watch that goes quiet, late or blind, a
-plane that is away.
+a network or a server can really do: a call that never arrives or is refused, an answer that is lost, a watch that goes
+quiet, late or blind, stammers or breaks, a plane that is away.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from msgspec import MsgspecError, Struct
 
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable
-from datum_compute.kube.meta import decode
+from datum_compute.kube.meta import decode, encode
 from datum_compute.kube.transport import Answer, Call, Transport
 
 Match = Callable[[Call], bool]
@@ -49,11 +49,15 @@ class Faults:
     """A transport that does what the one it wraps does, except where it was told otherwise."""
 
     def __init__(self, transport: Transport, generator: random.Random) -> None:
+        self.written: list[Call] = []  # every write that reached the server
         self._transport = transport
         self._generator = generator
         self._failing: list[Fault] = []
         self._losing: list[Fault] = []
+        self._refusing: list[tuple[Fault, ApiError]] = []
         self._dropping: list[Fault] = []
+        self._doubling: list[Fault] = []
+        self._holding: list[Fault] = []
         self._open: list[_Stream] = []
         self._delay = (0.0, 0.0)
         self._silent = False
@@ -69,11 +73,30 @@ class Faults:
         """The nth such call happens, but its caller hears only `Timeout`."""
         return _added(self._losing, Fault(matches, nth))
 
+    def answer(self, matches: Match, error: ApiError, nth: int = 1) -> Fault:
+        """The nth such call is answered with the error and does not happen: a 409, 410, 429 or 500. Watches too."""
+        fault = Fault(matches, nth)
+        self._refusing.append((fault, error))
+        return fault
+
     # Watches
 
     def drop_event(self, matches: Match, nth: int = 1) -> Fault:
         """The nth event of such watches is lost; the watch goes on. Only changes of objects count."""
         return _added(self._dropping, Fault(matches, nth))
+
+    def duplicate_event(self, matches: Match, nth: int = 1) -> Fault:
+        """The nth event of such watches comes twice."""
+        return _added(self._doubling, Fault(matches, nth))
+
+    def reorder_events(self, matches: Match, nth: int = 1) -> Fault:
+        """The nth event of such watches comes after the one that follows it."""
+        return _added(self._holding, Fault(matches, nth))
+
+    def cut_watches(self) -> None:
+        """Every watch that is open breaks in the middle; new ones can be opened."""
+        for stream in self._open:
+            stream.cut()
 
     def silence_watches(self) -> None:
         """Every watch that is open, or will be, stays open and delivers nothing, not even its end."""
@@ -94,8 +117,7 @@ class Faults:
     def take_away(self) -> None:
         """Every call fails with `Unavailable`, and so do open watches; answers under way are lost: `Timeout`."""
         self._away = True
-        for stream in self._open:
-            stream.cut()
+        self.cut_watches()
 
     def bring_back(self) -> None:
         self._away = False
@@ -106,6 +128,10 @@ class Faults:
         await self._reach()
         if _strikes(self._failing, call):
             raise Unavailable(f"{call.method} {call.path} was made to fail")
+        if (error := self._refusal(call)) is not None:
+            return Answer(error.code, encode(error.status()))
+        if writes(call):
+            self.written.append(call)
         lost = _strikes(self._losing, call)
         answer = await self._transport.call(call)
         if lost or self._away:
@@ -115,6 +141,8 @@ class Faults:
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
         await self._reach()
+        if (error := self._refusal(call)) is not None:
+            raise error
         async with self._transport.stream(call) as lines:
             stream = _Stream(silent=self._silent, broken=self._away)
             self._open.append(stream)
@@ -132,12 +160,28 @@ class Faults:
         if self._away:
             raise Unavailable("the plane was taken away")
 
+    def _refusal(self, call: Call) -> ApiError | None:
+        struck = [(fault, error) for fault, error in self._refusing if fault.strikes(call)]
+        self._refusing = [(fault, error) for fault, error in self._refusing if not fault.fired]
+        return struck[0][1] if struck else None
+
     async def _read(self, call: Call, lines: AsyncIterator[bytes], stream: "_Stream") -> None:
         loop = asyncio.get_running_loop()
+        held: list[bytes] = []
         try:
             async for line in lines:
-                if not (self._dropping and _is_change(line) and _strikes(self._dropping, call)):
-                    stream.put(loop.time() + self._generator.uniform(*self._delay), line)
+                delivered = [line, *held]
+                if (self._dropping or self._doubling or self._holding) and _is_change(line):
+                    if _strikes(self._holding, call):
+                        held.append(line)
+                        continue
+                    if _strikes(self._dropping, call):
+                        delivered = held.copy()
+                    if _strikes(self._doubling, call):
+                        delivered.insert(0, line)
+                held.clear()
+                for one in delivered:
+                    stream.put(loop.time() + self._generator.uniform(*self._delay), one)
         except ApiError as error:
             stream.end(error)
         else:

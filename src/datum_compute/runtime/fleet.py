@@ -12,6 +12,10 @@ class NotEngaged(ApiError):
 
     code, reason, retryable = 503, "PlaneNotEngaged", True
 
+    def __init__(self, message: str, *, plane: str = "", role: str = "") -> None:
+        super().__init__(message, plane=plane)
+        self.role = role  # of the plane that is needed, where any of that role will do
+
 
 class Member(Protocol):
     """Who wants to know about planes: declares its caches before a plane is engaged, works on it afterwards."""
@@ -49,6 +53,9 @@ class Fleet:
         """Whether a plane is engaged or about to be."""
         return name in self._planes or name in self._coming
 
+    def planes(self) -> list[Plane]:
+        return list(self._planes.values())
+
     def of_role(self, role: str) -> list[Plane]:
         return [plane for plane in self._planes.values() if role in plane.roles]
 
@@ -56,7 +63,7 @@ class Fleet:
         """The plane of a role that has exactly one."""
         found = self.of_role(role)
         if len(found) != 1:
-            raise NotEngaged(f"{len(found)} planes of role {role} are engaged, one is needed", plane=role)
+            raise NotEngaged(f"{len(found)} planes of role {role} are engaged, one is needed", role=role)
         return found[0]
 
     def add(self, plane: Plane) -> None:

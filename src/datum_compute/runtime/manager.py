@@ -1,21 +1,127 @@
-"""Runs controllers over a fleet until it is cancelled. Entry point: `Manager`."""
+"""Runs controllers over a fleet until it is stopped, cancelled, or no longer leads. Entry point: `Manager`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from datum_compute.runtime.controller import Controller, Reconciler
 from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.health import Check, Heartbeat, caches_follow
+from datum_compute.runtime.leases import Election
+from datum_compute.runtime.metrics import RuntimeCollector
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.writes import Writes
+
+GRACE_SECONDS = 10.0
+_CANCEL_SECONDS = 3.0
 
 
 class Manager:
-    """Everything one process runs. Controllers join the fleet before it starts, so that no plane is met unprepared."""
+    """Everything one process runs. Controllers join the fleet before it starts, so that no plane is met unprepared.
 
-    def __init__(self, fleet: Fleet, reconcilers: Sequence[Reconciler]) -> None:
+    With an election the fleet runs on every replica, so that the caches of one that waits are warm; passes run, and
+    writes leave the process, only while it leads. `run` raises `LeaseLost` when that ends. Cancelling `run` ends the
+    passes at once, `stop` lets them finish first; either way the lease is released last.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        reconcilers: Sequence[Reconciler],
+        *,
+        election: Election | None = None,
+        registry: CollectorRegistry | None = None,
+        writes: Writes | None = None,
+        prefix: str = "",
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
         self.fleet = fleet
         self.controllers = {reconciler.name: Controller(reconciler, fleet) for reconciler in reconcilers}
+        self.election = election
+        self._heartbeat = Heartbeat() if registry is not None else None
+        self._grace_seconds = grace_seconds
+        self._stopping = asyncio.Event()
+        if election is not None:
+            fleet.join(_Guarded(election))
+        if registry is not None:
+            controllers = list(self.controllers.values())
+            registry.register(
+                RuntimeCollector(
+                    controllers, fleet, writes=writes, election=election, heartbeat=self._heartbeat, prefix=prefix
+                )
+            )
+
+    @property
+    def working(self) -> bool:
+        """Whether passes may run here now."""
+        return self.election is None or self.election.leading
+
+    def live_checks(self) -> dict[str, Check]:
+        """For `/healthz`, by name."""
+        checks: dict[str, Check] = {"caches": caches_follow(self.fleet)}
+        return checks | ({"event-loop": self._heartbeat.check} if self._heartbeat is not None else {})
+
+    def stop(self) -> None:
+        """Starts no more passes; `run` returns when those under way have ended, or after the grace without them."""
+        self._stopping.set()
+        for controller in self.controllers.values():
+            controller.queue.close()
 
     async def run(self) -> None:
+        work = self._work() if self.election is None else self._work_in_turn(self.election)
+        beat = [self._heartbeat.run()] if self._heartbeat is not None else []
+        await _first(self.fleet.run(), work, *beat)
+
+    async def _work_in_turn(self, election: Election) -> None:
+        try:
+            await _first(self._stopping.wait(), election.acquire())
+            if not self._stopping.is_set():
+                await _first(election.hold(), self._work())
+        finally:
+            await election.release()
+
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.fleet.run(), name="fleet")
-            for controller in self.controllers.values():
-                tasks.create_task(controller.run(), name=controller.name)
+            controllers = self.controllers.values()
+            workers = [tasks.create_task(controller.run(), name=controller.name) for controller in controllers]
+            await self._stopping.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._grace_seconds):
+                    await asyncio.gather(*(controller.drain() for controller in controllers))
+            for worker in workers:
+                worker.cancel()
+
+
+class _Guarded:
+    """As a member of the fleet: no plane is met without asking, before each write, whether this replica leads."""
+
+    def __init__(self, election: Election) -> None:
+        self._election = election
+
+    def prepare(self, plane: Plane) -> None:
+        plane.guard(self._election.check)
+
+    def engaged(self, plane: Plane) -> None: ...
+
+    def disengaged(self, plane: Plane) -> None: ...
+
+
+async def _first(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Ends when and how the first of them ends. The others are cancelled; one that will not hear of it is left behind,
+    because a replica that lost its lease must end whatever its passes do."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nobody is told of it again
+    for task in tasks:
+        if task in done:
+            task.result()

@@ -6,6 +6,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from datum_compute.runtime.histogram import QUEUE_SECONDS, Histogram
+
 K = TypeVar("K", bound=Hashable)
 
 FIRST_BACKOFF = 0.005
@@ -20,27 +22,39 @@ class WorkQueue(Generic[K]):
     """
 
     def __init__(self, group: Callable[[K], Hashable] = lambda key: None, at_once: int = sys.maxsize) -> None:
+        self.adds = 0
+        self.retries = 0
+        self.waited = Histogram(QUEUE_SECONDS)
+        self.worked = Histogram(QUEUE_SECONDS)
         self._group = group
         self._at_once = at_once
         self._busy: Counter[Hashable] = Counter()  # keys running, by group
         self._live: _Lane[K] = _Lane(group)
         self._initial: _Lane[K] = _Lane(group)
-        self._running: dict[K, bool] = {}  # value: added again meanwhile
+        self._running: dict[K, _Run] = {}
+        self._since: dict[K, float] = {}  # when the oldest change that no pass has seen to came in
+        self._queued: dict[K, float] = {}  # when each key that waits began to
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._wake: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._quiet = asyncio.Event()  # nothing runs
+        self._quiet.set()
 
     def __len__(self) -> int:
         return len(self._live) + len(self._initial)
 
     def add(self, key: K, *, initial: bool = False) -> None:
-        if key in self._running:
-            self._running[key] = True
+        self.adds += 1
+        self._since.setdefault(key, asyncio.get_running_loop().time())
+        if (run := self._running.get(key)) is not None:
+            run.again = True
         elif key in self._initial and not initial:
             self._initial.remove(key)
             self._live.add(key)
         elif key not in self._live and key not in self._initial:
             (self._initial if initial else self._live).add(key)
+            self._queued[key] = asyncio.get_running_loop().time()
             self._wake_one()
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -54,14 +68,26 @@ class WorkQueue(Generic[K]):
             earlier.cancel()
         self._delayed[key] = loop.call_at(when, self._due, key)
 
+    def add_retry(self, key: K, seconds: float) -> None:
+        """Adds a running key later: what its pass was to see to is still to be done, for as long as it was before."""
+        self.retries += 1
+        run = self._running.get(key)
+        if run is not None:
+            self._since[key] = min(run.since, self._since.get(key, run.since))
+        self.add_after(key, seconds)
+
     def add_failed(self, key: K, *, no_later_than: float | None = None) -> float:
         """Adds the key after its backoff, which doubles with each failure in a row; returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff: float = min(FIRST_BACKOFF * 2 ** min(failures, 20), LONGEST_BACKOFF)
         delay = backoff if no_later_than is None else min(backoff, no_later_than)
-        self.add_after(key, delay)
+        self.add_retry(key, delay)
         return delay
+
+    def since(self, key: K) -> float:
+        """Loop time at which the oldest change came in that the running pass of this key looks at."""
+        return self._running[key].since
 
     def forget_failures(self, key: K) -> None:
         self._failures.pop(key, None)
@@ -77,31 +103,55 @@ class WorkQueue(Generic[K]):
                 if not woken.cancelled() and woken.done():
                     self._wake_one()  # the wake-up was meant for a worker that no longer listens
                 raise
-        self._running[key] = False
+        now = asyncio.get_running_loop().time()
+        self.waited.observe(now - self._queued.pop(key))
+        self._running[key] = _Run(self._since.pop(key), now)
+        self._quiet.clear()
         self._busy[self._group(key)] += 1
         if (delayed := self._delayed.pop(key, None)) is not None:
             delayed.cancel()
         return key
 
     def done(self, key: K) -> None:
+        run = self._running.pop(key)
+        self.worked.observe(asyncio.get_running_loop().time() - run.started)
         group = self._group(key)
         self._busy[group] -= 1
         if not self._busy[group]:
             del self._busy[group]
-        if self._running.pop(key):
+        if run.again:
             self.add(key)
+        if not self._running:
+            self._quiet.set()
         self._wake_one()  # another key of the group may have waited for this one to end
 
     def drop(self, group: Hashable) -> None:
         """Forgets the keys of a group that will not come again; passes that run are not stopped."""
         self._live.drop(group)
         self._initial.drop(group)
-        for key in [key for key in self._failures if self._group(key) == group]:
-            del self._failures[key]
+        for memory in (self._failures, self._since, self._queued):
+            for key in [key for key in memory if self._group(key) == group]:
+                del memory[key]
         for key in [key for key in self._delayed if self._group(key) == group]:
             self._delayed.pop(key).cancel()
 
+    def close(self) -> None:
+        """Hands out no more keys. Those that run may end; `drained` waits for them."""
+        self._closed = True
+
+    async def drained(self) -> None:
+        await self._quiet.wait()
+
+    def running_seconds(self) -> list[float]:
+        """How long each key that runs has been running."""
+        if not self._running:
+            return []
+        now = asyncio.get_running_loop().time()
+        return [now - run.started for run in self._running.values()]
+
     def _next(self) -> K | None:
+        if self._closed:
+            return None
         key = self._live.take(self._has_room)
         return self._initial.take(self._has_room) if key is None else key
 
@@ -118,6 +168,15 @@ class WorkQueue(Generic[K]):
             if not woken.done():
                 woken.set_result(None)
                 return
+
+
+class _Run:
+    """One key that is with a worker."""
+
+    def __init__(self, since: float, started: float) -> None:
+        self.since = since  # loop time of the oldest change it looks at
+        self.started = started
+        self.again = False  # added meanwhile
 
 
 class _Lane(Generic[K]):

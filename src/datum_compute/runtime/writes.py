@@ -7,10 +7,10 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import NotFound
-from datum_compute.kube.kinds import Kind
+from datum_compute.kube.errors import Conflict, Invalid, NotFound
+from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import Json, KubeObject, encode, same_json
-from datum_compute.runtime.informer import Informer
+from datum_compute.runtime.informer import Informer, cache_name, partial_name
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -57,9 +57,19 @@ class Writer:
         return self._folded(kind, await self._client.create(kind, body))
 
     async def patch(self, kind: Kind[T], seen: T, patch: Json) -> T:
-        """A merge patch of what is not a list, or of a list that nobody else writes."""
+        """A merge patch of what is not a list, or of a list that nobody else writes.
+
+        It names the object by its uid: on a later one of the same name it is a `Conflict`.
+        """
         self._count("patch", kind, seen.namespace, seen.name)
-        return self._folded(kind, await self._client.merge_patch(kind, seen.name, seen.namespace, patch))
+        patch = patch | {"metadata": {**patch.get("metadata", {}), "uid": seen.metadata.uid}}
+        try:
+            return self._folded(kind, await self._client.merge_patch(kind, seen.name, seen.namespace, patch))
+        except Invalid as error:
+            # This is how servers answer a patch with another uid than the object's.
+            if any(cause.field == "metadata.uid" for cause in error.causes):
+                raise Conflict(f"{kind.name} {seen.name} is another object now", plane=error.plane) from None
+            raise
 
     async def patch_seen(self, kind: Kind[T], seen: T, patch: Json) -> T:
         """A merge patch that replaces lists: only if the object is still as it was seen, else `Conflict`."""
@@ -87,14 +97,25 @@ class Writer:
             after = await self.patch_seen(kind, seen, {"metadata": {"finalizers": left}})
         except NotFound:
             return
-        if after.metadata.deleting and not left:
+        # With time left to stop in, what is to be deleted stays until whoever runs it says that it has.
+        held = after.metadata.finalizers or after.metadata.deletion_grace_period_seconds
+        if after.metadata.deleting and not held:
             self._forget(kind, after)
 
     async def delete(self, kind: Kind[T], seen: T) -> None:
         """Deletes exactly the object that was seen, not a later one of its name; one that is gone is fine."""
+        await self._delete(kind, seen, "")
+
+    async def delete_seen(self, kind: Kind[T], seen: T) -> None:
+        """Deletes an object for what it said: only if it is still as it was seen, else `Conflict`."""
+        await self._delete(kind, seen, seen.metadata.resource_version)
+
+    async def _delete(self, kind: Kind[T], seen: T, resource_version: str) -> None:
         self._count("delete", kind, seen.namespace, seen.name)
         try:
-            waiting = await self._client.delete(kind, seen.name, seen.namespace, uid=seen.metadata.uid)
+            waiting = await self._client.delete(
+                kind, seen.name, seen.namespace, uid=seen.metadata.uid, resource_version=resource_version
+            )
         except NotFound:
             waiting = None
         if waiting is None:
@@ -104,7 +125,7 @@ class Writer:
 
     async def delete_named(self, kind: Kind[T], name: str, namespace: str) -> None:
         """Deletes whatever has the name, seen or not: for leftovers that a cache may not know of yet."""
-        informer = self._informers.get(kind.resource)
+        informer = self._informers.get(cache_name(kind))
         seen = cast(T | None, informer.get(namespace, name)) if informer is not None else None
         if seen is not None:
             await self.delete(kind, seen)
@@ -117,12 +138,15 @@ class Writer:
         self._writes.count(Write(self._client.plane, self._controller, verb, kind.name), f"{namespace}/{name}")
 
     def _folded(self, kind: Kind[T], answer: T) -> T:
-        informer = self._informers.get(kind.resource)
-        if informer is not None:
-            informer.fold(answer)
+        whole = self._informers.get(cache_name(kind))
+        if whole is not None:
+            whole.fold(answer)
+        partial = self._informers.get(partial_name(kind))
+        if partial is not None and partial is not whole:
+            partial.fold(PartialObject(answer.metadata))
         return answer
 
     def _forget(self, kind: Kind[T], object_: T) -> None:
-        informer = self._informers.get(kind.resource)
-        if informer is not None:
-            informer.fold_delete(object_)
+        for name in (kind.resource, partial_name(kind)):
+            if (informer := self._informers.get(name)) is not None:
+                informer.fold_delete(object_)

@@ -1,0 +1,163 @@
+"""Whether a process is well, ready for work, and what it does, over HTTP. Entry points: `Probes`, `Heartbeat`.
+
+`/healthz` fails only for what a restart would mend: a loop that does not keep up, or a cache that no longer follows a
+plane which answers. A plane that is away is no reason to restart.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import RELIST_SECONDS
+
+CHECK_SECONDS = 2.0
+BEAT_SECONDS = 1.0
+LATE_SECONDS = 5.0
+STALLED_SECONDS = 2 * RELIST_SECONDS  # every cache hears from its server at least once a relist
+
+Check = Callable[[], bool | Awaitable[bool]]
+"""True when all is well. Raises `Unwell` to say what is not."""
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Unwell(Exception):
+    """One sentence for whoever looks at a probe; it is shown to anybody who asks."""
+
+
+class Heartbeat:
+    """How late the loop is: work that takes long without waiting holds up everything else."""
+
+    def __init__(self) -> None:
+        self._lag = 0.0
+        self._due: float | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                self._due = loop.time() + BEAT_SECONDS
+                await asyncio.sleep(BEAT_SECONDS)
+                self._lag = max(0.0, loop.time() - self._due)
+        finally:
+            self._due = None
+
+    @property
+    def lag(self) -> float:
+        """Of the last beat, or of the one that should have come by now."""
+        if self._due is None:
+            return 0.0
+        return max(self._lag, asyncio.get_running_loop().time() - self._due)
+
+    def check(self) -> bool:
+        if self.lag > LATE_SECONDS:
+            raise Unwell(f"the event loop is {self.lag:.0f} s late")
+        return True
+
+
+def caches_follow(fleet: Fleet) -> Check:
+    """No cache of an engaged plane has stopped to hear from its server, unless the plane does not answer at all."""
+
+    def check() -> bool:
+        now = asyncio.get_running_loop().time()
+        for plane in fleet.planes():
+            for informer in plane.informers() if plane.answers else ():
+                silence = now - informer.heard
+                if informer.synced.is_set() and silence > STALLED_SECONDS:
+                    raise Unwell(
+                        f"the cache of {informer.kind.resource} on {plane.name} heard nothing for {silence:.0f} s"
+                    )
+        return True
+
+    return check
+
+
+def engaged(fleet: Fleet, *planes: str) -> Check:
+    """The caches of these planes are filled."""
+
+    def check() -> bool:
+        missing = [name for name in planes if not fleet.has(name)]
+        if missing:
+            raise Unwell(f"not engaged yet: {', '.join(missing)}")
+        return True
+
+    return check
+
+
+class Outcome(Struct, frozen=True):
+    name: str
+    problem: str = ""  # empty when all is well
+
+
+async def examine(checks: Mapping[str, Check]) -> list[Outcome]:
+    """Asks all at once, each for at most two seconds; one that fails in whatever way only fails itself."""
+    problems = await asyncio.gather(*(_problem(check) for check in checks.values()))
+    return [Outcome(name, problem) for name, problem in zip(checks, problems, strict=True)]
+
+
+async def _problem(check: Check) -> str:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            answer = check()
+            well = await answer if inspect.isawaitable(answer) else answer
+    except Unwell as error:
+        return str(error)
+    except TimeoutError:
+        return f"no answer within {CHECK_SECONDS:g} s"
+    except Exception as error:
+        return f"the check failed ({type(error).__name__})"  # its text is not for everybody
+    return "" if well else "not so"
+
+
+class Probes:
+    """A raw ASGI application for `/healthz`, `/readyz` and, with a registry, `/metrics`.
+
+    As on Kubernetes' own servers, `?verbose` lists the checks, `?exclude=<name>` leaves one out, `/readyz/<name>` is
+    one alone, and one that fails makes the answer 500 with its reason.
+    """
+
+    def __init__(
+        self, live: Mapping[str, Check], ready: Mapping[str, Check], registry: CollectorRegistry | None = None
+    ) -> None:
+        ping: dict[str, Check] = {"ping": lambda: True}
+        self._checks = {"healthz": ping | dict(live), "livez": ping | dict(live), "readyz": ping | dict(ready)}
+        self._registry = registry
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        code, text, kind = await self._answer(scope)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(text)).encode())]
+        headers.append((b"cache-control", b"no-cache, no-store"))
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": text if scope["method"] == "GET" else b""})
+
+    async def _answer(self, scope: Mapping[str, Any]) -> tuple[int, bytes, str]:
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, b"only GET and HEAD are answered here\n", _TEXT
+        probe, _, name = scope["path"].strip("/").partition("/")
+        if probe == "metrics" and not name and self._registry is not None:
+            accepted = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            encode, kind = choose_encoder(accepted)
+            return 200, encode(self._registry), kind
+        checks = self._checks.get(probe)
+        if checks is None or name not in ("", *checks):
+            return 404, b"not found\n", _TEXT
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        left_out = query.get("exclude", [])
+        asked = {key: check for key, check in checks.items() if key not in left_out and name in ("", key)}
+        return _told(probe, await examine(asked), verbose="verbose" in query)
+
+
+def _told(probe: str, outcomes: list[Outcome], *, verbose: bool) -> tuple[int, bytes, str]:
+    failed = any(outcome.problem for outcome in outcomes)
+    if not failed and not verbose:
+        return 200, b"ok", _TEXT
+    lines = [f"[-]{each.name} failed: {each.problem}" if each.problem else f"[+]{each.name} ok" for each in outcomes]
+    lines.append(f"{probe} check {'failed' if failed else 'passed'}\n")
+    return 500 if failed else 200, "\n".join(lines).encode(), _TEXT

@@ -1,0 +1,222 @@
+"""Which of several replicas works: the one that holds a Lease. Entry points: `Election`, `LeaseLost`.
+
+No two machines' clocks are compared. A lease has run out when this process has not seen it change for as long as its
+holder asked for, measured on this process's own loop; and its holder stops earlier than that, counted from the moment
+it sent its last successful renewal. Whatever the network does in between, the old leader is silent before the new one
+speaks. The times written into the lease are for people to read.
+"""
+
+import asyncio
+import random
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError, NotFound, ServerError
+from datum_compute.kube.kinds import LEASE, Lease
+from datum_compute.kube.meta import Json, decode, plain
+from datum_compute.kube.transport import Call
+from datum_compute.runtime.clock import Clock
+
+JITTER = 1.2
+RELEASED_SECONDS = 1
+_NEVER = float("-inf")
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaseLost(Exception):
+    """The lease could not be renewed in time, or another holds it: whoever led must end."""
+
+
+class NotLeading(ApiError):
+    """A write that was not sent, because another replica may be at work by now."""
+
+    code, reason = 503, "NotLeading"
+
+
+class Election:
+    """One candidate. `acquire` returns as the leader, `hold` renews until it raises, `release` lets the next one in.
+
+    `client` gets, creates and updates leases; let it be one of its own, so that nothing else delays its calls.
+    `identity` must be this process's alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        generator: random.Random,
+        lease_seconds: int = 15,
+        renew_seconds: float = 10,
+        retry_seconds: float = 2,
+    ) -> None:
+        if not lease_seconds > renew_seconds > retry_seconds * JITTER > 0:
+            raise ValueError(
+                f"a lease of {lease_seconds} s must be longer than its renewal may take ({renew_seconds} s), "
+                f"and that longer than {JITTER} times the wait between two tries ({retry_seconds} s)"
+            )
+        if not identity:
+            raise ValueError(f"a candidate for lease {namespace}/{name} needs an identity")
+        self.name = name
+        self.identity = identity
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._generator = generator
+        self._lease_seconds = lease_seconds
+        self._renew_seconds = renew_seconds
+        self._retry_seconds = retry_seconds
+        self._own_paths = (LEASE.path(namespace), LEASE.path(namespace, name))
+        self._leads_until = _NEVER  # loop time
+        self._seen: _Seen | None = None
+
+    @property
+    def leading(self) -> bool:
+        """Whether this replica may write now. Turns false by itself when the renewals fail."""
+        return self._leads_until > _NEVER and asyncio.get_running_loop().time() < self._leads_until
+
+    def check(self, call: Call) -> None:
+        """The guard of everything the leader writes; only the lease itself may be written by those who do not lead."""
+        if not self.leading and call.path not in self._own_paths:
+            raise NotLeading(f"{self.identity} does not hold lease {self._namespace}/{self.name}; nothing was written")
+
+    async def acquire(self) -> None:
+        """Waits for its turn, for ever if need be."""
+        while True:
+            try:
+                async with asyncio.timeout(self._renew_seconds):
+                    await self._look()
+                    if self._is_free():
+                        await self._take()
+            except (ApiError, TimeoutError) as error:
+                _log.debug("lease not taken", lease=self.name, error=str(error) or "no answer")
+            if self.leading:
+                _log.info("leading", lease=self.name, identity=self.identity)
+                return
+            await self._pause()
+
+    async def hold(self) -> None:
+        """Raises `LeaseLost` at the moment when this replica may no longer write, and never returns."""
+        try:
+            while True:
+                await self._pause()
+                async with asyncio.timeout_at(self._leads_until):
+                    await self._renew()
+        except TimeoutError:
+            raise LeaseLost(
+                f"lease {self._namespace}/{self.name} could not be renewed for {self._renew_seconds:g} s; "
+                "another replica may take over"
+            ) from None
+        finally:
+            self._leads_until = _NEVER
+
+    async def release(self) -> None:
+        """Best effort, for when all work has ended: the next candidate need not wait for the lease to run out."""
+        self._leads_until = _NEVER
+        try:
+            async with asyncio.timeout(self._retry_seconds):
+                await self._look()
+                if self._seen is not None and self._seen.record.holder_identity == self.identity:
+                    await self._write(holder="", seconds=RELEASED_SECONDS)
+        except (ApiError, TimeoutError) as error:
+            _log.info("lease not released", lease=self.name, error=str(error) or "no answer")
+
+    async def _renew(self) -> None:
+        """Tries until it succeeds; a try that hangs leaves time for another."""
+        while True:
+            try:
+                async with asyncio.timeout(self._renew_seconds / 2):
+                    await self._take()
+                return
+            except (ApiError, TimeoutError) as error:
+                _log.info("lease not renewed", lease=self.name, error=str(error) or "no answer")
+            await self._look_for_usurper()
+            await self._pause()
+
+    async def _look_for_usurper(self) -> None:
+        try:
+            async with asyncio.timeout(self._renew_seconds / 2):
+                await self._look()
+        except (ApiError, TimeoutError):
+            return
+        holder = self._seen.record.holder_identity if self._seen is not None else self.identity
+        if holder != self.identity:
+            raise LeaseLost(f"lease {self._namespace}/{self.name} is held by {holder or 'nobody'} now")
+
+    async def _look(self) -> None:
+        """Notes when the lease was last seen to change. One that is gone leaves its holder the rest of its time."""
+        try:
+            lease = await self._client.get(LEASE, self.name, self._namespace)
+        except NotFound:
+            if self._seen is not None:
+                self._seen = _Seen(None, self._seen.record, self._seen.at)
+            return
+        record = _record(lease)
+        changed = self._seen is None or self._seen.record != record
+        at = asyncio.get_running_loop().time() if changed or self._seen is None else self._seen.at
+        self._seen = _Seen(lease, record, at)
+
+    def _is_free(self) -> bool:
+        if self._seen is None:
+            return True
+        record = self._seen.record
+        if record.holder_identity in ("", self.identity):
+            return True
+        lasts = record.lease_duration_seconds or self._lease_seconds
+        return asyncio.get_running_loop().time() >= self._seen.at + lasts
+
+    async def _take(self) -> None:
+        sent = asyncio.get_running_loop().time()
+        await self._write(holder=self.identity, seconds=self._lease_seconds)
+        self._leads_until = sent + self._renew_seconds
+
+    async def _write(self, *, holder: str, seconds: int) -> None:
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = self._seen.record if self._seen is not None else None
+        spec: Json = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": now}
+        if before is None:
+            spec |= {"acquireTime": now, "leaseTransitions": 0}
+        elif before.holder_identity == holder:
+            spec |= {"acquireTime": before.acquire_time or now, "leaseTransitions": before.lease_transitions}
+        else:
+            spec |= {"acquireTime": now, "leaseTransitions": before.lease_transitions + bool(holder)}
+        body = LEASE.body(self.name, self._namespace)
+        if self._seen is None or self._seen.lease is None:
+            written = await self._client.create(LEASE, body | {"spec": spec})
+        else:
+            lease = self._seen.lease
+            kept = {"metadata": msgspec.to_builtins(lease.metadata), "spec": plain(lease.spec_json) | spec}
+            written = await self._client.replace(LEASE, body | kept)
+        self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._retry_seconds * self._generator.uniform(1, JITTER))
+
+
+class _Record(Struct, frozen=True, rename="camel"):
+    """What a holder says. A change in any of it is a sign of life."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str = ""
+    renew_time: str = ""
+    lease_transitions: int = 0
+
+
+class _Seen(Struct, frozen=True):
+    lease: Lease | None  # None when it was deleted since
+    record: _Record
+    at: float  # loop time
+
+
+def _record(lease: Lease) -> _Record:
+    try:
+        return decode(lease.spec_json, _Record) if bytes(lease.spec_json) else _Record()
+    except msgspec.MsgspecError as error:
+        raise ServerError(f"lease {lease.namespace}/{lease.name} makes no sense: {error}; delete it") from None

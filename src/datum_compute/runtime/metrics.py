@@ -1,0 +1,170 @@
+"""What a process does, as figures for Prometheus. Entry point: `RuntimeCollector`.
+
+Everything is read from the controllers, the fleet and the ledger of writes when somebody asks; the work itself only
+counts. Names and labels are those of controller-runtime and client-go where they have one, so that existing dashboards
+and alerts fit; the others begin with a prefix that the program chooses.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from datum_compute.runtime.controller import Controller
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.health import Heartbeat
+from datum_compute.runtime.histogram import Histogram
+from datum_compute.runtime.informer import State
+from datum_compute.runtime.leases import Election
+from datum_compute.runtime.writes import Writes
+
+RESULTS = ("success", "error", "requeue", "requeue_after")
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry with the figures of the process itself: memory, CPU, open files, garbage collection."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+class RuntimeCollector(Collector):
+    def __init__(
+        self,
+        controllers: Sequence[Controller],
+        fleet: Fleet,
+        *,
+        writes: Writes | None = None,
+        election: Election | None = None,
+        heartbeat: Heartbeat | None = None,
+        prefix: str = "",
+    ) -> None:
+        self._controllers = controllers
+        self._fleet = fleet
+        self._writes = writes
+        self._election = election
+        self._heartbeat = heartbeat
+        self._prefix = prefix
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance: figures exist once the loop runs."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._of_passes()
+        yield from self._of_queues()
+        yield from self._of_planes()
+        if self._writes is not None:
+            yield self._of_writes(self._writes)
+        if self._election is not None:
+            leads = GaugeMetricFamily("leader_election_master_status", "Whether this replica leads.", labels=["name"])
+            leads.add_metric([self._election.name], self._election.leading)
+            yield leads
+
+        if self._heartbeat is not None:
+            yield GaugeMetricFamily(
+                f"{self._prefix}event_loop_lag_seconds", "How late the event loop is.", value=self._heartbeat.lag
+            )
+
+    def _of_passes(self) -> Iterable[Metric]:
+        label = ["controller"]
+        total = CounterMetricFamily(
+            "controller_runtime_reconcile", "Passes, by how they ended.", labels=["controller", "result"]
+        )
+        errors = CounterMetricFamily("controller_runtime_reconcile_errors", "Passes that failed.", labels=label)
+        panics = CounterMetricFamily(
+            "controller_runtime_reconcile_panics", "Passes that failed with what is no API error.", labels=label
+        )
+        seconds = HistogramMetricFamily(
+            "controller_runtime_reconcile_time_seconds", "How long passes take.", labels=label
+        )
+        most = GaugeMetricFamily(
+            "controller_runtime_max_concurrent_reconciles", "Passes that may run at once.", labels=label
+        )
+        active = GaugeMetricFamily("controller_runtime_active_workers", "Passes that run now.", labels=label)
+        for controller in self._controllers:
+            for result in RESULTS:
+                total.add_metric([controller.name, result], controller.results[result])
+            errors.add_metric([controller.name], controller.results["error"])
+            panics.add_metric([controller.name], controller.panics)
+            _add(seconds, controller.name, controller.pass_seconds)
+            most.add_metric([controller.name], controller.workers)
+            active.add_metric([controller.name], len(controller.queue.running_seconds()))
+        return total, errors, panics, seconds, most, active
+
+    def _of_queues(self) -> Iterable[Metric]:
+        label = ["name"]
+        adds = CounterMetricFamily("workqueue_adds", "Requests that came in.", labels=label)
+        retries = CounterMetricFamily("workqueue_retries", "Requests that are tried again.", labels=label)
+        depth = GaugeMetricFamily("workqueue_depth", "Requests that wait.", labels=label)
+        waited = HistogramMetricFamily("workqueue_queue_duration_seconds", "How long requests wait.", labels=label)
+        worked = HistogramMetricFamily("workqueue_work_duration_seconds", "How long requests run.", labels=label)
+        unfinished = GaugeMetricFamily(
+            "workqueue_unfinished_work_seconds", "How long the requests that run have run, together.", labels=label
+        )
+        longest = GaugeMetricFamily(
+            "workqueue_longest_running_processor_seconds",
+            "How long the oldest request that runs has run.",
+            labels=label,
+        )
+        for controller in self._controllers:
+            queue, running = controller.queue, controller.queue.running_seconds()
+            adds.add_metric([controller.name], queue.adds)
+            retries.add_metric([controller.name], queue.retries)
+            depth.add_metric([controller.name], len(queue))
+            _add(waited, controller.name, queue.waited)
+            _add(worked, controller.name, queue.worked)
+            unfinished.add_metric([controller.name], sum(running))
+            longest.add_metric([controller.name], max(running, default=0.0))
+        return adds, retries, depth, waited, worked, unfinished, longest
+
+    def _of_planes(self) -> Iterable[Metric]:
+        engaged = GaugeMetricFamily(f"{self._prefix}planes_engaged", "Planes that are worked on.", labels=["kind"])
+        planes = self._fleet.planes()
+        for role, count in sorted(Counter(plane.roles[0] for plane in planes).items()):
+            engaged.add_metric([role], count)
+        labels = ["plane", "kind"]
+        objects = GaugeMetricFamily(f"{self._prefix}cache_objects", "Objects that are cached.", labels=labels)
+        watching = GaugeMetricFamily(
+            f"{self._prefix}cache_watching", "Whether the cache has an open stream from its server.", labels=labels
+        )
+        silent = GaugeMetricFamily(
+            f"{self._prefix}cache_silent_seconds", "How long ago the server was last heard.", labels=labels
+        )
+        now = asyncio.get_running_loop().time()
+        for plane in planes:
+            for informer in plane.informers():
+                place = [plane.name, informer.kind.name]
+                objects.add_metric(place, len(informer))
+                watching.add_metric(place, informer.state is State.WATCHING)
+                if informer.synced.is_set():
+                    silent.add_metric(place, now - informer.heard)
+        dropped = CounterMetricFamily(
+            f"{self._prefix}events_dropped", "Changes that led to no request.", labels=["controller", "reason"]
+        )
+        for controller in self._controllers:
+            for reason, count in sorted(controller.dropped.items()):
+                dropped.add_metric([controller.name, reason], count)
+        untold = CounterMetricFamily(
+            f"{self._prefix}events_untold", "Happenings that users were not told of.", labels=["plane", "reason"]
+        )
+        for plane in planes:
+            for reason, count in sorted(plane.events.dropped.items()):
+                untold.add_metric([plane.name, reason], count)
+        return engaged, objects, watching, silent, dropped, untold
+
+    def _of_writes(self, writes: Writes) -> Metric:
+        labels = ["plane", "controller", "verb", "kind"]
+        total = CounterMetricFamily(f"{self._prefix}api_writes", "Calls that write.", labels=labels)
+        for write, count in sorted(writes.counts.items(), key=lambda item: str(item[0])):
+            total.add_metric([write.plane, write.controller, write.verb, write.kind], count)
+        return total
+
+
+def _add(family: HistogramMetricFamily, name: str, histogram: Histogram) -> None:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    family.add_metric([name], list(zip(bounds, histogram.cumulative(), strict=True)), sum_value=histogram.total)

@@ -1,0 +1,411 @@
+"""controllers.md 4: the projector alone between the hub and projects. The test plays user, federator and cell."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.management.metrics import ManagementMetrics
+from datum_compute.management.projector import Projector
+from datum_compute.runtime.faults import calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request, Unfinished
+from datum_compute.runtime.simulation import Simulation
+from tests.alone import Alone
+from tests.management.test_federator import TEMPLATE, spec
+from tests.told import warnings
+
+GROUP = "compute.datumapis.com"
+UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
+UPSTREAM_NAMESPACE = "meta.datumapis.com/upstream-namespace"
+DEPLOYMENT_NAME = f"{GROUP}/workload-deployment-name"
+DEPLOYMENT_UID = f"{GROUP}/workload-deployment-uid"
+NAME = "web-0"
+
+
+def condition(type_: str, status: str, reason: str, message: str = "as it is") -> Json:
+    said = {"type": type_, "status": status, "reason": reason, "message": message}
+    return said | {"lastTransitionTime": "2026-06-01T12:00:00Z"}
+
+
+def status_of(reason: str, *others: Json, message: str = "as it is") -> Json:
+    return {"conditions": [condition("Ready", str(reason == "Available"), reason, message), *others]}
+
+
+class Federation(Alone):
+    """Projects `demo` and `other`, each with deployment web in namespace default, and a hub that knows of both."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation, {"demo": PROJECT, "other": PROJECT, "hub": HUB}, self._build)
+        self.project, self.hub = self.engine.client("demo"), self.engine.client("hub")
+
+    def _build(self, fleet: Fleet) -> Projector:
+        self.registry = CollectorRegistry()
+        self.reconciler = Projector(fleet, self.simulation, "hub", metrics=ManagementMetrics(self.registry))
+        return self.reconciler
+
+    async def start(self) -> None:
+        for project in ("demo", "other"):
+            client = self.engine.client(project)
+            await client.create(NAMESPACE, NAMESPACE.body("default"))
+            await client.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")})
+            labels = {UPSTREAM_CLUSTER: f"cluster-{project}", UPSTREAM_NAMESPACE: "default"}
+            await self.hub.create(NAMESPACE, NAMESPACE.body(await self.home(project), labels=labels))
+        await self.run()
+
+    async def home(self, project: str = "demo") -> str:
+        return f"ns-{(await self.engine.client(project).get(NAMESPACE, 'default')).metadata.uid}"
+
+    # The cell
+
+    async def write_back(
+        self, name: str = NAME, labels: dict[str, str] | None = None, project: str = "demo", **metadata: Any
+    ) -> None:
+        identity = {UPSTREAM_CLUSTER: f"cluster-{project}", UPSTREAM_NAMESPACE: "default"}
+        stamped = identity | {DEPLOYMENT_NAME: "web", DEPLOYMENT_UID: "uid-in-the-cell"} | (labels or {})
+        body = INSTANCE.body(name, await self.home(project), labels=stamped, **metadata)
+        await self.hub.create(INSTANCE, body | {"spec": TEMPLATE["spec"]})
+        await self.settle()
+
+    async def report(self, status: Json, name: str = NAME) -> None:
+        await self.hub.replace_status(INSTANCE, await self.original(name), status)
+        await self.settle()
+
+    async def original(self, name: str = NAME) -> Instance:
+        return await self.hub.get(INSTANCE, name, await self.home())
+
+    async def relabel(self, labels: dict[str, str | None]) -> None:
+        await self.hub.merge_patch(INSTANCE, NAME, await self.home(), {"metadata": {"labels": labels}})
+        await self.settle()
+
+    async def remove(self, name: str = NAME) -> None:
+        await self.hub.delete(INSTANCE, name, await self.home())
+        await self.settle()
+
+    # The project
+
+    async def projection(self, name: str = NAME) -> Instance:
+        return await self.project.get(INSTANCE, name, "default")
+
+    async def shown(self, project: str = "demo") -> list[str]:
+        return [found.name for found in (await self.engine.client(project).list(INSTANCE)).items]
+
+    async def deployment(self) -> WorkloadDeployment:
+        return await self.project.get(WORKLOAD_DEPLOYMENT, "web", "default")
+
+    async def warned(self) -> list[tuple[str, str]]:
+        return [(one.reason, one.message) for one in await warnings(self.project, NAME)]
+
+    async def one_pass(self, name: str = NAME) -> None:
+        request = Request("hub", await self.home(), name)
+        await self.reconciler.reconcile(request, Pass(request))
+
+    def hops(self) -> float:
+        labels = {"hop": "hub_to_projection"}
+        return self.registry.get_sample_value("compute_federation_hop_seconds_count", labels) or 0
+
+
+@pytest.fixture
+def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Federation]:
+    federation = Federation(simulation)
+    runner.run(federation.start())
+    yield federation
+    runner.run(federation.stop())
+
+
+# 4.2 and 4.4: what is shown
+
+
+async def test_4_4_a_projection_field_by_field(federation: Federation) -> None:
+    await federation.write_back(labels={"app": "hello"}, annotations={"theirs": "1"}, finalizers=["theirs/1"])
+    await federation.report(status_of("Available"))
+    original, projection, owner = (
+        await federation.original(),
+        await federation.projection(),
+        await federation.deployment(),
+    )
+    assert projection.metadata.labels == original.metadata.labels | {DEPLOYMENT_UID: owner.metadata.uid}
+    assert projection.spec_json == original.spec_json
+    assert plain(projection.status_json) == plain(original.status_json)
+    (reference,) = projection.metadata.owner_references
+    assert (reference.kind, reference.name, reference.uid) == ("WorkloadDeployment", "web", owner.metadata.uid)
+    assert not reference.controller
+    assert (projection.metadata.annotations, projection.metadata.finalizers) == ({}, ())
+
+
+async def test_4_2_a_change_is_one_write(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.report(status_of("Available"))
+    before = federation.writes.total()
+    await federation.report(status_of("Stopped"))
+    assert federation.writes.total() == before + 1
+    assert federation.hops() == 3  # created, available, stopped
+
+
+async def test_row_28_a_second_pass_writes_nothing(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.report(status_of("ImageUnavailable"))
+    before, passes, hops = federation.writes.total(), federation.controller.passes, federation.hops()
+    federation.controller.enqueue(Request("hub", await federation.home(), NAME))
+    await federation.settle()
+    assert federation.controller.passes == passes + 1
+    assert (federation.writes.total(), federation.hops()) == (before, hops)
+
+
+async def test_4_2_an_instance_that_goes_is_shown_until_it_is_gone(federation: Federation) -> None:
+    await federation.write_back(finalizers=["theirs/1"])
+    await federation.remove()
+    assert await federation.shown() == [NAME]
+    await federation.hub.merge_patch(INSTANCE, NAME, await federation.home(), {"metadata": {"finalizers": None}})
+    await federation.settle()
+    assert await federation.shown() == []
+
+
+async def test_4_2_an_owner_that_comes_late_is_waited_for(federation: Federation) -> None:
+    await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "default")
+    await federation.write_back()
+    assert await federation.shown() == []
+    body = WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")}
+    await federation.project.create(WORKLOAD_DEPLOYMENT, body)
+
+    async def shown() -> bool:
+        return await federation.shown() == [NAME]
+
+    await federation.simulation.until(shown, within=31)
+
+
+async def test_4_2_a_deployment_made_anew_owns_what_is_shown(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "default")
+    body = WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")}
+    await federation.project.create(WORKLOAD_DEPLOYMENT, body)
+    uid = (await federation.deployment()).metadata.uid
+
+    async def owned() -> bool:
+        found = (await federation.project.list(INSTANCE)).items
+        return [[owner.uid for owner in one.metadata.owner_references] for one in found] == [[uid]]
+
+    await federation.simulation.until(owned, within=31)
+    assert (await federation.projection()).metadata.labels[DEPLOYMENT_UID] == uid
+
+
+# 4.1: what users do to it
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"metadata": {"labels": {UPSTREAM_CLUSTER: None, UPSTREAM_NAMESPACE: None}}},
+        {"metadata": {"labels": None}},
+        {"metadata": {"labels": {UPSTREAM_CLUSTER: "cluster-other"}}},
+        {"metadata": {"ownerReferences": None}},
+        {"spec": {"runtime": {"sandbox": {"containers": [{"name": "x", "image": "forged"}]}}}},
+    ],
+    ids=["identity taken away", "no labels", "another project's label", "no owner", "another image"],
+)
+async def test_4_1_an_edited_projection_is_put_right(federation: Federation, patch: Json) -> None:
+    await federation.write_back()
+    before = await federation.projection()
+    await federation.project.merge_patch(INSTANCE, NAME, "default", patch)
+    await federation.settle()
+    after = await federation.projection()
+    assert (after.metadata.labels, after.metadata.owner_references) == (
+        before.metadata.labels,
+        before.metadata.owner_references,
+    )
+    assert plain(after.spec_json) == plain(before.spec_json)
+
+
+async def test_4_1_a_status_made_up_is_put_right_and_a_deleted_projection_comes_back(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.report(status_of("ImageUnavailable"))
+    await federation.project.replace_status(INSTANCE, await federation.projection(), status_of("Available"))
+    await federation.settle()
+    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+    await federation.project.delete(INSTANCE, NAME, "default")
+    await federation.settle()
+    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+
+
+async def test_4_2_a_real_instance_of_that_name_is_not_touched(federation: Federation) -> None:
+    finalizers = [f"{GROUP}/instance-controller"]
+    body = INSTANCE.body(NAME, "default", finalizers=finalizers) | {"spec": TEMPLATE["spec"]}
+    await federation.project.create(INSTANCE, body)
+    before = await federation.projection()
+    await federation.write_back()
+    await federation.remove()
+    assert await federation.projection() == before
+
+
+# Invariant 9: whose it is
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({UPSTREAM_CLUSTER: "cluster-other"}, "identity labels"),
+        ({UPSTREAM_NAMESPACE: "kube-system"}, "identity labels"),
+        ({UPSTREAM_CLUSTER: None}, "identity labels"),
+        ({DEPLOYMENT_NAME: None}, "no label"),
+    ],
+)
+async def test_4_2_labels_that_lie_or_are_missing_are_an_error_and_change_nothing(
+    federation: Federation, labels: dict[str, str | None], says: str
+) -> None:
+    await federation.write_back()
+    await federation.report(status_of("Available"))
+    before = await federation.projection()
+    await federation.relabel(labels)
+    await federation.report(status_of("Stopped"))
+    assert await federation.projection() == before
+    assert await federation.shown("other") == []
+    with pytest.raises(Unfinished, match=says):
+        await federation.one_pass()
+
+
+async def test_invariant_9_a_hub_namespace_that_names_another_project_gets_nothing_there(
+    federation: Federation,
+) -> None:
+    """Its labels say other; its name says the uid of a namespace of demo."""
+    home = await federation.home()
+    lie = {"metadata": {"labels": {UPSTREAM_CLUSTER: "cluster-other"}}}
+    await federation.hub.merge_patch(NAMESPACE, home, "", lie)
+    await federation.write_back(labels={UPSTREAM_CLUSTER: "cluster-other"})
+    assert (await federation.shown(), await federation.shown("other")) == ([], [])
+    truth = {"metadata": {"labels": {UPSTREAM_CLUSTER: "cluster-demo"}}}
+    await federation.relabel({UPSTREAM_CLUSTER: "cluster-demo"})
+    await federation.hub.merge_patch(NAMESPACE, home, "", truth)
+    await federation.settle()
+    assert (await federation.shown(), await federation.shown("other")) == ([NAME], [])
+
+
+async def test_4_3_a_lie_removes_nothing_either(federation: Federation) -> None:
+    await federation.write_back(project="other")
+    await federation.write_back()
+    home = await federation.home()
+    lie = {"metadata": {"labels": {UPSTREAM_CLUSTER: "cluster-other"}}}
+    await federation.hub.merge_patch(NAMESPACE, home, "", lie)
+    await federation.remove()
+    assert await federation.shown("other") == [NAME]
+
+
+async def test_4_2_a_namespace_that_the_cache_hears_of_late_is_made_up_for(federation: Federation) -> None:
+    federation.faults["demo"].delay_watches(5, 5)
+    await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
+    uid = (await federation.project.get(NAMESPACE, "late")).metadata.uid
+    labels = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "late"}
+    body = WORKLOAD_DEPLOYMENT.body("web", "late") | {"spec": spec("DFW")}
+    await federation.project.create(WORKLOAD_DEPLOYMENT, body)
+    await federation.hub.create(NAMESPACE, NAMESPACE.body(f"ns-{uid}", labels=labels))
+    instance = INSTANCE.body(NAME, f"ns-{uid}", labels=labels | {DEPLOYMENT_NAME: "web"})
+    await federation.hub.create(INSTANCE, instance | {"spec": TEMPLATE["spec"]})
+    await federation.settle()
+    assert await federation.shown() == []
+
+    async def shown() -> bool:
+        return await federation.shown() == [NAME]
+
+    await federation.simulation.until(shown, within=10)
+
+
+# 4.3: what goes
+
+
+async def test_4_3_what_is_not_a_projection_stays(federation: Federation) -> None:
+    """By its labels it could be one; nothing says that a deployment owns it."""
+    identity = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}
+    body = INSTANCE.body("by-hand", "default", labels=identity) | {"spec": TEMPLATE["spec"]}
+    await federation.project.create(INSTANCE, body)
+    await federation.settle()
+    assert await federation.shown() == ["by-hand"]
+
+
+async def test_4_3_a_ghost_whose_end_nobody_saw_is_swept_within_ten_minutes(federation: Federation) -> None:
+    await federation.write_back()
+    dropped = federation.faults["hub"].drop_event(calls(path="/instances"))
+    await federation.hub.delete(INSTANCE, NAME, await federation.home())
+    await federation.settle()
+    assert dropped.fired
+    assert await federation.shown() == [NAME]
+
+    async def gone() -> bool:
+        return await federation.shown() == []
+
+    await federation.simulation.until(gone, within=1300)  # a relist and a sweep
+
+
+async def test_4_3_a_sweep_asks_only_about_those_without_an_original(federation: Federation) -> None:
+    await federation.write_back()
+    plane = federation.fleet.plane("demo")
+    assert list(federation.reconciler.sweep(plane)) == []
+    identity = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}
+    for name, labels in {"ghost": identity, "not-one": {}}.items():
+        body = INSTANCE.body(name, "default", labels=labels) | {"spec": TEMPLATE["spec"]}
+        await federation.project.create(INSTANCE, body)
+    await federation.settle()
+    assert list(federation.reconciler.sweep(plane)) == [Request("hub", await federation.home(), "ghost")]
+
+
+async def test_4_3_ghosts_of_a_project_that_was_away_go_when_it_returns(federation: Federation) -> None:
+    """Suspended projects are left; what happened meanwhile is made up for."""
+    await federation.write_back()
+    await federation.write_back("web-1")
+    federation.fleet.remove("demo")
+    await federation.hub.delete(INSTANCE, NAME, await federation.home())
+    await federation.report(status_of("Available"), "web-1")
+    assert await federation.shown() == [NAME, "web-1"]
+    transport = federation.faults["demo"]
+    generator = federation.simulation.random
+    federation.fleet.add(Plane("demo", PROJECT, transport, writes=federation.writes, generator=generator))
+
+    async def caught_up() -> bool:
+        return await federation.shown() == ["web-1"] and bool(plain((await federation.projection("web-1")).status_json))
+
+    await federation.simulation.until(caught_up, within=5)
+    assert plain((await federation.projection("web-1")).status_json) == status_of("Available")
+
+
+# R21: warnings
+
+
+async def test_r21_what_a_cell_warns_of_is_told_in_the_project_once(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.report(status_of("Provisioning"))
+    assert await federation.warned() == []
+    await federation.report(status_of("ImageUnavailable", message="no such tag"))
+    assert await federation.warned() == [("ImageUnavailable", "no such tag")]
+    await federation.report(status_of("ImageUnavailable", condition("Other", "True", "Fine"), message="still none"))
+    assert await federation.warned() == [("ImageUnavailable", "no such tag")]
+    await federation.report(status_of("Available"))
+    await federation.report(status_of("InstanceCrashing", message="exit 1"))
+    assert await federation.warned() == [("ImageUnavailable", "no such tag"), ("InstanceCrashing", "exit 1")]
+
+
+async def test_r21_quota_warns_by_its_own_condition(federation: Federation) -> None:
+    await federation.write_back()
+    waiting = condition("QuotaGranted", "Unknown", "QuotaNoBudget", "no allowance")
+    await federation.report(status_of("SchedulingGatesPresent", waiting))
+    assert await federation.warned() == [("QuotaNoBudget", "no allowance")]
+
+
+async def test_r21_a_long_sentence_is_cut_and_format_signs_are_only_signs(federation: Federation) -> None:
+    await federation.write_back()
+    await federation.report(status_of("ImageUnavailable", message="%s %d {} " + "x" * 2000))
+    ((_, message),) = await federation.warned()
+    assert message.startswith("%s %d {} x")
+    assert len(message) == 1024
+
+
+async def test_r21_an_event_that_cannot_be_written_fails_nothing(federation: Federation) -> None:
+    await federation.write_back()
+    federation.faults["demo"].fail(calls("POST", "/events"))
+    await federation.report(status_of("ImageUnavailable"))
+    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")

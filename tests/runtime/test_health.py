@@ -1,0 +1,232 @@
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.runtime.faults import Faults
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.health import (
+    CHECK_SECONDS,
+    LATE_SECONDS,
+    STALLED_SECONDS,
+    Check,
+    Heartbeat,
+    Probes,
+    Unwell,
+    caches_follow,
+    engaged,
+)
+from datum_compute.runtime.informer import Informer
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.runtime.scripted import WIDGET, Server, background
+
+OK: dict[str, Check] = {}
+
+
+async def ask(probes: Probes, path: str, method: str = "GET", accept: str = "") -> tuple[int, str, dict[str, str]]:
+    sent: list[Mapping[str, Any]] = []
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message)
+
+    route, _, query = path.partition("?")
+    headers = [(b"accept", accept.encode())] if accept else []
+    scope = {"type": "http", "method": method, "path": route, "query_string": query.encode(), "headers": headers}
+    await probes(scope, None, send)
+    start, body = sent
+    return start["status"], body["body"].decode(), {key.decode(): value.decode() for key, value in start["headers"]}
+
+
+def unwell() -> bool:
+    raise Unwell("the oven is cold")
+
+
+def defective() -> bool:
+    raise RuntimeError("password=hunter2")
+
+
+async def never() -> bool:
+    await asyncio.get_running_loop().create_future()
+    return True
+
+
+async def slowly() -> bool:
+    await asyncio.sleep(CHECK_SECONDS / 2)
+    return True
+
+
+# Answers
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/healthz/", "/readyz/ping"])
+async def test_all_is_well(simulation: Simulation, path: str) -> None:
+    code, text, headers = await ask(Probes(OK, OK), path)
+    assert (code, text) == (200, "ok")
+    assert headers["content-length"] == "2"
+
+
+async def test_verbose_lists_every_check(simulation: Simulation) -> None:
+    probes = Probes(OK, {"projects": slowly, "caches": lambda: True})
+    code, text, _ = await ask(probes, "/readyz?verbose")
+    assert (code, text) == (200, "[+]ping ok\n[+]projects ok\n[+]caches ok\nreadyz check passed\n")
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        (unwell, "[-]oven failed: the oven is cold"),
+        (lambda: False, "[-]oven failed: not so"),
+        (never, "[-]oven failed: no answer within 2 s"),
+        (defective, "[-]oven failed: the check failed (RuntimeError)"),
+    ],
+)
+async def test_one_that_fails_says_why_and_leaves_the_others_alone(
+    simulation: Simulation, check: Check, line: str
+) -> None:
+    code, text, _ = await ask(Probes(OK, {"oven": check, "last": slowly}), "/readyz")
+    assert (code, text) == (500, f"[+]ping ok\n{line}\n[+]last ok\nreadyz check failed\n")
+
+
+async def test_checks_are_asked_at_once_and_bounded_together(simulation: Simulation) -> None:
+    await ask(Probes(OK, {f"check-{number}": never for number in range(10)}), "/readyz")
+    assert simulation.time() == CHECK_SECONDS
+
+
+async def test_live_and_ready_are_asked_apart(simulation: Simulation) -> None:
+    probes = Probes(OK, {"oven": unwell})
+    assert (await ask(probes, "/healthz"))[0] == 200
+    assert (await ask(probes, "/readyz"))[0] == 500
+
+
+async def test_a_check_can_be_left_out_or_asked_alone(simulation: Simulation) -> None:
+    probes = Probes(OK, {"oven": unwell, "caches": lambda: True})
+    assert (await ask(probes, "/readyz?exclude=oven"))[0] == 200
+    assert (await ask(probes, "/readyz/caches"))[0] == 200
+    assert (await ask(probes, "/readyz/oven"))[0] == 500
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "code"),
+    [("/", "GET", 404), ("/readyz/unknown", "GET", 404), ("/metrics", "GET", 404), ("/healthz", "POST", 405)],
+)
+async def test_what_is_not_here_is_not_answered(simulation: Simulation, path: str, method: str, code: int) -> None:
+    assert (await ask(Probes(OK, OK), path, method))[0] == code
+
+
+async def test_head_has_the_headers_and_no_body(simulation: Simulation) -> None:
+    code, text, headers = await ask(Probes(OK, OK), "/healthz", "HEAD")
+    assert (code, text, headers["content-length"]) == (200, "", "2")
+
+
+async def test_metrics_are_told_in_the_form_that_is_asked_for(simulation: Simulation) -> None:
+    registry = CollectorRegistry()
+    Gauge("ovens", "Ovens.", registry=registry).set(3)
+    probes = Probes(OK, OK, registry)
+    code, text, headers = await ask(probes, "/metrics")
+    assert (code, headers["content-type"].split(";")[0]) == (200, "text/plain")
+    assert "ovens 3.0" in text.splitlines()
+    _, text, headers = await ask(probes, "/metrics", accept="application/openmetrics-text; version=1.0.0")
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+
+
+# The loop
+
+
+class Late(Simulation):
+    """A loop whose time can pass without it noticing, as when something computes for long."""
+
+    def block(self, seconds: float) -> None:
+        self._time += seconds
+
+
+async def test_a_loop_that_keeps_up_is_not_late(simulation: Simulation) -> None:
+    heartbeat = Heartbeat()
+    assert heartbeat.check()
+    async with background(heartbeat.run()):
+        await simulation.advance(10)
+        assert heartbeat.lag == 0.0
+
+
+def test_a_loop_that_was_held_up_says_so_until_it_keeps_up_again() -> None:
+    async def blocked(loop: Late) -> None:
+        heartbeat = Heartbeat()
+        async with background(heartbeat.run()):
+            await loop.advance(0.5)
+            loop.block(LATE_SECONDS + 3)
+            with pytest.raises(Unwell, match="the event loop is 8 s late"):  # before the beat that comes too late
+                heartbeat.check()
+            await loop.settle()
+            await loop.advance(0.1)
+            with pytest.raises(Unwell, match="the event loop is"):  # and after it
+                heartbeat.check()
+            await loop.advance(2)
+            assert heartbeat.check()
+
+    with asyncio.Runner(loop_factory=lambda: Late.seeded(1)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Late)
+        runner.run(blocked(loop))
+
+
+# The caches
+
+
+class World:
+    def __init__(self, simulation: Simulation) -> None:
+        self.fleet = Fleet()
+        self.faults = Faults(InProcess(Server()), simulation.random)
+        self.plane = Plane("a", "east", self.faults, writes=Writes(), generator=simulation.random)
+        self.plane.informer(WIDGET)
+        self.fleet.add(self.plane)
+
+
+async def test_caches_that_follow_their_servers_are_well_for_ever(simulation: Simulation) -> None:
+    world = World(simulation)
+    async with background(world.fleet.run()):
+        await simulation.settle()
+        check = caches_follow(world.fleet)
+        for _ in range(24):
+            await simulation.advance(3600)
+            assert check()
+
+
+async def test_a_cache_that_hangs_while_its_plane_answers_is_told_of(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(self: Informer[Any]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    world = World(simulation)
+    async with background(world.fleet.run()):
+        await simulation.settle()
+        monkeypatch.setattr(Informer, "_round", hang)
+        await simulation.advance(STALLED_SECONDS * 2)
+        with pytest.raises(Unwell, match=r"the cache of widgets.example.test on a heard nothing for \d+ s"):
+            caches_follow(world.fleet)()
+
+
+async def test_a_plane_that_is_away_is_no_reason_to_restart(simulation: Simulation) -> None:
+    world = World(simulation)
+    async with background(world.fleet.run()):
+        await simulation.settle()
+        world.faults.take_away()
+        await simulation.advance(STALLED_SECONDS * 2)
+        assert caches_follow(world.fleet)()
+
+
+async def test_planes_are_engaged_when_their_caches_are_filled(simulation: Simulation) -> None:
+    world = World(simulation)
+    check = engaged(world.fleet, "a", "b")
+    with pytest.raises(Unwell, match="not engaged yet: a, b"):
+        check()
+    async with background(world.fleet.run()):
+        await simulation.settle()
+        with pytest.raises(Unwell, match=r"not engaged yet: b$"):
+            check()
+        assert engaged(world.fleet, "a")()

@@ -1,0 +1,99 @@
+"""Projects come and go while others work. The real engine has two of them, so this is for the embedded one."""
+
+import asyncio
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import PROPAGATION_POLICY
+from datum_compute.api.services import PROJECT
+from datum_compute.local.federation import ROOT_PLANE
+from datum_compute.runtime.simulation import Simulation
+from tests.scenarios.embedded import PROJECTS, EmbeddedFederation
+from tests.scenarios.federation import Federation
+
+MANY, FEW = 50, 10
+NAMES = [f"project-{number:02}" for number in range(MANY)]
+
+
+async def _come(federation: Federation, embedded: EmbeddedFederation, names: list[str]) -> None:
+    root = embedded.local.client(ROOT_PLANE)
+    for name in names:
+        await root.create(PROJECT, PROJECT.body(name) | {"spec": {}})
+
+    async def all_ready() -> bool:
+        return all([await embedded.local.is_ready(name) for name in names])
+
+    await federation.until(all_ready, "all projects are ready")
+    for name in names:
+        await embedded.local.prepare(name)
+
+
+async def _leave(federation: Federation, embedded: EmbeddedFederation) -> None:
+    root = embedded.local.client(ROOT_PLANE)
+    for name in NAMES:
+        await root.delete(PROJECT, name)
+
+    async def all_gone() -> bool:
+        return [one.name for one in (await root.list(PROJECT)).items] == sorted(PROJECTS)
+
+    await federation.until(all_gone, "all projects are gone", 120)
+
+
+@pytest.mark.timeout(300)
+async def test_fifty_projects_engage_and_leave_and_nothing_of_them_is_left(
+    federation: Federation, embedded: EmbeddedFederation, simulation: Simulation
+) -> None:
+    demo = federation.project()
+    await demo.deploy("web", ["DFW"])
+    await demo.until_ready("web", 1)
+
+    await _come(federation, embedded, NAMES)
+    projects = {name: federation.project(name) for name in NAMES}
+    for number, project in enumerate(projects.values()):
+        await project.deploy("web", ["DFW" if number % 2 else "ORD"])
+    for project in projects.values():
+        await project.until_ready("web", 1)
+    homes = {await project.hub_namespace() for project in projects.values()}
+    assert len(homes) == MANY
+    assert {name for name in NAMES if embedded.local.manager.fleet.has(name)} == set(NAMES)
+
+    await _leave(federation, embedded)
+    assert not [name for name in NAMES if embedded.local.manager.fleet.knows(name)]
+
+    async def nothing_left() -> bool:
+        home = await demo.hub_namespace()
+        for client in (federation.hub, *(federation.cell(city).client for city in ("DFW", "ORD"))):
+            for kind in (WORKLOAD_DEPLOYMENT, INSTANCE, *((PROPAGATION_POLICY,) if client is federation.hub else ())):
+                if any(one.namespace != home for one in (await client.list(kind)).items):
+                    return False
+        return True
+
+    await federation.until(nothing_left, "nothing of them is left on hub and cells", 120)
+    await simulation.settle()
+    following = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(("plane/", "informer/"))]
+    assert [name for name in following if "/project-" in name] == []
+    await demo.place("web", ["DFW"], 2)
+    await demo.until_ready("web", 2)
+
+
+@pytest.mark.timeout(300)
+async def test_projects_that_leave_in_the_middle_of_their_work_hold_nobody_up(
+    federation: Federation, embedded: EmbeddedFederation
+) -> None:
+    await _come(federation, embedded, NAMES[:FEW])
+    for name in NAMES[:FEW]:
+        await federation.project(name).deploy("web", ["DFW"])
+    fleet = embedded.local.manager.fleet
+    for name in NAMES[:FEW:2]:  # disengaged with everything under way
+        fleet.remove(name)
+    demo = federation.project()
+    await demo.deploy("web", ["DFW"])
+    await demo.until_ready("web", 1)
+    for name in NAMES[1:FEW:2]:
+        await federation.project(name).until_ready("web", 1)
+    for name in NAMES[:FEW:2]:
+        await embedded.resume(name)
+    for name in NAMES[:FEW:2]:
+        await federation.project(name).until_ready("web", 1)
