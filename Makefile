@@ -81,11 +81,11 @@ engine-up: .venv/.installed ## start the real engine on loopback and wait until 
 	$(RUN) engine up $(ENGINE_ARGS)
 
 engine-down: ## stop the real engine
-	@if [ -d .engine ]; then $(RUN) engine down; fi
+	@if [ -d $(or $(ENGINE_FOLDER),.engine) ]; then $(RUN) engine down; fi
 
 # One after the other: the planes are shared, and a test fails when the one before left something behind.
 test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
-	ENGINE=1 $(RUN) pytest --timeout 300 tests/engine tests/scenarios $(PYTEST_ARGS)
+	ENGINE=1 $(RUN) pytest --timeout 600 tests/engine tests/scenarios $(PYTEST_ARGS)
 
 engine-chainsaw: .venv/.installed ## build chainsaw, for outside test suites
 	$(RUN) engine build chainsaw

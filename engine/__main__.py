@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from datum_compute.api.permissions import When, Who
 from engine import EngineError, build
 from engine.harness import DEFAULT_FOLDER, Engine
 from engine.pins import TOOLS
 from engine.processes import State
 
 _TAIL = 40
+_OPTIONAL = [when for when in When if when is not When.ALWAYS]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,9 +40,9 @@ def _run(options: Namespace, engine: Engine) -> int:
         case "status":
             return _show_status(engine)
         case "logs":
-            _show_log(engine.log(options.name), options.lines)
+            _show_logs(engine, options)
         case "kubeconfig":
-            print(engine.kubeconfig(options.plane))
+            _show_kubeconfigs(engine, options)
         case "stop":
             engine.stop(options.name)
         case "kill":
@@ -72,11 +74,22 @@ def _parser() -> ArgumentParser:
     down.add_argument("--remove", action="store_true", help="and forget all objects, certificates and logs")
 
     commands.add_parser("status", help="list the processes; fails when one does not run")
-    logs = commands.add_parser("logs", help="print the end of a process's log")
-    logs.add_argument("name", metavar="NAME")
+    logs = commands.add_parser("logs", help="print the end of a process's log, or of all that ended by themselves")
+    logs.add_argument("name", nargs="?", metavar="NAME")
     logs.add_argument("--lines", type=int, default=_TAIL)
-    kubeconfig = commands.add_parser("kubeconfig", help="print where a plane's kubeconfig is")
-    kubeconfig.add_argument("plane", metavar="PLANE")
+    kubeconfig = commands.add_parser("kubeconfig", help="print where kubeconfigs are: of one plane, or all of them")
+    kubeconfig.add_argument("plane", nargs="?", metavar="PLANE")
+    kubeconfig.add_argument(
+        "--as", dest="who", choices=[who.value for who in Who], default="", help="not the administrator's"
+    )
+    kubeconfig.add_argument(
+        "--with",
+        dest="switches",
+        action="append",
+        type=When,
+        metavar="SWITCH",
+        help=f"first give exactly these optional rights to all: {', '.join(when.value for when in _OPTIONAL)}",
+    )
     for command, help_ in (
         ("stop", "stop one process"),
         ("kill", "end one process as a crash would"),
@@ -104,6 +117,16 @@ def _show_planes(engine: Engine) -> None:
         print(f"{plane.name:<16} {plane.role:<8} {plane.city or '-':<5} {engine.kubeconfig(plane.name)}")
 
 
+def _show_kubeconfigs(engine: Engine, options: Namespace) -> None:
+    if options.switches:
+        engine.admit(options.switches)
+    if options.plane:
+        print(engine.kubeconfig(options.plane, options.who))
+        return
+    for path in sorted((engine.folder.kubeconfigs / options.who).rglob("*.yaml")):
+        print(path)
+
+
 def _show_status(engine: Engine) -> int:
     rows = engine.status()
     if not rows:
@@ -113,6 +136,16 @@ def _show_status(engine: Engine) -> int:
         print(f"{row.name:<32} {row.state:<8} {row.memory / 1e6:6.0f} MB  {row.log}")
     print(f"{'all':<41} {sum(row.memory for row in rows) / 1e6:6.0f} MB")
     return 0 if all(row.state is State.RUNNING for row in rows) else 1
+
+
+def _show_logs(engine: Engine, options: Namespace) -> None:
+    if options.name:
+        _show_log(engine.log(options.name), options.lines)
+        return
+    for row in engine.status():
+        if row.state is State.EXITED:
+            print(f"{row.name} ended by itself; the end of {row.log}:")
+            _show_log(row.log, options.lines)
 
 
 def _show_log(path: Path, lines: int) -> None:

@@ -23,6 +23,21 @@ from engine.pins import Tool, tool_of
 
 _QUIET_SECONDS = 30  # between two lines of progress where they cannot be overwritten
 _KEPT_LINES = 15  # of the compiler's output, for the message of a build that failed
+_PACKAGE_BYTES = 2 << 30  # what one compiler or linker may take
+
+# In what Go says when a module could not be downloaded because of the network.
+_LOST = (
+    "dial tcp",
+    "i/o timeout",
+    "TLS handshake timeout",
+    "connection reset by peer",
+    "connection refused",
+    "unexpected EOF",
+    "stream error",
+    "502 Bad Gateway",
+    "503 Service Unavailable",
+    "504 Gateway Time",
+)
 
 
 def build(tools: Sequence[Tool], output: TextIO = sys.stderr) -> None:
@@ -85,7 +100,8 @@ def _go() -> str:
 
 def _environment(tool: Tool) -> Mapping[str, str]:
     # Without cgo the same files come out with and without a C compiler, and depend on no library of the machine.
-    fixed = {"CGO_ENABLED": "0", "GOWORK": "off"}
+    # Flags of the caller's could change what is built, or how it is checked.
+    fixed = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
     return os.environ | fixed | ({"GOTOOLCHAIN": tool.toolchain} if tool.toolchain else {})
 
 
@@ -94,19 +110,38 @@ def _build_one(go: str, tool: Tool, name: str, progress: "_Progress") -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{name}.partial")
     command = [go, "build", "-v", "-mod=readonly", "-buildvcs=false", f"-ldflags={tool.linker_flags}"]
-    command += ["-o", str(partial), tool.binaries[name]]
+    command += [*_at_once(len(os.sched_getaffinity(0)), _memory()), "-o", str(partial), tool.binaries[name]]
+    for last in (False, False, True):
+        if _succeeds(command, tool, progress):
+            partial.replace(target)
+            progress.done()
+            return
+        if last or not progress.lost_connection():
+            break
+        progress.again()
+    progress.failed()
+    said = "\n".join(progress.last)
+    raise EngineError(f"{name} could not be built; go build in {tool.folder} said:\n{said}")
+
+
+def _succeeds(command: Sequence[str], tool: Tool, progress: "_Progress") -> bool:
     with subprocess.Popen(
         command, cwd=tool.folder, env=_environment(tool), stderr=subprocess.PIPE, text=True, errors="replace"
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             progress.line(line.rstrip())
-    if process.returncode != 0:
-        progress.failed()
-        said = "\n".join(progress.last)
-        raise EngineError(f"{name} could not be built; go build in {tool.folder} said:\n{said}")
-    partial.replace(target)
-    progress.done()
+    return process.returncode == 0
+
+
+def _at_once(processors: int, memory: int) -> list[str]:
+    """How many packages to compile at once, where there is not the memory for one a processor."""
+    affordable = max(1, memory // _PACKAGE_BYTES)
+    return ["-p", str(affordable)] if affordable < processors else []
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextmanager
@@ -148,6 +183,15 @@ class _Progress:
 
     def failed(self) -> None:
         self._show("failed", "\n")
+
+    def again(self) -> None:
+        """What was downloaded and compiled stays."""
+        self._show("the connection was lost; trying again", "\n")
+        self.last.clear()
+
+    def lost_connection(self) -> bool:
+        """Whether the last words are those of a download that broke off, which says nothing about the next."""
+        return any(sign in line for line in self.last for sign in _LOST)
 
     def _show(self, state: str, end: str) -> None:
         seconds = f"{time.monotonic() - self._started:4.0f} s" if state else ""

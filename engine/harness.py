@@ -16,12 +16,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from datum_compute.api.permissions import When
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.kubeconfig import load, write_kubeconfig
 from engine import EngineError, build, karmada, kwok, planes, ports
 from engine.api import Api, until
 from engine.certificates import Certificates
+from engine.identities import DEFAULT_SWITCHES, admit, identities
 from engine.pins import tool_of
 from engine.processes import Processes, State
 from engine.settings import HUB_PLANE, Folder, Plane, Settings
@@ -54,7 +57,14 @@ class Engine:
     def up(self, cells: Mapping[str, str] | None = None, kwok_cells: Collection[str] = ()) -> None:
         """Brings up what is not up, with these cells besides those it has. Returns when all of it can be used."""
         with self._alone():
-            _Start(self, self._site(cells or {}, kwok_cells), self._say).all()
+            for last in (False, False, True):
+                site = self._site(cells or {}, kwok_cells)
+                try:
+                    _Start(self, site, self._say).all()
+                    return
+                except EngineError:
+                    if last or not self._lost_a_port(site.settings):
+                        raise
 
     def down(self) -> None:
         """Stops every process. The objects stay for the next `up`."""
@@ -107,16 +117,35 @@ class Engine:
     def planes(self) -> list[Plane]:
         return Settings.read(self.folder).planes
 
-    def kubeconfig(self, plane: str) -> Path:
-        """The administrator's."""
-        path = self.folder.kubeconfig(plane)
+    def kubeconfig(self, plane: str, who: str = "") -> Path:
+        """The administrator's, or that of an identity with the rights of its roles."""
+        path = self.folder.kubeconfig(plane, who)
         if not path.exists():
-            known = ", ".join(sorted(file.stem for file in self.folder.kubeconfigs.glob("*.yaml"))) or "none yet"
-            raise EngineError(f'there is no plane "{plane}"; known: {known}')
+            known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml"))) or "none yet"
+            raise EngineError(f'{who or "the administrator"} has no plane "{plane}"; known: {known}')
         return path
+
+    def admit(self, switches: Collection[When] = DEFAULT_SWITCHES) -> None:
+        """Gives every identity the rights of its roles, those of `switches` included, and a kubeconfig for a day."""
+        for identity in identities(self.planes()):
+            with self.connected(identity.plane) as api:
+                token = admit(api, identity, switches)
+            path = self.folder.kubeconfig(identity.plane, identity.who.value)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            admin = load([self.kubeconfig(identity.plane)])
+            endpoint = replace(admin, token=token, client_cert="", client_key="")
+            write_kubeconfig(path, {identity.account: endpoint}, current=identity.account)
 
     def api(self, plane: str) -> Api:
         return Api(plane, load([self.kubeconfig(plane)]))
+
+    @contextmanager
+    def connected(self, plane: str) -> Iterator[Api]:
+        api = self.api(plane)
+        try:
+            yield api
+        finally:
+            api.close()
 
     def log(self, name: str) -> Path:
         path = self.processes.log(name)
@@ -142,12 +171,16 @@ class Engine:
     def _with_usable_ports(self, settings: Settings) -> Settings:
         """With the ports it had; with all new ones, and nothing running, when somebody took one in the meantime."""
         known = settings.with_ports(_listeners(settings))
-        waiting = {name for name in _listeners(settings) if not self.processes.alive(_process_of(name))}
-        if all(ports.free(known.ports[name]) for name in waiting):
+        if not self._lost_a_port(known):
             return known
         self._say("a port of this engine was taken by another program; choosing new ones")
         self._stop_all()
         return Settings(settings.cells, settings.kwok).with_ports(_listeners(settings))
+
+    def _lost_a_port(self, settings: Settings) -> bool:
+        """Whether somebody else listens where a process of ours should, and does not run."""
+        waiting = (name for name in _listeners(settings) if not self.processes.alive(_process_of(name)))
+        return not all(ports.free(settings.ports[name]) for name in waiting)
 
     def _read_site(self) -> Site:
         if not self.folder.settings.exists():
@@ -214,9 +247,9 @@ class _Start:
 
         # Kinds come before whoever looks for kinds: the garbage collector and Karmada look only every 30 s.
         for plane in every:
-            with self._api(plane.name) as api:
+            with self._engine.connected(plane.name) as api:
                 planes.install_kinds(api, plane)
-        with self._api(HUB_PLANE) as hub:
+        with self._engine.connected(HUB_PLANE) as hub:
             karmada.prepare(site, hub, sources)
             self._tell("kinds installed")
             self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
@@ -227,7 +260,7 @@ class _Start:
                 self.run(planes.controllers(site, plane))
             self.all_of([karmada.controllers(site), karmada.scheduler(site)])
             for cell in cells:
-                with self._api(cell.name) as member:
+                with self._engine.connected(cell.name) as member:
                     karmada.join(site, hub, member, cell)
             for cell in cells:
                 self._until_joined(hub, cell)
@@ -235,6 +268,8 @@ class _Start:
         for cell in cells:
             if cell.kwok:
                 self._add_nodes(cell)
+        self._engine.admit()
+        self._tell("identities admitted")
 
     def all_of(self, processes: Sequence[Process]) -> None:
         for process in processes:
@@ -271,17 +306,9 @@ class _Start:
     def _add_nodes(self, cell: Plane) -> None:
         sources = build.module_folder(tool_of("kwok"))
         self.all_of([kwok.scheduler(self._site, cell), kwok.simulator(self._site, cell, sources)])
-        with self._api(cell.name) as member:
+        with self._engine.connected(cell.name) as member:
             kwok.add_nodes(member)
         self._tell(f"{cell.name} has nodes")
-
-    @contextmanager
-    def _api(self, plane: str) -> Iterator[Api]:
-        api = self._engine.api(plane)
-        try:
-            yield api
-        finally:
-            api.close()
 
     def _tell(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._started:5.1f} s  {text}")

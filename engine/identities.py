@@ -1,63 +1,92 @@
-"""Who works on a plane, with the rights of the generated roles and no others. Entry point: `Identities`.
+"""Who works on the planes, with the rights of the generated roles and no others. Entry points: `identities`, `admit`.
 
-Each is a service account on that plane, bound to the ClusterRoles of `deploy/roles/<who>-on-<role>.yaml`; its
-kubeconfig stands beside the administrator's.
+Each is a service account of a plane, bound to the roles of `deploy/roles/<who>-on-<role>.yaml`.
 """
 
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator
 
-from msgspec.structs import replace
+from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import load, write_kubeconfig
+from datum_compute.api.permissions import On, When, Who
+from datum_compute.federation import roles
 from datum_compute.kube.meta import Json
 from engine import planes
-from engine.harness import Engine
+from engine.api import Api
+from engine.settings import HOST_PLANE, Plane
 
 NAMESPACE = "compute-system"
 _ROLES = planes.REPOSITORY / "deploy" / "roles"
 _TOKEN_SECONDS = 24 * 3600
 _RBAC = "rbac.authorization.k8s.io"
 
+# What this engine needs beside what is always needed: it has no Milo, service catalog or network operator.
+DEFAULT_SWITCHES = (When.LEADER_ELECTION, When.ENTITLEMENT, When.QUOTA, When.NETWORKING, When.NETWORK)
 
-class Identities:
-    """Makes what is missing; the same identity again gets a new token and nothing else."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+class Identity(Struct, frozen=True):
+    who: Who
+    plane: str
+    roles: tuple[On, ...]  # what the plane is for them
 
-    def kubeconfig(self, who: str, plane: str, role: str, switches: Collection[str] = ()) -> Path:
-        """For `who` (management, cell) on a plane that plays `role` for it; `switches` add their optional roles."""
-        name = f"compute-{who}-on-{role}"
-        account = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
-        api = self._engine.api(plane)
-        try:
-            api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-            api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(name, NAMESPACE)})
-            wanted = {name, *(f"{name}-{switch}" for switch in switches)}
-            for document in planes.documents((_ROLES / f"{who}-on-{role}.yaml").read_text("utf-8")):
-                if document["kind"] == "ClusterRole" and document["metadata"]["name"] in wanted:
-                    api.apply(document)
-                    api.apply(_binding(document["metadata"]["name"], account))
-            token = api.token(name, NAMESPACE, _TOKEN_SECONDS)
-        finally:
-            api.close()
-        admin = load([self._engine.kubeconfig(plane)])
-        path = self._engine.folder.kubeconfigs / f"{who}-on-{role}-at-{plane}.yaml"
-        endpoint = replace(admin, token=token, client_cert="", client_key="")
-        write_kubeconfig(path, {name: endpoint}, current=name)
-        return path
+    @property
+    def account(self) -> str:
+        return f"compute-{self.who.value}"
+
+
+def identities(every: Collection[Plane]) -> list[Identity]:
+    return [identity for plane in every for identity in _on(plane)]
+
+
+def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWITCHES) -> str:
+    """Gives exactly these rights, and returns a token for a day."""
+    account = {"kind": "ServiceAccount", "name": identity.account, "namespace": NAMESPACE}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(identity.account, NAMESPACE)})
+    for role, wanted in _roles(identity, switches):
+        # Leases are the only thing that is needed in one namespace.
+        role["metadata"] |= {"namespace": NAMESPACE} if role["kind"] == "Role" else {}
+        binding = _binding(role, account)
+        if wanted:
+            api.apply(role)
+            api.apply(binding)
+        else:
+            api.delete(binding)
+    return api.token(identity.account, NAMESPACE, _TOKEN_SECONDS)
+
+
+def _on(plane: Plane) -> Iterator[Identity]:
+    match plane.role:
+        case roles.PROJECT:
+            host = (On.HOST,) if plane.name == HOST_PLANE else ()
+            yield Identity(Who.MANAGEMENT, plane.name, (*host, On.PROJECT))
+            yield Identity(Who.CELL, plane.name, (On.PROJECT,))
+            yield Identity(Who.USER, plane.name, (On.PROJECT,))
+        case roles.HUB:
+            yield Identity(Who.MANAGEMENT, plane.name, (On.HUB,))
+            yield Identity(Who.CELL, plane.name, (On.HUB,))
+        case roles.CELL:
+            yield Identity(Who.CELL, plane.name, (On.CELL,))
+
+
+def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Json, bool]]:
+    """Every role that there is for it, and whether it is wanted."""
+    for on in identity.roles:
+        file = f"{identity.who.value}-on-{on.value}"
+        wanted = {f"compute-{file}", *(f"compute-{file}-{switch.value}" for switch in switches)}
+        for role in planes.documents((_ROLES / f"{file}.yaml").read_text("utf-8")):
+            yield role, role["metadata"]["name"] in wanted
 
 
 def _named(name: str, namespace: str = "") -> Json:
     return {"name": name} | ({"namespace": namespace} if namespace else {})
 
 
-def _binding(role: str, account: Json) -> Json:
+def _binding(role: Json, account: Json) -> Json:
+    metadata = role["metadata"]
     return {
         "apiVersion": f"{_RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": _named(role),
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
+        "kind": f"{role['kind']}Binding",
+        "metadata": _named(metadata["name"], metadata.get("namespace", "")),
+        "roleRef": {"apiGroup": _RBAC, "kind": role["kind"], "name": metadata["name"]},
         "subjects": [account],
     }

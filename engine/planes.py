@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from datum_compute.api.crd import by_role
-from datum_compute.federation.roles import PROJECT
+from datum_compute.federation.roles import HUB
 from datum_compute.kube.meta import Json
 from engine.api import Api, condition, until
 from engine.certificates import FRONT_PROXY
@@ -104,8 +104,8 @@ def controllers(site: Site, plane: Plane) -> Process:
 
 
 def install_kinds(api: Api, plane: Plane) -> None:
-    """The compute kinds on every plane, on a project also those that Milo and the network operator bring elsewhere."""
-    install_definitions(api, [*_ours(), *(_of_others() if plane.role == PROJECT else ())])
+    """The compute kinds everywhere; on projects and cells also what Milo and the network operator bring elsewhere."""
+    install_definitions(api, [*_ours(), *(_of_others(plane.role) if plane.role != HUB else ())])
 
 
 def install_definitions(api: Api, definitions: Sequence[Json]) -> None:
@@ -133,6 +133,6 @@ def _ours() -> list[Json]:
     return [body for file in files for body in documents(file.read_text("utf-8"))]
 
 
-def _of_others() -> list[Json]:
+def _of_others(role: str) -> list[Json]:
     ours = {definition["metadata"]["name"] for definition in _ours()}
-    return [definition for definition in by_role(PROJECT) if definition["metadata"]["name"] not in ours]
+    return [definition for definition in by_role(role) if definition["metadata"]["name"] not in ours]

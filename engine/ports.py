@@ -2,9 +2,14 @@
 
 import random
 import socket
+from itertools import islice
 from pathlib import Path
 
-_LOWEST = 20000
+from engine import EngineError
+
+_PRIVILEGED = 1024
+_FIRST = 20000
+_ENOUGH = 5000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -13,16 +18,19 @@ def choose(count: int, taken: frozenset[int] = frozenset()) -> list[int]:
 
     From that range one of our own clients could take the port of a server that is down, or even connect to itself.
     """
-    highest = int(_EPHEMERAL.read_text("ascii").split()[0])
-    candidates = [port for port in range(min(_LOWEST, highest - 5000), highest) if port not in taken]
+    candidates = [port for port in _range() if port not in taken]
     random.shuffle(candidates)
-    chosen: list[int] = []
-    for port in candidates:
-        if len(chosen) == count:
-            break
-        if free(port):
-            chosen.append(port)
+    chosen = list(islice(filter(free, candidates), count))
+    if len(chosen) < count:
+        raise EngineError(f"{count} free ports on loopback are needed, and there are only {len(chosen)}")
     return chosen
+
+
+def _range() -> range:
+    lowest = int(_EPHEMERAL.read_text("ascii").split()[0])
+    first = min(_FIRST, lowest - _ENOUGH)
+    # Where almost all are given to outgoing connections, there is no better choice than one of those.
+    return range(first, lowest) if first > _PRIVILEGED else range(_FIRST, 65536)
 
 
 def free(port: int) -> bool:

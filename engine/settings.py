@@ -12,7 +12,8 @@ from engine import ports
 
 CELLS = {"pop-dfw": "DFW", "pop-ord": "ORD"}
 HUB_PLANE = "downstream"
-PROJECT_PLANES = ("control-plane", "project-b")
+HOST_PLANE = "control-plane"  # of the management operator, and the first project
+PROJECT_PLANES = (HOST_PLANE, "project-b")
 
 
 class Folder(Struct, frozen=True):
@@ -48,8 +49,9 @@ class Folder(Struct, frozen=True):
     def kubeconfigs(self) -> Path:
         return self.root / "kubeconfigs"
 
-    def kubeconfig(self, plane: str) -> Path:
-        return self.kubeconfigs / f"{plane}.yaml"
+    def kubeconfig(self, plane: str, who: str = "") -> Path:
+        """The administrator's, or that of an identity."""
+        return self.kubeconfigs / who / f"{plane}.yaml"
 
 
 class Plane(Struct, frozen=True):

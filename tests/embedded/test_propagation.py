@@ -496,6 +496,41 @@ async def test_a_cell_that_goes_away_does_not_hold_up_another_and_catches_up(web
     assert plain((await web.copied()).spec_json) == spec(replicas=5)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_while_a_cell_is_away_the_hub_keeps_object_and_status_and_a_delete_returns_at_once(
+    web: Hub, seed: int
+) -> None:
+    await web.patch(web.cell(), {"status": status(1)}, "status")
+    await web.settle()
+    web.wires["cell-dfw"].take_away()
+    await asyncio.sleep(75)
+    assert plain((await web.original()).status_json) == status(1)
+    assert await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS) is None
+    assert (await web.client.list(WORKLOAD_DEPLOYMENT)).items == []
+    web.wires["cell-dfw"].bring_back()
+    await asyncio.sleep(30)
+    assert await web.copy() is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_hub_that_is_away_for_a_minute_gets_the_status_and_sends_what_is_new(web: Hub, seed: int) -> None:
+    await web.deploy("gone")
+    await web.copied(name="gone")
+    web.wires["hub"].take_away()
+    await web.patch(web.cell(), {"status": status(2)}, "status")
+    await asyncio.sleep(60)
+    assert (await web.original()).status is None
+    web.wires["hub"].bring_back()
+    await web.deploy("new")
+    await web.patch(web.client, {"spec": spec(replicas=5)})
+    await web.client.delete(WORKLOAD_DEPLOYMENT, "gone", NS)
+    await asyncio.sleep(30)
+    assert plain((await web.original()).status_json) == status(2)
+    assert plain((await web.copied()).spec_json) == spec(replicas=5)
+    assert await web.copy(name="new") is not None
+    assert await web.copy(name="gone") is None
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_changed_on_the_hub_while_nothing_ran_is_carried_out(simulation: Simulation, seed: int) -> None:
     first = Hub(simulation)

@@ -1,9 +1,8 @@
 """The engine that `make engine-up` brought up, and a hub namespace of its own for each test.
 
-These tests never bring an engine up themselves: without ENGINE=1, or with none up, they are skipped.
+These tests never bring an engine up themselves; without ENGINE=1 they are skipped.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from datum_compute.kube.meta import Json
 from engine.api import Api, until
 from engine.harness import Engine
 from engine.settings import CELLS, HUB_PLANE
+from tests.engine.running import running_engine
 
 T = TypeVar("T")
 
@@ -124,12 +124,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def engine() -> Engine:
-    if os.environ.get("ENGINE") != "1":
-        pytest.skip("needs the real engine: make engine engine-up, then ENGINE=1 pytest -m engine")
-    engine = Engine()
-    if not engine.is_up():
-        pytest.skip("ENGINE=1, but the real engine is not up; run `make engine-up`")
-    return engine
+    return running_engine()
 
 
 @pytest.fixture(scope="session")

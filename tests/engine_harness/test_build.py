@@ -12,6 +12,8 @@ GO = """#!/bin/sh
 echo "$@" >> "$GO_CALLS"
 while [ "$1" != "-o" ]; do shift; done
 echo "example.org/compiled" >&2
+[ "$3" = "example.org/far" ] && [ "$(grep -c far "$GO_CALLS")" -lt "$GO_FAR" ] && {
+  echo 'go: example.org/far@v1: Get "https://proxy.example/far.zip": read tcp: connection reset by peer' >&2; exit 1; }
 [ "$3" = "example.org/broken" ] && { echo "it does not compile" >&2; exit 1; }
 echo "$3" > "$2"
 """
@@ -91,6 +93,35 @@ def test_a_build_goes_on_where_it_ended(bench: Bench) -> None:
         bench.build(broken)
 
     assert bench.calls()[2:] == ["example.org/broken"]
+
+
+@pytest.mark.parametrize(("succeeds_at", "calls"), [(1, 1), (3, 3), (9, 3)])
+def test_a_download_that_breaks_off_is_tried_again_and_not_for_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, succeeds_at: int, calls: int
+) -> None:
+    far = Tool("things", "example.org/things", {"one": "example.org/far"})
+    monkeypatch.setenv("GO_FAR", str(succeeds_at))
+    if succeeds_at > calls:
+        with pytest.raises(EngineError, match="connection reset by peer"):
+            bench.build(far)
+    else:
+        bench.build(far)
+    assert bench.calls() == ["example.org/far"] * calls
+    assert bench.said.getvalue().count("trying again") == calls - 1
+
+
+@pytest.mark.parametrize(
+    ("processors", "gigabytes", "flags"), [(2, 4, []), (2, 23, []), (16, 8, ["-p", "4"]), (2, 1, ["-p", "1"])]
+)
+def test_no_more_is_compiled_at_once_than_there_is_memory_for(
+    processors: int, gigabytes: int, flags: list[str]
+) -> None:
+    assert build._at_once(processors, gigabytes << 30) == flags
+
+
+def test_flags_of_the_caller_do_not_reach_the_build(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOFLAGS", "-mod=mod -insecure")
+    assert build._environment(bench.tool)["GOFLAGS"] == ""
 
 
 def test_new_pins_are_built_beside_the_old_ones(bench: Bench) -> None:

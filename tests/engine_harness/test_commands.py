@@ -30,7 +30,15 @@ def test_a_process_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_plane_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(tmp_path, "kubeconfig", "pop-ams") == 1
-    assert capsys.readouterr().err == 'there is no plane "pop-ams"; known: none yet\n'
+    assert capsys.readouterr().err == 'the administrator has no plane "pop-ams"; known: none yet\n'
+    assert engine(tmp_path, "kubeconfig", "pop-ams", "--as", "user") == 1
+    assert capsys.readouterr().err == 'user has no plane "pop-ams"; known: none yet\n'
+
+
+def test_before_up_there_is_no_kubeconfig_and_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine(tmp_path, "kubeconfig") == 0
+    assert engine(tmp_path, "logs") == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("cell", ["pop-ams", "=AMS", "pop-ams="])

@@ -11,7 +11,7 @@ import pytest
 from datum_compute.runtime.simulation import Simulation
 from tests.conftest import ENGINE
 from tests.scenarios.embedded import EmbeddedFederation
-from tests.scenarios.federation import Federation
+from tests.scenarios.federation import Federation, Outages, Suspension
 from tests.scenarios.life import BEHAVIOUR
 
 
@@ -32,14 +32,28 @@ def federation(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterat
     if not ENGINE:
         yield Federation(request.getfixturevalue("embedded"))
         return
-    from engine.harness import Engine
+    from tests.engine.running import running_engine
     from tests.scenarios.real import RealFederation
 
     async def build() -> RealFederation:
-        federation = RealFederation(Engine())
+        federation = RealFederation(running_engine())
         await federation.start()
         return federation
 
     real = runner.run(build())
     yield Federation(real)
     runner.run(real.stop())
+
+
+@pytest.fixture
+def outages(federation: Federation) -> Outages:
+    """What breaks the federation of this scenario."""
+    assert isinstance(federation.engine, Outages)
+    return federation.engine
+
+
+@pytest.fixture
+def suspension(federation: Federation) -> Suspension:
+    """What takes the projects of this scenario out of service."""
+    assert isinstance(federation.engine, Suspension)
+    return federation.engine

@@ -15,6 +15,7 @@ from datum_compute.local.federation import Federation as LocalFederation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime.faults import Faults
+from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 
 CITIES = {"DFW": "cell-dfw", "ORD": "cell-ord"}
@@ -25,6 +26,10 @@ class FaultyFederation(LocalFederation):
     """The same federation, with a fault injector between each plane and the controllers."""
 
     faults: dict[str, Faults]
+
+    def project_plane(self, name: str) -> Plane:
+        """A project as the discovery of projects would engage it."""
+        return self._project_plane(name)
 
     def transport(self, plane: str, role: str) -> Transport:
         self.__dict__.setdefault("faults", {})[plane] = Faults(super().transport(plane, role), self._generator)
@@ -45,7 +50,8 @@ class EmbeddedFederation:
         log.append(list(rows))
         self.simulation = simulation
         self.engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
-        self.local = FaultyFederation(
+        self._new_local = partial(
+            FaultyFederation,
             self.engine,
             projects=PROJECTS,
             cities=CITIES,
@@ -54,6 +60,7 @@ class EmbeddedFederation:
             generator=simulation.random,
             behaviour=behaviour,
         )
+        self.local = self._new_local()
         self.hub = self.local.client(HUB_PLANE)
         self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in CITIES.items()}
         self.planes = [ROOT_PLANE, *PROJECTS, HUB_PLANE, *CITIES.values()]
@@ -61,6 +68,9 @@ class EmbeddedFederation:
 
     def project_client(self, project: str) -> Client:
         return self.local.client(project)
+
+    def user_client(self, project: str) -> Client:
+        return self.local.client(project)  # there are no roles to be had here
 
     async def start(self) -> None:
         """Returns when every project offers its cities: what a user would find."""
@@ -79,6 +89,23 @@ class EmbeddedFederation:
         assert self._run is not None
         await asyncio.gather(self._run, return_exceptions=True)
         self.check()
+
+    async def take_away(self, plane: str) -> None:
+        self.local.faults[plane].take_away()
+
+    async def bring_back(self, plane: str) -> None:
+        self.local.faults[plane].bring_back()
+
+    async def restart(self) -> None:
+        await self.stop()
+        self.local = self._new_local()
+        self._run = asyncio.create_task(self.local.run(), name="federation")
+
+    async def suspend(self, project: str) -> None:
+        self.local.manager.fleet.remove(project)
+
+    async def resume(self, project: str) -> None:
+        self.local.manager.fleet.add(self.local.project_plane(project))
 
     def kill(self) -> None:
         """Ends every task where it stands, as the death of the process would."""

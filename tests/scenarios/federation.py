@@ -5,7 +5,7 @@ A scenario acts through `Project`, looks through `Cell` and the clients, and wai
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import AVAILABLE, INSTANCE, READY, Instance
@@ -31,7 +31,29 @@ class UnderTest(Protocol):
 
     def project_client(self, project: str) -> Client: ...
 
+    def user_client(self, project: str) -> Client: ...  # with the rights of a project's user, and no others
+
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float, what: str) -> None: ...
+
+
+@runtime_checkable
+class Outages(Protocol):
+    """What can go wrong with a federation. Planes are named as their clients name them: `hub.plane`."""
+
+    async def take_away(self, plane: str) -> None: ...  # nobody reaches it, the scenario itself perhaps not either
+
+    async def bring_back(self, plane: str) -> None: ...
+
+    async def restart(self) -> None: ...  # every process of ours dies where it stands and is started again
+
+
+@runtime_checkable
+class Suspension(Protocol):
+    """A project that is no longer served, and is again. What is stored in it stays, and cells go on running it."""
+
+    async def suspend(self, project: str) -> None: ...
+
+    async def resume(self, project: str) -> None: ...
 
 
 class Federation:
@@ -40,7 +62,7 @@ class Federation:
         self.hub = engine.hub
 
     def project(self, name: str = "demo") -> "Project":
-        return Project(self.engine.project_client(name), self)
+        return Project(self.engine.project_client(name), self.engine.user_client(name), self)
 
     def cell(self, city: str) -> "Cell":
         return Cell(self.engine.cells[city])
@@ -67,14 +89,17 @@ def placement(name: str, cities: Sequence[str], replicas: int) -> Json:
 
 
 class Project:
-    def __init__(self, client: Client, federation: Federation) -> None:
+    """Acts as a user of the project does; `client` is for looking, and for what no user may do."""
+
+    def __init__(self, client: Client, user: Client, federation: Federation) -> None:
         self.client = client
+        self._user = user
         self._federation = federation
 
     async def deploy(self, name: str, cities: Sequence[str], replicas: int = 1, image: str = IMAGE) -> None:
         body = WORKLOAD.body(name, "default")
         spec = {"template": template(image), "placements": [placement("main", cities, replicas)]}
-        await self.client.create(WORKLOAD, body | {"spec": spec})
+        await self._user.create(WORKLOAD, body | {"spec": spec})
 
     async def place(self, name: str, cities: Sequence[str], replicas: int) -> None:
         await self._patch(name, {"spec": {"placements": [placement("main", cities, replicas)]}})
@@ -87,14 +112,14 @@ class Project:
         await self._patch(name, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
 
     async def delete(self, name: str) -> None:
-        await self.client.delete(WORKLOAD, name, "default")
+        await self._user.delete(WORKLOAD, name, "default")
 
     async def _patch(self, name: str, patch: Json) -> None:
-        await self.client.merge_patch(WORKLOAD, name, "default", patch)
+        await self._user.merge_patch(WORKLOAD, name, "default", patch)
 
     async def workload(self, name: str) -> Workload | None:
         try:
-            return await self.client.get(WORKLOAD, name, "default")
+            return await self._user.get(WORKLOAD, name, "default")
         except NotFound:
             return None
 

@@ -4,17 +4,22 @@ from typing import Any
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.embedded.store import Key, Store
+from datum_compute.kube.kinds import EVENT
 
 _TIMES = {"creationTimestamp", "lastTransitionTime", "deletionTimestamp", "lastReconciliation", "entitledAt"}
 _VARYING = {"resourceVersion", *_TIMES}
 
 
 def snapshot(store: Store, planes: list[str]) -> dict[str, Any]:
-    """Every object by plane, kind, namespace and name, without resourceVersion and times."""
+    """Every object by plane, kind, namespace and name, without resourceVersion and times.
+
+    Events tell what happened on the way, and ways differ; they are no part of the state.
+    """
     return {
         "/".join((key.plane, key.resource, key.namespace, key.name)): _comparable(key, record.object())
         for plane in planes
         for resource in store.resources(plane)
+        if resource != EVENT.resource
         for key, record in store.scan(plane, resource)
     }
 

@@ -254,7 +254,7 @@ async def test_row_43_an_outage_of_the_quota_system_does_not_touch_what_runs(sim
             INSTANCE,
             "web-main-dfw-0",
             (await _instance(split)).namespace,
-            {"metadata": {"annotations": {"touched": "yes"}}},
+            {"metadata": {"labels": {"touched": "yes"}}},
         )
         await simulation.advance(120)
         instance = await _instance(split)

@@ -5,13 +5,16 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
-from datum_compute.api.networking import NETWORK
+from datum_compute.api.networking import LOCATION, NETWORK
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import READY, SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.propagation import NamespacePropagation, Propagation
+from datum_compute.embedded.readiness import ClusterReadiness
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
@@ -23,6 +26,8 @@ from datum_compute.kube.transport import Transport
 from datum_compute.operator.discovery import ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.platform.entitlement import EntitlementController
+from datum_compute.platform.locations import location
+from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
@@ -56,7 +61,8 @@ class Federation:
         self.writes = Writes()
         self._generator = generator
         fleet = Fleet()
-        self.provider = SimulatedProvider(fleet, clock, behaviour)
+        addressed = msgspec.structs.replace(behaviour, wait_for_addresses=True)
+        self.provider = SimulatedProvider(fleet, clock, addressed)
         self.manager = Manager(
             fleet,
             [
@@ -64,11 +70,13 @@ class Federation:
                 ProjectDiscovery(fleet, self._project_plane),
                 EntitlementController(fleet, clock, cities=tuple(self.cities), limits=limits),
                 QuotaBroker(fleet, clock),
-                *management_controllers(fleet, clock, HUB_PLANE),
-                *cell_controllers(fleet, clock, lambda cell: cell.name),
+                NetworkController(fleet, clock),
+                *management_controllers(fleet, clock, HUB_PLANE, networking=True),
+                *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True),
                 self.provider,
                 NamespacePropagation(fleet, HUB_PLANE),
                 Propagation(fleet, HUB_PLANE),
+                ClusterReadiness(fleet, clock),
             ],
         )
         for name, role in {ROOT_PLANE: ROOT, HUB_PLANE: HUB, **dict.fromkeys(self.cities.values(), CELL)}.items():
@@ -96,6 +104,7 @@ class Federation:
         """What must exist before anybody asks for anything; doing it again changes nothing."""
         for city, cell in self.cities.items():
             await _ensure(self.client(HUB_PLANE), CLUSTER, CLUSTER.body(cell, labels={TOPOLOGY_CITY: city}))
+            await _ensure(self.client(cell), LOCATION, location(city))
         for project in self.projects:
             await _ensure(self.client(ROOT_PLANE), PROJECT_KIND, PROJECT_KIND.body(project) | {"spec": {}})
 

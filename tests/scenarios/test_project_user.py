@@ -1,0 +1,83 @@
+"""The commands on the real engine with the rights of a project's user: enough for all of them, and nothing else."""
+
+import asyncio
+import sys
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.quota import ALLOWANCE_BUCKET, RESOURCE_CLAIM
+from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.kinds import NAMESPACE
+from tests.conftest import ENGINE
+from tests.engine.running import running_engine
+from tests.scenarios.federation import Federation
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not ENGINE, reason="needs the real engine: make test-engine")]
+
+CREATE = ["deploy", "web", "--image=registry.example/hello:1", "--city=DFW,ORD", "--port=8080", "-y"]
+LIFE = [
+    "access",
+    "cities",
+    "status web",
+    "workloads",
+    "workloads describe web",
+    "instances",
+    "instances describe web-default-dfw-0",
+    "deploy web --image=registry.example/hello:2 -y",
+    "rollout status web",
+    "scale web --min=2 --wait",
+    "restart web --wait",
+    "restart web --city=DFW --wait",
+    "rollout history web",
+    "rollout undo web --to-revision=1 -y --wait",
+    "rollout pause web",
+    "rollout resume web",
+    "quota --breakdown",
+    "destroy web -y --wait",
+]
+
+
+async def compute(*arguments: str) -> str:
+    """What a command printed; it has to succeed."""
+    kubeconfig = str(running_engine().kubeconfig("control-plane", "user"))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "datum_compute.cli.main", "--kubeconfig", kubeconfig, *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, f"{' '.join(arguments)} ended with {process.returncode}:\n{output.decode()}"
+    return output.decode()
+
+
+async def test_every_command_is_allowed_to_a_user_of_the_project(federation: Federation) -> None:
+    assert "Rollout complete" in await compute(*CREATE)
+    shown = {command: await compute(*command.split()) for command in LIFE}
+
+    assert "Available" in shown["status web"]
+    assert "web-default-ord-0" in shown["instances"]
+    assert "#1" in shown["rollout history web"]
+    assert await federation.project().workload("web") is None
+
+
+async def test_a_user_changes_nothing_that_is_not_theirs(federation: Federation) -> None:
+    project = federation.project()
+    await project.deploy("web", ["DFW"])
+    await project.until_ready("web", 1)
+    user = federation.engine.user_client("demo")
+    forged = {"metadata": {"labels": {"forged": "yes"}}}
+
+    await user.get(INSTANCE, "web-main-dfw-0", "default")
+    for refused in (
+        user.merge_patch(INSTANCE, "web-main-dfw-0", "default", forged),
+        user.delete(INSTANCE, "web-main-dfw-0", "default"),
+        user.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default"),
+        user.delete(RESOURCE_CLAIM, "anything", "default"),
+        user.merge_patch(ALLOWANCE_BUCKET, "anything", "milo-system", forged),
+        user.create(NAMESPACE, NAMESPACE.body("mine")),
+    ):
+        with pytest.raises(Forbidden):
+            await refused
