@@ -25,11 +25,14 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": SHARED | SIBLINGS | {"operator", "local"},
 }
 
-# "city" only as a word of its own (cityCode, CITY, cities), because capacity is no city; workqueue is no workload.
+# Some only as words of their own (cityCode, CITY, cities): capacity is no city, cancelled no cell.
+_WORDS = "city|cities|cells?|hubs?|instances?|projects?|tenants?"
+_CAPITALIZED = "City|Cities|Cells?|Hubs?|Instances?|Projects?|Tenants?"
 COMPUTE_WORD = re.compile(
-    r"(?i:workload|karmada|quota(?!tion|ble)|datum(?!_compute\b))"
-    r"|(?<![A-Za-z])(?i:city|cities)(?![a-z])"
-    r"|(?<=[a-z])(?:City|Cities)(?![a-z])"
+    r"(?i:workload(?:deployment)?|deployment|(?<!re)placement|entitlement|federat|karmada|milo(?=api|\b))"
+    r"|(?i:quota(?!tion|ble)|datum(?!_compute\b))"
+    rf"|(?<![A-Za-z])(?i:{_WORDS})(?![a-z])"
+    rf"|(?<=[a-z])(?:{_CAPITALIZED})(?![a-z])"
 )
 
 
@@ -152,6 +155,14 @@ def test_an_import_downwards_is_allowed(path: str, text: str) -> None:
         "city_code",
         "offeredCities",
         "ResourceQuota",
+        "by_instance",
+        "InstanceSpec",
+        "the hub",
+        "cell-dfw",
+        "projectName",
+        "onProject",
+        "miloapis",
+        "PlacementPolicy",
         "datumapis",
     ],
 )
@@ -159,6 +170,12 @@ def test_a_compute_word_is_found(text: str) -> None:
     assert len(compute_words(text)) == 1
 
 
-@pytest.mark.parametrize("text", ["workqueue", "work load", "capacity", "velocity", "quotation", "datum_compute.kube"])
+INNOCENT = [
+    "workqueue", "work load", "capacity", "velocity", "quotation", "datum_compute.kube", "isinstance(one)", "cancelled",
+    "excellent", "projection", "replacements", "github", "kilometre",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", INNOCENT)
 def test_an_innocent_word_is_not_found(text: str) -> None:
     assert compute_words(text) == []

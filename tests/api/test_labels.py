@@ -40,9 +40,11 @@ def test_keys_are_the_contracts() -> None:
         "compute.datumapis.com/federation-namespace",
         "compute.datumapis.com/upstream-generation",
         "compute.datumapis.com/restartedAt",
+        "compute.datumapis.com/rollout-paused",
         "compute.datumapis.com/ssh-keys",
         "compute.datumapis.com/current-revision",
         "compute.datumapis.com/network-addresses",
+        "compute.datumapis.com/simulate",
         "discovery.miloapis.com/parent-contexts",
     }
     assert {mark.key for mark in labels.FINALIZERS} == {
@@ -51,6 +53,8 @@ def test_keys_are_the_contracts() -> None:
         "compute.datumapis.com/instance-controller",
         "quota.compute.datumapis.com/claim-cleanup",
         "compute.datumapis.com/simulated-provider",
+        "compute.datumapis.com/pods-provider",
+        "networking.datumapis.com/network-controller",
         "unikraft.datumapis.com/finalizer",
     }
 

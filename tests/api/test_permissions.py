@@ -17,7 +17,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.labels import CITY_CODE, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
-from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING
 from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.services import PROJECT as PROJECT_KIND
@@ -35,8 +35,11 @@ from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
+from datum_compute.platform.locations import CellLocations, LocationBindings
+from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
+from datum_compute.providers.pods import PodsProvider
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
@@ -44,7 +47,8 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.scenarios.federation import Federation
+from tests.providers.site import with_pods
+from tests.scenarios.federation import Federation, template
 
 ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
 CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}
@@ -151,6 +155,10 @@ class GuardedFederation:
     def project_client(self, project: str) -> Client:
         return self.engine.client(project)
 
+    def user_client(self, project: str) -> Client:
+        transport = InProcess(self.engine.serve(project, PROJECT))
+        return Client(project, Guarded(transport, Who.USER, On.PROJECT, self.used, self.refused))
+
     async def until(self, condition: Any, within: float, what: str) -> None:
         await self.simulation.until(condition, within, what)
 
@@ -180,7 +188,7 @@ class GuardedFederation:
             catalog,
             [
                 ProjectDiscovery(catalog, self._in_project(Who.MANAGEMENT)),
-                EntitlementController(catalog, clock, cities=list(CELLS), limits=DEFAULT_LIMITS),
+                EntitlementController(catalog, clock, cities=["DFW"], limits=DEFAULT_LIMITS),
                 QuotaBroker(catalog, clock),
             ],
         )
@@ -188,7 +196,8 @@ class GuardedFederation:
             management,
             [
                 ProjectDiscovery(management, self._in_project(Who.MANAGEMENT)),
-                *management_controllers(management, clock, HUB_PLANE),
+                LocationBindings(management, clock),
+                *management_controllers(management, clock, HUB_PLANE, networking=True),
             ],
         )
         for name in cells:
@@ -199,6 +208,8 @@ class GuardedFederation:
         await self.until(self._is_open, 30, "the project is open")
         body = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
         await self.project_client(DEMO).create(SERVICE_ENTITLEMENT, body)
+        network = NETWORK.body("default", "default") | {"spec": {"ipam": {"mode": "Auto"}}}
+        await self.project_client(DEMO).create(NETWORK, network)
         await self.until(self._offers, 30, "the project has cities")
 
     def _start_cell(self, name: str) -> None:
@@ -209,7 +220,8 @@ class GuardedFederation:
             fleet,
             [
                 ClaimDiscovery(fleet, lambda project: self._plane(project, CLAIMS, Who.CELL)),
-                *cell_controllers(fleet, clock, lambda plane: plane.name),
+                *cell_controllers(fleet, clock, lambda plane: plane.name, networking=True),
+                *(CellLocations(fleet), NetworkController(fleet, clock)),
                 SimulatedProvider(fleet, clock, Behaviour(start_seconds=0.3, stop_seconds=0.2)),
             ],
         )
@@ -269,6 +281,8 @@ async def spoil(engine: GuardedFederation, namespace: str) -> None:
     await hub.merge_patch(INSTANCE, "web-main-dfw-0", namespace, spoiled)
     await project.merge_patch(INSTANCE, "web-main-dfw-0", "default", spoiled)
     await cell.merge_patch(INSTANCE, "web-main-dfw-0", namespace, spoiled)
+    other = {"spec": {"network": {"name": "forged"}}}
+    await cell.merge_patch(NETWORK_BINDING, "web-main-dfw-net-0", namespace, other)
 
     async def mended() -> bool:
         labels = [
@@ -277,7 +291,9 @@ async def spoil(engine: GuardedFederation, namespace: str) -> None:
         ]
         home = (await hub.get(NAMESPACE, namespace)).metadata.labels
         policy = await hub.get(PROPAGATION_POLICY, "city-dfw", namespace)
+        binding = await cell.get(NETWORK_BINDING, "web-main-dfw-net-0", namespace)
         mended = UPSTREAM_NAMESPACE in home and b"clusterNames" not in bytes(policy.spec_json)
+        mended = mended and binding.spec.network.name == "default"
         return mended and all(one[CITY_CODE] == "DFW" for one in labels)
 
     await engine.until(mended, 60, "what was spoiled is put right")
@@ -294,21 +310,44 @@ async def lived(simulation: Simulation) -> GuardedFederation:
     return engine
 
 
+async def in_a_pod(simulation: Simulation) -> set[Use]:
+    """What the pods provider does: an Instance that starts, gets another label, and goes."""
+    engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+    used: set[Use] = set()
+    refused: set[Use] = set()
+    with with_pods():
+        transport = Guarded(InProcess(engine.serve("cell", CELL)), Who.CELL, On.CELL, used, refused)
+    fleet = Fleet()
+    fleet.add(Plane("cell", CELL, transport, writes=Writes(), generator=simulation.random))
+    manager = Manager(fleet, [PodsProvider(fleet, simulation)])
+    tasks = [asyncio.create_task(engine.run()), asyncio.create_task(manager.run())]
+    client = engine.client("cell")
+    await client.create(NAMESPACE, NAMESPACE.body("ns"))
+    await client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": template()["spec"]})
+    await simulation.advance(1)
+    await client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"labels": {CITY_CODE: "DFW"}}})
+    await simulation.advance(1)
+    await client.delete(INSTANCE, "web-0", "ns")
+    await simulation.advance(1)
+    assert (await client.list(INSTANCE)).items == []
+    assert refused == set()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return used
+
+
 @pytest.fixture(scope="module")
 def used() -> set[Use]:
     """What a whole life uses, with the servers refusing whatever is not in the table."""
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, Simulation)
-        return runner.run(lived(loop)).used
+        return runner.run(lived(loop)).used | runner.run(in_a_pod(loop))
 
 
 # What no controller calls yet, by the step that will. A row that starts to be used must be taken out here.
 LATER = {
-    "step 6 and 7: events on transition": {
-        (Who.MANAGEMENT, On.PROJECT, "events"),
-        (Who.CELL, On.CELL, "events"),
-    },
     "step 6 and 7: compute-manager, its leases, metrics, webhook and discovery": {
         (Who.MANAGEMENT, On.HOST, "leases"),
         (Who.MANAGEMENT, On.HOST, "tokenreviews"),
@@ -317,13 +356,6 @@ LATER = {
         (Who.MANAGEMENT, On.ROOT, "projectcontrolplanes"),
         (Who.CELL, On.CELL, "leases"),
     },
-    "step 6: locations where bindings are not served": {(Who.MANAGEMENT, On.PROJECT, "locations")},
-    "step 6 and 7: networking integration": {
-        (Who.MANAGEMENT, On.PROJECT, "networks"),
-        *((Who.CELL, On.CELL, name) for name in ("locations", "networkcontexts", "subnets")),
-        *((Who.CELL, On.CELL, name) for name in ("networkbindings", "subnetclaims")),
-    },
-    "step 7: provider pods": {(Who.CELL, On.CELL, "pods"), (Who.CELL, On.CELL, "instances/finalizers")},
 }
 
 
@@ -332,11 +364,17 @@ def test_invariant_8_the_roles_are_enough(used: set[Use]) -> None:
 
 
 def test_invariant_8_and_no_more(used: set[Use]) -> None:
-    """Reading is one permission: who may list may get. Every other verb is used by itself."""
-    unused = {use for use in TABLE - used if not (use.verb == "get" and use._replace(verb="list") in TABLE & used)}
+    """Reading is one permission: who may list may get. Every other verb is used by itself. Users are not programs."""
+    unused = {
+        use
+        for use in TABLE - used
+        if use.who is not Who.USER and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
+        if (use.resource, use.verb) != ("events", "patch")  # one that repeats; none does in this life
+    }
     later = {place for places in LATER.values() for place in places}
     assert {(use.who, use.on, use.resource) for use in unused} == later
     assert {(use.who, use.on, use.resource) for use in used} & later == set()
+    assert {use.resource for use in used if use.who is Who.USER} == {"workloads"}
     assert {use.verb for use in used if use.resource == "resourceclaims" and use.who is Who.CELL} == {
         *("get", "list", "watch", "create", "delete")
     }
@@ -345,7 +383,8 @@ def test_invariant_8_and_no_more(used: set[Use]) -> None:
 def test_what_has_to_be_switched_on_is_either_built_in_or_discovery_or_later(used: set[Use]) -> None:
     """So that no row is called optional only because nothing uses it."""
     optional = {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used}
-    assert optional == {When.ALWAYS, When.MILO_DISCOVERY, When.ENTITLEMENT, When.QUOTA}
+    built_in = {When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS}
+    assert optional == {When.ALWAYS, When.MILO_DISCOVERY, When.NETWORKING, When.PODS} | built_in
 
 
 READ = "get list watch"
@@ -433,6 +472,22 @@ CONTRACT: list[tuple[Who, On, str, dict[str, str]]] = [
     (Who.CELL, On.PROJECT, "quota.miloapis.com", {"resourceclaims": f"{READ} create delete"}),
 ]
 
+# cli.md, what each command calls; beside it, what a person does to the same objects by hand.
+COMMANDS: list[tuple[str, dict[str, str]]] = [
+    (
+        "compute.datumapis.com",
+        {
+            "workloads": WRITE,  # deploy, destroy, scale, undo, restart; a merge patch by hand
+            "workloaddeployments": f"{READ} update patch",  # status, rollout status, restart --city
+            "instances": READ,  # instances, and why a city waits
+        },
+    ),
+    ("", {"configmaps": "get create update delete", "events": READ}),  # history, which destroy deletes; describe
+    ("networking.datumapis.com", {"networks": "get create", "locationbindings": READ, "locations": READ}),
+    ("quota.miloapis.com", dict.fromkeys(("allowancebuckets", "resourceregistrations", "resourceclaims"), READ)),
+    ("services.miloapis.com", {"serviceentitlements": f"{READ} create"}),  # the gate, and access request
+]
+
 
 def contract() -> set[Use]:
     return {
@@ -443,15 +498,30 @@ def contract() -> set[Use]:
     }
 
 
+OWNED = {("networkbindings", "delete"), ("subnetclaims", "delete"), ("subnetclaims", "patch")}
+
+
 def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not_need() -> None:
-    ours = granted(row for row in ROWS if row[2].when not in (When.ENTITLEMENT, When.QUOTA))
+    built_in = (When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS)
+    ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
     assert ours - contract() == set()
     for use in contract() - ours:
         replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
         status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # and a status is replaced
         # A projection's owner reference to its deployment does not block the deployment's deletion.
         plain_owner = (use.who, use.on, use.resource) == (Who.MANAGEMENT, On.PROJECT, "workloaddeployments/finalizers")
-        assert replaced or status or plain_owner, use
+        # These go with their owners, and a claim never changes.
+        owned = (use.resource, use.verb) in OWNED
+        assert replaced or status or plain_owner or owned, use
+
+
+def test_a_user_may_do_on_a_project_what_the_commands_call_and_nothing_anywhere_else() -> None:
+    assert {use for use in TABLE if use.who is Who.USER} == {
+        Use(Who.USER, On.PROJECT, verb, group, resource)
+        for group, resources in COMMANDS
+        for resource, verbs in resources.items()
+        for verb in verbs.split()
+    }
 
 
 @pytest.mark.parametrize(("who", "on"), [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
@@ -474,9 +544,10 @@ def test_r12_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
 
 
 def test_nobody_may_do_everything_or_read_secrets() -> None:
-    for _, _, rule in ROWS:
+    for who, _, rule in ROWS:
         assert "*" not in (*rule.resources, *rule.verbs, rule.group)
-        assert not {"secrets", "configmaps", "clusterroles", "roles"} & set(rule.resources)
+        assert not {"secrets", "clusterroles", "roles"} & set(rule.resources)
+        assert "configmaps" not in rule.resources or who is Who.USER
 
 
 def test_resources_of_kinds_we_know_are_spelled_as_they_are_served() -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from datum_compute.api import reasons
-from datum_compute.api.reasons import REASONS, Acts, deployment_rank, explain, instance_rank, workload_rank
+from datum_compute.api.reasons import REASONS, WARNINGS, Acts, deployment_rank, explain, instance_rank, workload_rank
 
 INSTANCE = {
     7: {"NetworkFailedToCreate"},
@@ -31,7 +31,10 @@ DEPLOYMENT = {
     2: {"NetworkProvisioning", "ProvisioningNetwork", "NoMatchingLocation"},
     1: {"InstancesProvisioning", "ProvisioningInstances"},
 }
-WORKLOAD = {rank: DEPLOYMENT[rank] for rank in range(1, 7)} | {7: {"NetworkFailedToCreate", "RuntimeClassNotServed"}}
+WORKLOAD = {rank: DEPLOYMENT[rank] for rank in range(1, 6)} | {
+    6: {"NetworkNotFound", "DeploymentNameTaken"},  # the second is ours: it blocks a deployment as surely
+    7: {"NetworkFailedToCreate", "RuntimeClassNotServed"},
+}
 
 
 def ranked(rank_of: dict[str, int]) -> dict[int, set[str]]:
@@ -65,6 +68,11 @@ def test_every_constant_has_one_row_with_one_sentence() -> None:
     assert all(reason.sentence.endswith(".") and reason.sentence.count(".") == 1 for reason in REASONS)
 
 
+def test_7_6_what_is_told_as_a_warning_is_a_reason_with_a_row() -> None:
+    assert {reason.name for reason in REASONS if reason.name in WARNINGS} == WARNINGS
+    assert {explain(name).acts for name in WARNINGS} == {Acts.YOU, Acts.PLATFORM}
+
+
 # cli.md 4.5
 
 YOU = {
@@ -86,9 +94,9 @@ POINTER = {
 }
 
 # What the contract's table leaves open, by its nearest neighbour there.
-OURS_YOU = {"Failed", "RuntimeClassNotServed"}
+OURS_YOU = {"Failed", "RuntimeClassNotServed", "RolloutPaused", "DeploymentNameTaken"}
 OURS_PLATFORM = {
-    *("NetworkFailedToCreate", "QuotaClaimOrphaned"),
+    *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing"),
     *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation"),
 }
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}

@@ -55,7 +55,7 @@ def test_every_reason_is_explained_once_or_points_elsewhere() -> None:
 def test_ranks_are_told_from_the_highest_on() -> None:
     table = rows("reasons.md", "Which reason is told")[1:]
     assert [int(cells[0]) for cells in table] == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert table[2] == ["6", "", "`NetworkNotFound`", "`NetworkNotFound`"]
+    assert table[2] == ["6", "", "`NetworkNotFound`", "`NetworkNotFound`, `DeploymentNameTaken`"]
 
 
 def test_every_label_annotation_and_finalizer_is_listed_with_who_sets_it() -> None:

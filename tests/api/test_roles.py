@@ -24,6 +24,7 @@ def test_there_is_one_file_for_each_identity_and_plane() -> None:
         "management-on-hub.yaml",
         "management-on-project.yaml",
         "management-on-root.yaml",
+        "user-on-project.yaml",
     ]
 
 
@@ -70,6 +71,7 @@ def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:
         "compute-management-on-project-networking",
         "compute-management-on-project-webhook",
         "compute-management-on-project-builtin-entitlement",
+        "compute-management-on-project-builtin-locations",
         "compute-management-on-project-builtin-quota",
     ]
     assert role_name(Who.CELL, On.HUB, When.ALWAYS) == "compute-cell-on-hub"

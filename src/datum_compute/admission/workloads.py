@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from datum_compute.api.instance import AVAILABLE
 from datum_compute.api.labels import TOPOLOGY_CITY
-from datum_compute.api.networking import LOCATION_BINDING, LocationBinding
+from datum_compute.api.networking import LOCATION_BINDING, Location, LocationBinding
 from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
@@ -27,6 +27,12 @@ def facts_of(bindings: Iterable[LocationBinding]) -> Facts:
             closed.setdefault(city, []).append(_closed(binding))
     unavailable = {city: whys[0] or "" for city, whys in closed.items() if all(why is not None for why in whys)}
     return Facts(cities=tuple(sorted(closed)), unavailable=unavailable)
+
+
+def facts_of_locations(locations: Iterable[Location]) -> Facts:
+    """The same where a project has no bindings to be had: every location is offered."""
+    cities = {location.spec.topology.get(TOPOLOGY_CITY, "") for location in locations}
+    return Facts(cities=tuple(sorted(filter(None, cities))))
 
 
 def _closed(binding: LocationBinding) -> str | None:

@@ -1,10 +1,14 @@
 """The controllers of each side. Entry points: `management_controllers`, `cell_controllers`."""
 
+from prometheus_client import CollectorRegistry
+
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import NAME, InstanceController
-from datum_compute.cell.quota import CellName, Claims
+from datum_compute.cell.metrics import Metrics
+from datum_compute.cell.quota import CellName, Claims, Disabled, Quota
 from datum_compute.cell.writeback import WriteBack
 from datum_compute.management.federator import Federator
+from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.projector import Projector
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime.clock import Clock
@@ -12,12 +16,49 @@ from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 
 
-def management_controllers(fleet: Fleet, clock: Clock, hub: str) -> list[Reconciler]:
-    return [WorkloadController(fleet, clock), Federator(fleet, clock), Projector(fleet, hub)]
+def management_controllers(
+    fleet: Fleet, clock: Clock, hub: str, *, networking: bool = False, registry: CollectorRegistry | None = None
+) -> list[Reconciler]:
+    metrics = ManagementMetrics(registry)
+    return [
+        WorkloadController(fleet, clock, networking=networking),
+        Federator(fleet, clock, metrics=metrics),
+        Projector(fleet, clock, hub, metrics=metrics),
+    ]
 
 
-def cell_controllers(fleet: Fleet, clock: Clock, cell_name: CellName) -> list[Reconciler]:
-    """`cell_name` is what a cell calls itself on claims and hub copies; it must be its own among all cells."""
-    quota = Claims(fleet, clock, cell_name, NAME)
-    write_back = WriteBack(fleet, cell_name, NAME)
-    return [DeploymentController(fleet, clock), InstanceController(fleet, clock, quota, write_back)]
+def cell_controllers(
+    fleet: Fleet,
+    clock: Clock,
+    cell_name: CellName,
+    *,
+    networking: bool = False,
+    registry: CollectorRegistry | None = None,
+    named: bool = True,
+    recreate_denied: bool = True,
+    quota: bool = True,
+    write_back: bool = True,
+) -> list[Reconciler]:
+    """`cell_name` is what a cell calls itself on claims and hub copies; it must be its own among all cells.
+
+    `named` says that somebody chose it: only then may copies that carry it be taken for this cell's leftovers. A cell
+    without write-back stands alone: what it is asked to run comes from anybody, not from a hub.
+    """
+    metrics = Metrics(registry)
+    asked: Quota
+    if quota:
+        asked = Claims(fleet, clock, cell_name, NAME, recreate_denied=recreate_denied, metrics=metrics)
+    else:
+        asked = Disabled()
+    return [
+        DeploymentController(fleet, clock, networking=networking, only_labelled=write_back),
+        InstanceController(
+            fleet,
+            clock,
+            asked,
+            WriteBack(fleet, cell_name, NAME, named=named) if write_back else None,
+            networking=networking,
+            only_labelled=write_back,
+            metrics=metrics,
+        ),
+    ]

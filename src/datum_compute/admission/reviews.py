@@ -1,0 +1,70 @@
+"""Asks an API server who somebody is and what they may do. Entry points: `authenticate`, `may`, `Caller`."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from datum_compute.kube.client import Client
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, optional_part
+
+
+class Caller(Struct, frozen=True):
+    """As the API server knows who asks. `extra` says in which project; without it an allowed caller is denied."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _TokenStatus(Struct, frozen=True):
+    authenticated: bool = False
+    user: Caller = Caller()
+
+
+class _AccessStatus(Struct, frozen=True):
+    allowed: bool = False
+
+
+class _Review(KubeObject, frozen=True):
+    """A question that is answered at once and stored nowhere."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _TokenReview(_Review, frozen=True):
+    status = optional_part("status_json", _TokenStatus)
+
+
+class _AccessReview(_Review, frozen=True):
+    status = optional_part("status_json", _AccessStatus)
+
+
+TOKEN_REVIEW = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", _TokenReview, namespaced=False)
+ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", _AccessReview, namespaced=False
+)
+
+
+async def authenticate(client: Client, token: str) -> Caller | None:
+    """Who a bearer token stands for; None when for nobody. Raises `ApiError` when it cannot be asked."""
+    review = await client.create(TOKEN_REVIEW, _body(TOKEN_REVIEW, {"token": token}))
+    status = review.status
+    return status.user if status is not None and status.authenticated else None
+
+
+async def may(client: Client, caller: Caller, attributes: Json) -> bool:
+    """`attributes` is either resourceAttributes or nonResourceAttributes. Raises `ApiError` when it cannot be asked."""
+    spec = attributes | {
+        "user": caller.username,
+        "uid": caller.uid,
+        "groups": list(caller.groups),
+        "extra": {key: list(values) for key, values in caller.extra.items()},
+    }
+    review = await client.create(ACCESS_REVIEW, _body(ACCESS_REVIEW, spec))
+    return review.status is not None and review.status.allowed
+
+
+def _body(kind: Kind[Any], spec: Json) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": {}, "spec": spec}

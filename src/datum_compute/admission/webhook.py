@@ -1,0 +1,183 @@
+"""Admission of workloads for API servers, over HTTPS. Entry point: `Webhook`."""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from datum_compute.admission.networks import networks_of, reviewed
+from datum_compute.admission.reviews import Caller
+from datum_compute.admission.workloads import facts_of, facts_of_locations
+from datum_compute.api.networking import LOCATION, LOCATION_BINDING
+from datum_compute.api.validation import Facts, workload_violations
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError, BadRequest, Cause, Invalid, NotFound, Subject
+from datum_compute.kube.meta import Json, encode
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MUTATE = "/mutate-compute-datumapis-com-v1alpha-workload"
+VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
+PARENT = "iam.miloapis.com/parent-name"
+API_VERSION = "admission.k8s.io/v1"
+
+_BODY_LIMIT = 7 * 1024 * 1024  # two objects of the size that API servers take, and what is around them
+
+_log = structlog.get_logger(__name__)
+
+
+class _Asked(Struct, frozen=True, rename="camel"):
+    uid: str
+    operation: str = ""
+    namespace: str = ""
+    name: str = ""
+    user_info: Caller = Caller()
+    object: Json | None = None
+    old_object: Json | None = None
+
+
+class _Review(Struct, frozen=True, rename="camel"):
+    request: _Asked
+    api_version: str = ""
+    kind: str = ""
+
+
+class Projects(Protocol):
+    """Where projects are asked; a replica that does not lead asks them as well."""
+
+    def client(self, name: str) -> Client:
+        """`KeyError` for a project that is not here."""
+        ...
+
+
+class Webhook:
+    """`project_of` says which project a caller is in; one that is not engaged is refused, never admitted unchecked."""
+
+    def __init__(self, fleet: Fleet, projects: Projects, project_of: Callable[[Caller], str]) -> None:
+        self._fleet = fleet
+        self._projects = projects
+        self._project_of = project_of
+        fleet.join(self)
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            code, body = 200, await self._answer(scope, receive)
+        except ApiError as error:
+            code, body = error.code, encode(error.status())
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
+        if scope["path"] not in (MUTATE, VALIDATE):
+            raise NotFound(f"there is nothing at {scope['path']}")
+        if scope["method"] != "POST":
+            raise BadRequest("an AdmissionReview comes with POST")
+        asked = _decoded(await _body(receive))
+        refusal: ApiError | None = None
+        if scope["path"] == VALIDATE:  # the other changes nothing: defaults are in the schema
+            try:
+                refusal = await self._refusal(asked)
+            except Exception as error:
+                _log.error("admission crashed", exc_info=error)
+                refusal = ApiError("the request could not be checked; try again")
+        response: Json = {"uid": asked.uid, "allowed": refusal is None}
+        if refusal is not None:
+            response["status"] = refusal.status()
+        return encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+    async def _refusal(self, asked: _Asked) -> ApiError | None:
+        if asked.operation not in ("CREATE", "UPDATE"):
+            return None
+        after, before = asked.object, asked.old_object
+        if after is None:
+            return BadRequest("the review has no object to look at")
+        project = self._project_of(asked.user_info)
+        try:
+            facts = _facts(self._fleet.plane(project))
+            networks = networks_of(after) if _spec_changes(before, after) else []
+            client = self._projects.client(project)
+        except (ApiError, KeyError):
+            return _not_here(project)
+        facts = await reviewed(facts, client, asked.user_info, asked.namespace, networks)
+        causes = workload_violations(after, facts, before)
+        return _invalid(asked.name, causes) if causes else None
+
+    # As a member of the fleet: which cities are offered is known before anybody asks
+
+    def prepare(self, plane: Plane) -> None:
+        if PROJECT in plane.roles:
+            plane.declare(LOCATION_BINDING, optional=True)
+            plane.declare(LOCATION, optional=True)
+
+    def engaged(self, plane: Plane) -> None: ...
+
+    def disengaged(self, plane: Plane) -> None: ...
+
+
+def parent_of(caller: Caller) -> str:
+    """The project whose API the caller spoke to, as Milo says it; empty when nothing says so."""
+    return next(iter(caller.extra.get(PARENT, ())), "")
+
+
+def _facts(plane: Plane) -> Facts:
+    if plane.serves(LOCATION_BINDING):
+        return facts_of(plane.informer(LOCATION_BINDING).all())
+    return facts_of_locations(plane.informer(LOCATION).all())
+
+
+def _spec_changes(before: Json | None, after: Json) -> bool:
+    try:
+        return before is None or bool(before.get("spec") != after.get("spec"))
+    except RecursionError:
+        return True
+
+
+class _NotHere(ApiError):
+    code, reason, retryable = 503, "ServiceUnavailable", True
+
+
+def _not_here(project: str) -> ApiError:
+    if not project:
+        return BadRequest(f"the request does not say which project it is for: the user's extra lacks {PARENT}")
+    return _NotHere(f'project "{project}" is not connected to compute; try again in a moment')
+
+
+def _invalid(name: str, causes: list[Cause]) -> Invalid:
+    listed = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
+    listed = f"[{listed}]" if len(causes) > 1 else listed
+    about = Subject(name, WORKLOAD.group, WORKLOAD.name)
+    return Invalid(f'{WORKLOAD.name}.{WORKLOAD.group} "{name}" is invalid: {listed}', causes=causes, about=about)
+
+
+def _decoded(body: bytes) -> _Asked:
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is no AdmissionReview: {error}") from None
+    if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
+        raise BadRequest(f"the body is no AdmissionReview of {API_VERSION}")
+    return review.request
+
+
+async def _body(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    more, size = True, 0
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest("the client went away before its request was complete")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > _BODY_LIMIT:
+            raise BadRequest("the review is too large")
+        more = message.get("more_body", False)
+    return b"".join(parts)

@@ -1,0 +1,140 @@
+"""The command line and the environment of compute-manager. Entry points: `FLAGS`, `Flags`, `parse`."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "console")
+
+
+class UsageError(Exception):
+    """One sentence on what is wrong with the command line or the environment."""
+
+
+class Flags(Struct, frozen=True):
+    """What was asked for; `FLAGS` says what each means."""
+
+    server_config: str = ""
+    kubeconfig: str = ""
+    federation_kubeconfig: str = ""
+    federation_context: str = ""
+    enable_management_controllers: bool = False
+    enable_cell_controllers: bool = False
+    stand_alone_cell: bool = False
+    provider: str = "none"
+    builtins: str = ""
+    recreate_denied_claims: bool = True
+    feature_gates: str = ""
+    leader_elect: bool = False
+    leader_elect_namespace: str = ""
+    health_probe_bind_address: str = ":8081"
+    log_level: str = "info"
+    log_format: str = "json"
+
+
+class Flag(Struct, frozen=True):
+    """`value` is what stands for its value in help and docs; a switch has none."""
+
+    name: str
+    help: str
+    value: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that is read when the flag is not given."""
+        return self.field.upper()
+
+    @property
+    def default(self) -> Any:
+        return getattr(Flags(), self.field)
+
+    def read(self, text: str) -> str | bool:
+        if not self.value:
+            return _switch(text)
+        if self.choices and text not in self.choices:
+            raise argparse.ArgumentTypeError(f'"{text}" is not one of {", ".join(self.choices)}')
+        return text
+
+
+FLAGS = (
+    Flag("server-config", "The config file. Required.", "FILE"),
+    Flag("kubeconfig", "The cluster this process works for; without it, the one that it runs in.", "FILE"),
+    Flag("federation-kubeconfig", "The hub.", "FILE"),
+    Flag("federation-context", "The context in it; without it, the current one.", "NAME"),
+    Flag("enable-management-controllers", "Run the controllers of the management plane."),
+    Flag("enable-cell-controllers", "Run the controllers of a cell."),
+    Flag("stand-alone-cell", "Let a cell run without a hub. What it runs is then shown nowhere else."),
+    Flag("provider", "What runs the Instances of this cell: none, simulated or pods.", "NAME"),
+    Flag(
+        "builtins",
+        "What to serve because nobody else does, separated by commas: quota, network, entitlement, locations.",
+        "NAMES",
+    ),
+    Flag("recreate-denied-claims", "Ask again, slowly, for quota that was denied."),
+    Flag("feature-gates", "What to switch on or off, separated by commas: Name=true,Other=false.", "GATES"),
+    Flag("leader-elect", "Of several replicas, let one work while the others stand by."),
+    Flag("leader-elect-namespace", "Where the lease lives; without it, the namespace it runs in.", "NAMESPACE"),
+    Flag("health-probe-bind-address", "Where /healthz and /readyz answer; 0 is nowhere.", "ADDRESS"),
+    Flag("log-level", f"The least that is logged: {', '.join(LOG_LEVELS)}.", "LEVEL", LOG_LEVELS),
+    Flag("log-format", f"How log lines look: {', '.join(LOG_FORMATS)}.", "FORMAT", LOG_FORMATS),
+)
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Flags:
+    """A flag wins over its variable, a variable over the default; a variable that is empty counts as not set.
+
+    Raises `UsageError`; `--help` and `--version` print and end the process.
+    """
+    parser = _Parser(
+        prog="compute-manager",
+        allow_abbrev=False,
+        description="Runs the controllers of federated compute: those of the management plane, of a cell, or both.",
+        epilog="Each flag can be given as an environment variable: --leader-elect is LEADER_ELECT.",
+    )
+    parser.add_argument("--version", action="version", version=f"compute-manager {version}")
+    for flag in FLAGS:
+        switch: dict[str, Any] = {} if flag.value else {"nargs": "?", "const": True}
+        parser.add_argument(
+            f"--{flag.name}",
+            dest=flag.field,
+            metavar=flag.value or "true|false",
+            type=flag.read,
+            default=_from(environment, flag),
+            help=f"{flag.help} (default: {_shown(flag.default)})" if flag.default not in ("", False) else flag.help,
+            **switch,
+        )
+    return Flags(**vars(parser.parse_args(arguments)))
+
+
+def _from(environment: Mapping[str, str], flag: Flag) -> Any:
+    text = environment.get(flag.variable, "")
+    if not text:
+        return flag.default
+    try:
+        return flag.read(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"environment variable {flag.variable}: {error}") from None
+
+
+def _switch(text: str) -> bool:
+    values = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f'"{text}" is neither true nor false')
+    return values[text.lower()]
+
+
+def _shown(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "))

@@ -1,0 +1,150 @@
+"""How a kubeconfig becomes a plane. Entry points: `Endpoints`, `Planes`."""
+
+import asyncio
+import os
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import structlog
+from msgspec import Struct
+
+from datum_compute import __version__
+from datum_compute.kube.client import Client
+from datum_compute.kube.http import HttpTransport
+from datum_compute.kube.incluster import in_cluster
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, load
+from datum_compute.operator.config import KUBECONFIGS, MILO
+from datum_compute.operator.settings import Refused, Settings
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.writes import Writes
+
+# No project can have these names, so that none is ever taken for another plane.
+HUB_PLANE = "@hub"
+ROOT_PLANE = "@root"
+CELL_PLANE = "@cell"
+
+_AGENT = f"compute-manager/{__version__}"
+_INTERNAL_URL = "https://milo-apiserver.project-{project}.svc.cluster.local:6443"
+
+_log = structlog.get_logger(__name__)
+
+
+class Endpoints(Struct, frozen=True):
+    """Where everything is; what is not needed is None. Reading it is the proof that each file is usable."""
+
+    host: Endpoint | None = None  # the cluster this process works for
+    hub: Endpoint | None = None
+    root: Endpoint | None = None  # where projects are listed
+    project: Endpoint | None = None  # from which a project's own is derived
+    quota: Endpoint | None = None  # the same, for claims
+    project_url: str = ""
+
+    @classmethod
+    def read(cls, settings: Settings, environment: Mapping[str, str]) -> "Endpoints":
+        """Raises `Refused` with the flag or field that names a file which cannot be used."""
+        discovery = settings.config.discovery
+        quota_path = discovery.quota_kubeconfig_path or discovery.project_kubeconfig_path
+        milo = settings.projects and discovery.mode == MILO
+
+        def host() -> Endpoint:
+            if settings.kubeconfig:
+                return _load("--kubeconfig", settings.kubeconfig)
+            try:
+                return in_cluster(environment)
+            except KubeconfigError as error:
+                raise Refused(f"--kubeconfig: {error}") from None
+
+        def given(field: str, path: str) -> Endpoint:
+            return _load(f"discovery.{field}", path) if path else host()
+
+        if settings.config.discovery.mode == KUBECONFIGS and not Path(discovery.kubeconfig_dir).is_dir():
+            raise Refused(f"discovery.kubeconfigDir: {discovery.kubeconfig_dir} is not a directory")
+        found = cls(
+            host=host() if settings.needs_host else None,
+            hub=_load("--federation-kubeconfig", settings.federation_kubeconfig, settings.federation_context)
+            if settings.federation_kubeconfig
+            else None,
+            root=given("discoveryKubeconfigPath", discovery.discovery_kubeconfig_path) if milo else None,
+            project=given("projectKubeconfigPath", discovery.project_kubeconfig_path) if milo else None,
+            quota=_load(f"discovery.{_quota_field(settings)}", quota_path) if quota_path else None,
+            project_url=_INTERNAL_URL if discovery.internal_service_discovery else discovery.project_url_template,
+        )
+        found.refuse_template()
+        return found
+
+    def refuse_template(self) -> None:
+        """Tried on any name, so that a bad template is told at the start and not once a project."""
+        base = self.project or self.quota
+        if base is None or not self.project_url:
+            return
+        try:
+            base.at(self.project_url, project="any")
+        except KubeconfigError as error:
+            raise Refused(f"discovery.projectURLTemplate: {error}") from None
+        if "{project}" not in self.project_url:
+            raise Refused(
+                f"discovery.projectURLTemplate: {self.project_url} has no {{project}}: all would be one plane"
+            )
+
+    def of_project(self, name: str) -> Endpoint:
+        assert self.project is not None
+        return self.project.at(self.project_url, project=name)
+
+    def of_quota(self, name: str) -> Endpoint:
+        assert self.quota is not None
+        return self.quota.at(self.project_url, project=name)
+
+
+def _quota_field(settings: Settings) -> str:
+    return "quotaKubeconfigPath" if settings.config.discovery.quota_kubeconfig_path else "projectKubeconfigPath"
+
+
+def _load(field: str, path: str, context: str = "") -> Endpoint:
+    try:
+        return load([Path(part) for part in path.split(os.pathsep)], context)
+    except KubeconfigError as error:
+        raise Refused(f"{field}: {error}") from None
+
+
+class Planes:
+    """Makes planes and ends their connections when they leave; joins the fleet to hear of that."""
+
+    def __init__(self, writes: Writes, generator: random.Random) -> None:
+        self._writes = writes
+        self._generator = generator
+        self._transports: dict[str, HttpTransport] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def plane(self, name: str, role: str, endpoint: Endpoint, also: Iterable[str] = ()) -> Plane:
+        self._leave(name)  # one that never got as far as being engaged
+        transport = HttpTransport(endpoint, agent=_AGENT)
+        self._transports[name] = transport
+        return Plane(name, role, transport, writes=self._writes, generator=self._generator, also=also)
+
+    def client(self, name: str) -> Client:
+        """For calls that every replica makes, whether it leads or not; `KeyError` for a plane that is not here."""
+        return Client(name, self._transports[name])
+
+    async def close(self) -> None:
+        for name in list(self._transports):
+            self._leave(name)
+        await asyncio.gather(*self._closing)
+
+    def _leave(self, name: str) -> None:
+        transport = self._transports.pop(name, None)
+        if transport is not None:
+            closing = asyncio.get_running_loop().create_task(transport.close(), name=f"leaving {name}")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    # As a member of the fleet
+
+    def prepare(self, plane: Plane) -> None: ...
+
+    def engaged(self, plane: Plane) -> None:
+        _log.info("engaged", plane=plane.name, roles=plane.roles)
+
+    def disengaged(self, plane: Plane) -> None:
+        _log.info("left", plane=plane.name)
+        self._leave(plane.name)

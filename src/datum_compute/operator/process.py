@@ -1,0 +1,81 @@
+"""The process `compute-manager`. Entry point: `main`."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from datum_compute import __version__
+from datum_compute.operator import logs
+from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.config import ConfigError, read
+from datum_compute.operator.flags import UsageError, parse
+from datum_compute.operator.planes import Endpoints
+from datum_compute.operator.servers import Servers
+from datum_compute.operator.serving import ServingError
+from datum_compute.operator.settings import Refused, Settings, settled
+from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime.leases import LeaseLost
+
+FAILED, MISUSED = 1, 2
+
+_log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    return start(sys.argv[1:], os.environ)
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """0 after a stop that was asked for; 1 with one sentence if it cannot start or must not go on; 2 for bad usage."""
+    try:
+        flags = parse(arguments, environment, __version__)
+        if not flags.server_config:
+            raise UsageError("--server-config is required: name the config file")
+    except UsageError as error:
+        return _told(MISUSED, f"{error}; see compute-manager --help")
+    logs.configure(flags.log_level, flags.log_format)
+    try:
+        settings = settled(flags, read(Path(flags.server_config)))
+        asyncio.run(_run(settings, Endpoints.read(settings, environment)))
+    except (ConfigError, Refused, ServingError, LeaseLost) as error:
+        return _told(FAILED, str(error))
+    return 0
+
+
+async def _run(settings: Settings, endpoints: Endpoints) -> None:
+    assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, assembly.stop)
+    servers = Servers(settings, assembly)
+    _log.info(
+        "starting",
+        version=__version__,
+        management=settings.management,
+        cell=settings.cell,
+        provider=settings.provider,
+        builtins=sorted(settings.builtins),
+        discovery=settings.config.discovery.mode,
+        networking=settings.networking,
+    )
+    try:
+        await servers.start()
+        await assembly.run()
+    finally:
+        await servers.stop()
+        await assembly.close()
+    _log.info("stopped")
+
+
+def _told(code: int, sentence: str) -> int:
+    print(f"compute-manager: {sentence}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,242 @@
+"""Small HTTP servers beside the controllers. Entry points: `Serving`, `Certificates`."""
+
+import asyncio
+import base64
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from msgspec import Struct, field
+
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.files import write_private
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import KubeObject
+from datum_compute.operator.settings import Address
+
+RELOAD_SECONDS = 10.0
+_LAST_SECONDS = 2  # for answers that are under way when the server stops
+_SELF_SIGNED_DAYS = 3650
+
+_log = structlog.get_logger(__name__)
+
+
+class _Secret(KubeObject, frozen=True):
+    data: dict[str, str] = field(default_factory=dict)
+
+
+SECRET = Kind("", "v1", "Secret", "secrets", _Secret)
+
+
+class ServingError(Exception):
+    """One sentence why a server cannot listen, with what to change."""
+
+
+class Pair(Struct, frozen=True):
+    """A certificate and its key; `authority` is whom the certificates of clients are signed by, empty for anybody."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes = b""
+
+    def __repr__(self) -> str:  # a key has no place in a log
+        return "Pair()"
+
+
+Source = Callable[[], Awaitable[Pair]]
+"""Where a pair comes from now; raises `ServingError` when it cannot be had."""
+
+
+class Certificates:
+    """What a server shows, taken up anew when it changes: connections that come later see the new pair."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._shown: Pair | None = None
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    async def load(self) -> None:
+        """Raises `ServingError` when there is no pair, or one that does not fit."""
+        pair = await self._source()
+        if pair == self._shown:
+            return
+        with tempfile.TemporaryDirectory() as folder:  # the library reads only files; these live for a moment
+            files = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+            for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+                write_private(file, content)
+            # Tried on another context first: one that took a certificate without its key would show neither.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+                try:
+                    context.load_cert_chain(*files, password=lambda: "")  # a locked key is an error, never a question
+                    if pair.authority:
+                        context.load_verify_locations(cadata=pair.authority.decode("ascii", "replace"))
+                        context.verify_mode = ssl.CERT_REQUIRED
+                except (OSError, ssl.SSLError, ValueError):
+                    raise ServingError("the certificate and the key of a server do not fit, or are none") from None
+        self._shown = pair
+
+    async def follow(self) -> None:
+        """Looks for a new pair until it is cancelled. One that does not fit, half of a rotation, is left alone."""
+        while True:
+            await asyncio.sleep(RELOAD_SECONDS)
+            try:
+                await self.load()
+            except ServingError as error:
+                _log.warning("certificates not reloaded", error=str(error))
+
+
+def from_files(certificate: Path, key: Path, authority: Path | None = None) -> Source:
+    async def read() -> Pair:
+        return Pair(_read(certificate), _read(key), _read(authority) if authority else b"")
+
+    return read
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ServingError(f"certificate file {path} cannot be read: {error.strerror}") from None
+
+
+def from_secret(client: Client, namespace: str, name: str) -> Source:
+    async def read() -> Pair:
+        try:
+            data = (await client.get(SECRET, name, namespace)).data
+            return Pair(base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"]))
+        except ApiError as error:
+            raise ServingError(f"Secret {namespace}/{name} cannot be read: {error}") from None
+        except (KeyError, ValueError):
+            raise ServingError(f"Secret {namespace}/{name} has no tls.crt and tls.key") from None
+
+    return read
+
+
+def self_signed() -> Source:
+    """For who has none: nobody can verify it, but nobody can listen in either."""
+    pair = _self_signed()
+
+    async def read() -> Pair:
+        return pair
+
+    return read
+
+
+class Serving:
+    """One ASGI application on one address. `start` returns when calls are answered, `stop` when none is under way."""
+
+    def __init__(self, what: str, application: Any, address: Address, certificates: Certificates | None = None) -> None:
+        self._what = what
+        self._address = address
+        self._certificates = certificates
+        self._server = _Uvicorn(self._config(application, certificates))
+        self._tasks: list[asyncio.Task[None]] = []
+        self.port = address.port  # the one that was found free, once started with 0
+
+    async def start(self) -> None:
+        if self._certificates is not None:
+            await self._certificates.load()
+        listening = _listen(self._what, self._address)
+        self.port = listening.getsockname()[1]
+        serving = asyncio.create_task(self._server.serve([listening]), name=self._what)
+        started = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if serving.done():
+            listening.close()
+            serving.result()
+        self._tasks = [serving]
+        if self._certificates is not None:
+            self._tasks.append(asyncio.create_task(self._certificates.follow(), name=f"{self._what} certificates"))
+        _log.info("listening", server=self._what, port=self.port)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _config(self, application: Any, certificates: Certificates | None) -> uvicorn.Config:
+        return uvicorn.Config(
+            application,
+            interface="asgi3",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_LAST_SECONDS,
+            ssl_context_factory=(lambda config, default: certificates.context) if certificates else None,
+        )
+
+
+class _Uvicorn(uvicorn.Server):
+    """Tells when it serves, and leaves signals to the process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(what: str, address: Address) -> socket.socket:
+    # An empty host is every address, of both families where the machine has both.
+    every = not address.host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if every or ":" in address.host else socket.AF_INET
+    try:
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if not address.host else 1)
+            listening.bind((address.host, address.port))
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        place = f"{address.host or '*'}:{address.port}"
+        raise ServingError(f"{what} cannot listen on {place}: {error.strerror}; choose another address") from None
+    return listening
+
+
+def _self_signed() -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "compute-manager")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=_SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Pair(certificate.public_bytes(Encoding.PEM), private)

@@ -1,0 +1,159 @@
+"""What flags and config file together ask for, or why they cannot be done. Entry points: `settled`, `Settings`."""
+
+from msgspec import Struct
+
+from datum_compute.operator.config import KUBECONFIGS, SINGLE, WorkloadOperator
+from datum_compute.operator.features import NETWORKING_INTEGRATION, GateError, gates
+from datum_compute.operator.flags import Flags
+
+PROVIDERS = ("none", "simulated", "pods")
+QUOTA, NETWORK, ENTITLEMENT, LOCATIONS = "quota", "network", "entitlement", "locations"
+BUILTINS = (QUOTA, NETWORK, ENTITLEMENT, LOCATIONS)
+_OF_PROJECTS = (QUOTA, ENTITLEMENT)  # what works in projects only, so where management runs
+
+MANAGEMENT_LEASE = "e98b06c6.datumapis.com"
+CELL_LEASE = "cell.e98b06c6.datumapis.com"
+
+
+class Refused(Exception):
+    """One sentence why the process does not start, with what to change."""
+
+
+class Address(Struct, frozen=True):
+    host: str
+    port: int
+
+
+class Settings(Struct, frozen=True):
+    """All that was decided before anything is started."""
+
+    config: WorkloadOperator
+    kubeconfig: str
+    federation_kubeconfig: str
+    federation_context: str
+    management: bool
+    cell: bool
+    provider: str
+    builtins: frozenset[str]
+    recreate_denied_claims: bool
+    networking: bool
+    quota: bool  # whether there is a credential to ask for it with
+    cluster_name: str  # of this cell on claims and hub copies
+    leader_elect: bool
+    leader_elect_namespace: str
+    health: Address | None
+    metrics: Address | None
+
+    @property
+    def lease(self) -> str:
+        """A process that does both stands for management: two that manage the same projects must never both lead."""
+        return MANAGEMENT_LEASE if self.management else CELL_LEASE
+
+    @property
+    def projects(self) -> bool:
+        """Whether this process has anything to do in projects."""
+        return self.management or self.config.webhook_server is not None
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the cluster that the process works for is ever asked."""
+        webhook, metrics = self.config.webhook_server, self.config.metrics_server
+        secrets = (metrics.tls.secret_ref if self.metrics else None, webhook.tls.secret_ref if webhook else None)
+        in_place = self.projects and self.config.discovery.mode == SINGLE
+        secured = self.metrics is not None and metrics.secure_serving
+        return self.cell or in_place or self.leader_elect or secured or any(secrets)
+
+    @property
+    def shared(self) -> bool:
+        """Whether one API server is the project and the cell."""
+        return self.management and self.cell and self.config.discovery.mode == SINGLE
+
+
+def settled(flags: Flags, config: WorkloadOperator) -> Settings:
+    """Raises `Refused` for everything that would only half work."""
+    discovery = config.discovery
+    quota = bool(discovery.quota_kubeconfig_path or discovery.project_kubeconfig_path or discovery.mode == KUBECONFIGS)
+    cluster_name = discovery.cluster_name or (SINGLE if discovery.mode == SINGLE else "")
+    builtins = frozenset(filter(None, (name.strip() for name in flags.builtins.split(","))))
+    if flags.enable_management_controllers and discovery.mode == SINGLE and QUOTA in builtins:
+        quota = True  # the cluster's own credential is the one for claims
+    _refuse_names(flags, builtins)
+    _refuse_half(flags, builtins)
+    if discovery.mode == KUBECONFIGS and not discovery.kubeconfig_dir:
+        raise Refused("discovery.mode kubeconfigs needs discovery.kubeconfigDir, a directory with a file a project")
+    if discovery.mode != KUBECONFIGS and discovery.kubeconfig_dir:
+        raise Refused(f"discovery.kubeconfigDir is only for mode kubeconfigs, and the mode is {discovery.mode}")
+    if flags.enable_cell_controllers and not flags.enable_management_controllers and config.webhook_server is not None:
+        raise Refused("webhookServer admits the Workloads of projects, and a cell alone has none: leave it out")
+    if config.webhook_server is not None and not 0 <= config.webhook_server.port <= 65535:
+        raise Refused(f"webhookServer.port is {config.webhook_server.port}; it must be from 0 to 65535")
+    if flags.enable_cell_controllers and not cluster_name:
+        raise Refused(
+            f"discovery.clusterName is needed for a cell in mode {discovery.mode}: "
+            "claims and hub copies carry it, and it must be this cell's alone"
+        )
+    try:
+        networking = gates(flags.feature_gates)[NETWORKING_INTEGRATION]
+    except GateError as error:
+        raise Refused(f"--feature-gates: {error}") from None
+    if NETWORK in builtins and not networking:
+        raise Refused(f"--builtins={NETWORK} does nothing without --feature-gates={NETWORKING_INTEGRATION}=true")
+    return Settings(
+        config=config,
+        kubeconfig=flags.kubeconfig,
+        federation_kubeconfig=flags.federation_kubeconfig,
+        federation_context=flags.federation_context,
+        management=flags.enable_management_controllers,
+        cell=flags.enable_cell_controllers,
+        provider=flags.provider,
+        builtins=builtins,
+        recreate_denied_claims=flags.recreate_denied_claims,
+        networking=networking,
+        quota=quota,
+        cluster_name=cluster_name,
+        leader_elect=flags.leader_elect,
+        leader_elect_namespace=flags.leader_elect_namespace,
+        health=address("--health-probe-bind-address", flags.health_probe_bind_address),
+        metrics=address("metricsServer.bindAddress", config.metrics_server.bind_address),
+    )
+
+
+def _refuse_names(flags: Flags, builtins: frozenset[str]) -> None:
+    if flags.provider not in PROVIDERS:
+        raise Refused(f'--provider: "{flags.provider}" is not known; choose one of {", ".join(PROVIDERS)}')
+    if unknown := sorted(builtins.difference(BUILTINS)):
+        raise Refused(f'--builtins: "{unknown[0]}" is not known; choose of {", ".join(BUILTINS)}')
+
+
+def _refuse_half(flags: Flags, builtins: frozenset[str]) -> None:
+    management, cell = flags.enable_management_controllers, flags.enable_cell_controllers
+    hub = flags.federation_kubeconfig
+    if management and not hub:
+        raise Refused("the management controllers need the hub: name its kubeconfig with --federation-kubeconfig")
+    if flags.stand_alone_cell and hub:
+        raise Refused("--stand-alone-cell is for a cell without a hub, and --federation-kubeconfig names one: drop one")
+    if cell and not hub and not flags.stand_alone_cell:
+        raise Refused(
+            "the cell controllers need the hub: name its kubeconfig with --federation-kubeconfig, "
+            "or say --stand-alone-cell if there is none"
+        )
+    if flags.federation_context and not hub:
+        raise Refused("--federation-context names a context, but no --federation-kubeconfig that would have it")
+    if flags.provider != "none" and not cell:
+        raise Refused(f"--provider={flags.provider} runs Instances of a cell: add --enable-cell-controllers")
+    if (homeless := sorted(builtins.intersection(_OF_PROJECTS))) and not management:
+        raise Refused(f"--builtins={homeless[0]} works in projects: add --enable-management-controllers")
+    if LOCATIONS in builtins and not management and not cell:
+        raise Refused(f"--builtins={LOCATIONS} works in projects and cells: add the controllers of either")
+    if NETWORK in builtins and not cell:
+        raise Refused(f"--builtins={NETWORK} works in a cell: add --enable-cell-controllers")
+
+
+def address(name: str, text: str) -> Address | None:
+    """`:8081`, `127.0.0.1:8081`, `[::1]:8081`; None for `0`, which is nowhere. An empty host is every one."""
+    if text == "0":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or ("[" in host) != ("]" in host):
+        raise Refused(f'{name} is "{text}"; it must be host:port, :port, or 0 for nowhere')
+    return Address(host.strip("[]"), int(port))

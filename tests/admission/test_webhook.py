@@ -1,0 +1,253 @@
+"""Admission as API servers ask for it: AdmissionReview in, AdmissionReview out."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+import pytest
+
+from datum_compute.admission.webhook import MUTATE, PARENT, VALIDATE, Webhook, parent_of
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import LOCATION, LOCATION_BINDING
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.embedded.engine import Engine
+from datum_compute.federation.roles import CELL, PROJECT
+from datum_compute.kube.client import Client
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.meta import Json
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.scenarios.federation import placement, template
+
+NETWORK_FIELD = "spec.template.spec.networkInterfaces[0].network"
+USER = {
+    "username": "ada",
+    "uid": "42",
+    "groups": ["builders", "system:authenticated"],
+    "extra": {PARENT: ["demo"], "iam.miloapis.com/parent-type": ["Project"], "other": ["a", "b"]},
+}
+
+
+class Reviewer:
+    """The project's API server as far as access reviews go; what it was asked is kept."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+        self.answer = Answer(201, msgspec.json.encode({"status": {"allowed": True}}))
+
+    async def call(self, call: Call) -> Answer:
+        assert (call.method, call.path) == ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews")
+        self.asked.append(msgspec.json.decode(call.body)["spec"])
+        return self.answer
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[Any]:
+        raise NotImplementedError
+
+    def client(self, name: str) -> Client:
+        assert name == "demo"
+        return Client(name, self)
+
+
+class Asked:
+    """A webhook over one engaged project, `demo`."""
+
+    def __init__(self, simulation: Simulation, role: str = PROJECT) -> None:
+        """`role` says which kinds the plane serves; it is a project's in any case."""
+        self.engine = Engine(clock=simulation, generator=simulation.random)
+        self.fleet = Fleet()
+        self.reviewer = Reviewer()
+        self.webhook = Webhook(self.fleet, self.reviewer, parent_of)
+        transport = InProcess(self.engine.serve("demo", role))
+        self.fleet.add(Plane("demo", PROJECT, transport, writes=Writes(), generator=simulation.random))
+        self._simulation = simulation
+
+    async def start(self) -> None:
+        self._run = asyncio.create_task(self.fleet.run())
+        await self._simulation.settle()
+
+    async def stop(self) -> None:
+        self._run.cancel()
+        await asyncio.gather(self._run, return_exceptions=True)
+        self.engine.close()
+
+    async def post(self, path: str, body: bytes, method: str = "POST") -> tuple[int, Json]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.webhook({"path": path, "method": method, "headers": []}, receive, send)
+        return sent[0]["status"], msgspec.json.decode(sent[1]["body"])
+
+    async def review(self, path: str = VALIDATE, **request: Any) -> Json:
+        given = {"uid": "abc", "operation": "CREATE", "namespace": "default", "name": "web", "userInfo": USER}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": given | request}
+        code, answer = await self.post(path, msgspec.json.encode(review))
+        assert code == 200
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert answer["response"]["uid"] == "abc"
+        response: Json = answer["response"]
+        return response
+
+
+@pytest.fixture
+def asked(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Asked]:
+    async def build() -> Asked:
+        asked = Asked(simulation)
+        body = LOCATION_BINDING.body("dfw") | {"spec": {"topology": {TOPOLOGY_CITY: "DFW"}}}
+        await asked.engine.client("demo").create(LOCATION_BINDING, body)
+        await asked.start()
+        return asked
+
+    asked = runner.run(build())
+    yield asked
+    runner.run(asked.stop())
+
+
+def _workload(cities: Sequence[str] = ("DFW",), image: str = "registry.example/hello:1") -> Json:
+    spec = {"template": template(image), "placements": [placement("main", cities, 1)]}
+    return WORKLOAD.body("web", "default") | {"spec": spec}
+
+
+def _causes(response: Json) -> dict[str, str]:
+    return {cause["field"]: cause["reason"] for cause in response["status"]["details"]["causes"]}
+
+
+async def test_a_good_workload_is_admitted(asked: Asked) -> None:
+    assert await asked.review(object=_workload()) == {"uid": "abc", "allowed": True}
+
+
+async def test_row_41_the_caller_is_forwarded_with_every_extra(asked: Asked) -> None:
+    await asked.review(object=_workload())
+    [spec] = asked.reviewer.asked
+    assert spec["resourceAttributes"] == {
+        "verb": "use",
+        "group": "networking.datumapis.com",
+        "version": "v1alpha",
+        "resource": "networks",
+        "name": "default",
+        "namespace": "default",
+    }
+    assert (spec["user"], spec["uid"], spec["groups"]) == (USER["username"], USER["uid"], USER["groups"])
+    assert spec["extra"] == USER["extra"]
+
+
+async def test_a_network_that_the_caller_may_not_use_is_forbidden(asked: Asked) -> None:
+    asked.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
+    response = await asked.review(object=_workload())
+    assert response["allowed"] is False
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    assert _causes(response) == {NETWORK_FIELD: "FieldValueForbidden"}
+
+
+async def test_a_review_that_fails_admits_nobody(asked: Asked) -> None:
+    asked.reviewer.answer = Answer(500, b"out of order")
+    response = await asked.review(object=_workload())
+    assert response["allowed"] is False
+    assert _causes(response) == {NETWORK_FIELD: "InternalError"}
+
+
+async def test_all_that_is_wrong_is_told_at_once(asked: Asked) -> None:
+    asked.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
+    response = await asked.review(object=_workload(["XXX"]))
+    assert _causes(response) == {
+        "spec.placements[0].cityCodes[0]": "FieldValueNotSupported",
+        NETWORK_FIELD: "FieldValueForbidden",
+    }
+    assert response["status"]["message"].startswith('Workload.compute.datumapis.com "web" is invalid: [spec.')
+
+
+async def test_an_update_that_leaves_the_spec_alone_asks_nobody(asked: Asked) -> None:
+    before = _workload(["XXX"])
+    after = before | {"metadata": before["metadata"] | {"finalizers": []}}
+    response = await asked.review(operation="UPDATE", object=after, oldObject=before)
+    assert response["allowed"] is True
+    assert asked.reviewer.asked == []
+
+
+async def test_an_update_of_the_spec_is_checked(asked: Asked) -> None:
+    response = await asked.review(operation="UPDATE", object=_workload(["XXX"]), oldObject=_workload())
+    assert response["allowed"] is False
+
+
+async def test_a_deletion_is_not_looked_at(asked: Asked) -> None:
+    assert (await asked.review(operation="DELETE", oldObject=_workload()))["allowed"] is True
+
+
+async def test_a_project_that_is_not_connected_is_refused(asked: Asked) -> None:
+    stranger = USER | {"extra": {PARENT: ["elsewhere"]}}
+    response = await asked.review(object=_workload(), userInfo=stranger)
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 503
+    assert 'project "elsewhere" is not connected' in response["status"]["message"]
+
+
+async def test_a_request_without_a_project_is_refused(asked: Asked) -> None:
+    response = await asked.review(object=_workload(), userInfo={"username": "ada"})
+    assert response["allowed"] is False
+    assert PARENT in response["status"]["message"]
+
+
+async def test_a_workload_with_very_many_networks_is_refused_without_asking_about_all(asked: Asked) -> None:
+    workload = _workload()
+    interfaces = [{"network": {"name": f"net-{number}"}} for number in range(200)]
+    workload["spec"]["template"]["spec"]["networkInterfaces"] = interfaces
+    response = await asked.review(object=workload)
+    assert response["allowed"] is False
+    assert len(asked.reviewer.asked) == 64
+
+
+async def test_where_there_are_no_bindings_every_location_is_offered(simulation: Simulation) -> None:
+    asked = Asked(simulation, role=CELL)
+    body = LOCATION.body("dfw") | {"spec": {"locationClassName": "self-managed", "topology": {TOPOLOGY_CITY: "DFW"}}}
+    await asked.engine.client("demo").create(LOCATION, body)
+    await asked.start()
+    assert (await asked.review(object=_workload()))["allowed"] is True
+    refused = await asked.review(object=_workload(["XXX"]))
+    assert _causes(refused) == {"spec.placements[0].cityCodes[0]": "FieldValueNotSupported"}
+    await asked.stop()
+
+
+async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
+    assert await asked.review(MUTATE, object=_workload(["XXX"])) == {"uid": "abc", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "code"),
+    [
+        ("/", "POST", b"{}", 404),
+        (VALIDATE, "GET", b"", 400),
+        (VALIDATE, "POST", b"", 400),
+        (VALIDATE, "POST", b"{}", 400),
+        (VALIDATE, "POST", b"[" * 100_000, 400),
+        (
+            VALIDATE,
+            "POST",
+            b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}',
+            400,
+        ),
+        (VALIDATE, "POST", b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', 400),
+        (VALIDATE, "POST", b'{"request":{"uid":1}}', 400),
+        (VALIDATE, "POST", b"x" * (7 * 1024 * 1024 + 1), 400),
+    ],
+)
+async def test_what_is_no_review_is_refused(asked: Asked, path: str, method: str, body: bytes, code: int) -> None:
+    answered, status = await asked.post(path, body, method)
+    assert (answered, status["kind"]) == (code, "Status")
+
+
+@pytest.mark.parametrize(
+    "strange", [None, {}, {"spec": 1}, {"spec": {"template": {"spec": {"networkInterfaces": [1]}}}}]
+)
+async def test_an_object_that_is_no_workload_is_refused_not_a_crash(asked: Asked, strange: Any) -> None:
+    response = await asked.review(object=strange)
+    assert response["allowed"] is False
+    assert response["status"]["code"] in (400, 422)

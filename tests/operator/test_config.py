@@ -1,0 +1,116 @@
+"""The config file: what is taken, what is filled in, and what is refused with file, line and field."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datum_compute.operator.config import PROJECT_URL, ConfigError, Discovery, WorkloadOperator, decoded, read
+
+HEAD = "apiVersion: apiserver.config.datumapis.com/v1alpha1\nkind: WorkloadOperator\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def _read(file: Path, text: str) -> WorkloadOperator:
+    file.write_text(text)
+    return read(file)
+
+
+def test_what_is_left_out_has_its_default(file: Path) -> None:
+    config = _read(file, HEAD)
+    assert config.discovery == Discovery(mode="single", project_url_template=PROJECT_URL)
+    assert config.webhook_server is None
+    metrics = config.metrics_server
+    assert (metrics.secure_serving, metrics.bind_address) == (True, "0")
+    assert (metrics.tls.cert_name, metrics.tls.key_name) == ("tls.crt", "tls.key")
+
+
+def test_an_empty_webhook_server_is_one_with_defaults(file: Path) -> None:
+    webhook = _read(file, HEAD + "webhookServer: {}\n").webhook_server
+    assert webhook is not None
+    assert (webhook.host, webhook.port, webhook.client_ca_name) == ("", 9443, "")
+
+
+def test_every_field_of_the_contract_is_known(file: Path) -> None:
+    config = _read(
+        file,
+        HEAD
+        + """
+metricsServer:
+  secureServing: false
+  bindAddress: ":8443"
+  tls: {secretRef: {name: a, namespace: b}, certDir: /certs, certName: c, keyName: k}
+webhookServer: {host: 127.0.0.1, port: 9444, clientCAName: ca.crt, tls: {certDir: /certs}}
+discovery:
+  mode: milo
+  internalServiceDiscovery: true
+  discoveryKubeconfigPath: /discovery
+  projectKubeconfigPath: /project
+  quotaKubeconfigPath: /quota
+  clusterName: dfw-1
+  projectURLTemplate: /projects/{project}/control-plane
+  kubeconfigDir: /kubeconfigs
+""",
+    )
+    assert config.metrics_server.tls.secret_ref is not None
+    assert config.discovery.project_url_template == "/projects/{project}/control-plane"
+    assert config.discovery.quota_kubeconfig_path == "/quota"
+    assert config.webhook_server is not None
+    assert config.webhook_server.client_ca_name == "ca.crt"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is not a mapping; it starts with apiVersion: apiserver.config.datumapis.com/v1alpha1"),
+        ("- a\n", "is not a mapping; it starts with apiVersion: apiserver.config.datumapis.com/v1alpha1"),
+        ("a: [\n", ", line 2: it is not YAML"),
+        (HEAD + "---\na: b\n", ", line 3: it is not YAML"),
+        ("kind: WorkloadOperator\n", ", line 1: apiVersion is missing"),
+        (HEAD.replace("v1alpha1", "v2"), ', line 1: apiVersion is "apiserver.config.datumapis.com/v2"; it must be '),
+        (HEAD.replace("WorkloadOperator", "Other"), ', line 2: kind is "Other"; it must be WorkloadOperator'),
+        (HEAD + "discovry: {}\n", ", line 3: discovry is not known"),
+        (HEAD + "discovery:\n  mode: milo\n  moode: single\n", ", line 5: discovery.moode is not known"),
+        (HEAD + "discovery:\n  mode: milo\n  mode: single\n", ", line 5: discovery.mode is there twice"),
+        (HEAD + "kind: WorkloadOperator\n", ", line 3: kind is there twice"),
+        (
+            HEAD + "metricsServer:\n  tls:\n    certDir: a\n    certDir: b\n",
+            ", line 6: metricsServer.tls.certDir is there twice",
+        ),
+        (HEAD + "discovery:\n  mode: kind\n", ', line 4: discovery.mode is "kind"; it must be one of single, milo, '),
+        (HEAD + "metricsServer:\n  bindAddress: 0\n", ", line 4: metricsServer.bindAddress: expected `str`, got `int`"),
+        (HEAD + "discovery: milo\n", ", line 3: discovery: expected `object`, got `str`"),
+        (
+            HEAD + "webhookServer:\n  tls:\n    secretRef: {name: a}\n",
+            ", line 5: webhookServer.tls.secretRef.namespace is missing",
+        ),
+        ("\x00", ": it is not YAML"),
+        ("&a [*a]\n", ": it is not YAML"),
+        (HEAD + "discovery: &a {mode: milo, other: *a}\n", ": it is not YAML"),
+        (HEAD + "1: 2\n", ", line 3: 1 is not known"),
+        (HEAD + "discovery: {2: 3}\n", ", line 3: discovery.2 is not known"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(file: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _read(file, text)
+    assert str(refused.value).startswith(f"config file {file}")
+    assert str(refused.value).removeprefix(f"config file {file}").strip().startswith(sentence.strip())
+
+
+@given(st.binary() | st.text(alphabet="ab:-[]{}&*?!|>'\"#%@,\t\n 0").map(str.encode))
+def test_whatever_is_in_the_file_is_a_config_or_a_sentence(text: bytes) -> None:
+    for content in (text, HEAD.encode() + text):
+        with suppress(ConfigError):
+            decoded(Path("config.yaml"), content)
+
+
+def test_a_file_that_is_not_there_is_told(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config file .* cannot be read: No such file or directory"):
+        read(file)

@@ -1,0 +1,81 @@
+"""docs/operator.md says what the code does."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
+
+from datum_compute.operator import config
+from datum_compute.operator.config import WorkloadOperator
+from datum_compute.operator.features import DEFAULTS
+from datum_compute.operator.flags import FLAGS
+from datum_compute.operator.settings import BUILTINS, CELL_LEASE, MANAGEMENT_LEASE
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "operator.md"
+
+
+def _section(title: str) -> str:
+    text = DOCS.read_text("utf-8")
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", text, re.M | re.S)
+    assert found is not None, f"docs/operator.md has no section {title}"
+    return found[1]
+
+
+def _rows(title: str) -> list[list[str]]:
+    lines = [line for line in _section(title).splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def _code(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text}`" if text else ""
+
+
+def test_the_table_of_flags_is_that_of_the_code() -> None:
+    expected = [[f"`--{flag.name}`", f"`{flag.variable}`", _code(flag.default), flag.help] for flag in FLAGS]
+    assert _rows("Flags") == expected
+
+
+def _settings(struct: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    for field in fields(struct):
+        name = f"{above}.{field.encode_name}".removeprefix(".")
+        parts = [part for part in (field.type, *get_args(field.type)) if isinstance(part, type)]
+        nested = next((part for part in parts if issubclass(part, msgspec.Struct)), None)
+        if nested is None:
+            yield f"`{name}`", _code(_default(field))
+            continue
+        if name == "webhookServer":  # whether it is there at all is a setting
+            yield f"`{name}`", ""
+        yield from _settings(nested, name)
+
+
+def _default(field: FieldInfo) -> Any:
+    return "" if field.default is NODEFAULT else field.default
+
+
+def test_the_table_of_the_config_file_is_that_of_the_code() -> None:
+    assert [tuple(row[:2]) for row in _rows("Config file")] == list(_settings(WorkloadOperator))
+
+
+def test_gates_builtins_and_leases_are_named() -> None:
+    assert [tuple(row[:2]) for row in _rows("Feature gates")] == [(f"`{k}`", _code(v)) for k, v in DEFAULTS.items()]
+    assert {row[0] for row in _rows("Built-ins")} == {f"`{name}`" for name in BUILTINS}
+    leases = _section("Leader election")
+    assert f"`{MANAGEMENT_LEASE}`" in leases
+    assert f"`{CELL_LEASE}`" in leases
+
+
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS.read_text("utf-8"), re.S)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_config_files_that_are_shown_are_good_ones(example: str, tmp_path: Path) -> None:
+    assert len(EXAMPLES) == 3
+    file = tmp_path / "config.yaml"
+    file.write_text(example)
+    config.read(file)

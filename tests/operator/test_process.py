@@ -1,0 +1,376 @@
+"""compute-manager as a real process: over HTTPS, with signals, leases and probes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from datum_compute.api.instance import AVAILABLE, INSTANCE
+from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube import conditions
+from datum_compute.kube.kinds import LEASE, NAMESPACE
+from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
+from datum_compute.kube.meta import plain
+from datum_compute.operator import process
+from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.settings import CELL_LEASE, MANAGEMENT_LEASE
+from tests.operator.processes import CELL_NAME, CITY, HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
+from tests.scenarios.federation import is_ready, placement, template
+
+pytestmark = pytest.mark.timeout(300)
+
+Start = Callable[..., Manager]
+NETWORKING = "--feature-gates=NetworkingIntegration=true"
+
+
+def _management(start: Start, site: Site, name: str = "management", *flags: str, metrics: str = "") -> Manager:
+    config = f"""
+discovery:
+  mode: milo
+  discoveryKubeconfigPath: {site.directory}/root.kubeconfig
+  projectKubeconfigPath: {site.directory}/root.kubeconfig
+{metrics}"""
+    return start(
+        name,
+        config,
+        f"--kubeconfig={site.directory}/root.kubeconfig",
+        f"--federation-kubeconfig={site.directory}/hub.kubeconfig",
+        "--enable-management-controllers",
+        "--builtins=quota,entitlement,locations",
+        *flags,
+    )
+
+
+def _cell(start: Start, site: Site, *flags: str) -> Manager:
+    config = f"""
+discovery:
+  clusterName: {CELL_NAME}
+  quotaKubeconfigPath: {site.directory}/root.kubeconfig
+"""
+    return start(
+        "cell",
+        config,
+        f"--kubeconfig={site.directory}/{CELL_NAME}.kubeconfig",
+        f"--federation-kubeconfig={site.directory}/hub.kubeconfig",
+        "--enable-cell-controllers",
+        "--provider=simulated",
+        *flags,
+    )
+
+
+def _deploy(site: Site, replicas: int) -> None:
+    site.entitle()
+
+    async def offered() -> bool:
+        return bool((await site.client(PROJECT_NAME).list(LOCATION_BINDING)).items)
+
+    async def create() -> None:
+        spec = {"template": template(), "placements": [placement("main", [CITY], replicas)]}
+        await site.client(PROJECT_NAME).create(WORKLOAD, WORKLOAD.body("web", "default") | {"spec": spec})
+
+    site.until(offered, "the city is offered")
+    site.do(create)
+
+
+def _until_available(site: Site, replicas: int) -> None:
+    async def available() -> bool:
+        client = site.client(PROJECT_NAME)
+        workload = await client.get(WORKLOAD, "web", "default")
+        ready = sum(map(is_ready, (await client.list(INSTANCE)).items))
+        status = workload.status
+        return status is not None and conditions.is_true(status.conditions, AVAILABLE) and ready == replicas
+
+    site.until(available, "the workload is available in the project")
+
+
+@pytest.mark.parametrize("flags", [[], [NETWORKING, "--builtins=network,locations"]], ids=["plain", "networking"])
+def test_management_and_a_cell_as_two_processes_bring_a_workload_up(site: Site, start: Start, flags: list[str]) -> None:
+    management, cell = _management(start, site, "management", *flags[:1]), _cell(start, site, *flags)
+    management.until_ready()
+    cell.until_ready()
+    _deploy(site, 2)
+    _until_available(site, 2)
+    assert management.terminate() == 0
+    assert cell.terminate() == 0
+
+
+def test_probes_and_figures_answer(site: Site, start: Start) -> None:
+    insecure = 'metricsServer: {secureServing: false, bindAddress: "127.0.0.1:0"}'
+    management = _management(start, site, metrics=insecure)
+    management.until_ready()
+    assert management.get("/healthz")[0] == 200
+    assert management.get("/nothing")[0] == 404
+    code, figures = management.get("/metrics", "metrics")
+    assert code == 200
+    assert 'controller_runtime_reconcile_total{controller="workload",result="success"}' in figures
+    assert 'compute_planes_engaged{kind="project"} 1.0' in figures
+    assert "workqueue_depth" in figures
+    assert management.get("/metrics")[0] == 404, "figures are not for everybody who may probe"
+
+
+def test_figures_are_secured_by_default(site: Site, start: Start) -> None:
+    management = _management(start, site, metrics='metricsServer: {bindAddress: "127.0.0.1:0"}')
+    assert management.get("/metrics", "metrics", tls=True)[0] == 401
+    code, _ = management.get("/metrics", "metrics", tls=True, token="whoever")
+    assert code == 503, "this host cannot review tokens, and nobody is let in unreviewed"
+
+
+def test_a_second_replica_stands_by_until_the_first_has_gone(site: Site, start: Start) -> None:
+    elect = ("--leader-elect", f"--leader-elect-namespace={HOST_NAMESPACE}")
+    first = _management(start, site, "first", *elect)
+    first.until_ready()
+    until(lambda: _says(first, "leading"), "the first leads")
+    second = _management(start, site, "second", *elect)
+    second.until_ready()
+    cell = _cell(start, site)
+    _deploy(site, 1)
+    _until_available(site, 1)
+    assert any(line.get("plane") == PROJECT_NAME for line in second.lines()), "its caches are warm"
+    assert not _says(second, "leading")
+    assert first.terminate() == 0
+    until(lambda: _says(second, "leading"), "the second took over")
+    _scale(site, 2)
+    _until_available(site, 2)
+    assert cell.process.poll() is None
+
+
+def _says(manager: Manager, event: str) -> bool:
+    return any(line.get("event") == event for line in manager.lines())
+
+
+def _scale(site: Site, replicas: int) -> None:
+    async def patch() -> None:
+        change = {"spec": {"placements": [placement("main", [CITY], replicas)]}}
+        await site.client(PROJECT_NAME).merge_patch(WORKLOAD, "web", "default", change)
+
+    site.do(patch)
+
+
+def test_a_lost_lease_ends_the_process_with_one_line(site: Site, start: Start) -> None:
+    manager = _management(start, site, "first", "--leader-elect", f"--leader-elect-namespace={HOST_NAMESPACE}")
+    until(lambda: _says(manager, "leading"), "it leads")
+
+    async def usurp() -> None:
+        stolen = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 3600}}
+        await site.client("root").merge_patch(LEASE, MANAGEMENT_LEASE, HOST_NAMESPACE, stolen)
+
+    site.do(usurp)
+    assert manager.ended() == 1
+    assert manager.lines()[-1]["event"] == (
+        f"compute-manager: lease {HOST_NAMESPACE}/{MANAGEMENT_LEASE} is held by somebody-else now"
+    )
+
+
+def test_a_lease_is_let_go_of_when_the_process_is_told_to_stop(site: Site, start: Start) -> None:
+    manager = _cell(start, site, "--leader-elect", f"--leader-elect-namespace={HOST_NAMESPACE}")
+    until(lambda: _says(manager, "leading"), "it leads")
+    assert manager.terminate() == 0
+
+    async def holder() -> str:
+        lease = await site.client(CELL_NAME).get(LEASE, CELL_LEASE, HOST_NAMESPACE)
+        return str(plain(lease.spec_json)["holderIdentity"])
+
+    assert site.do(holder) == ""
+    assert _says(manager, "stopped")
+
+
+def test_projects_come_from_a_directory_of_kubeconfigs(site: Site, start: Start) -> None:
+    directory = site.directory / "projects"
+    directory.mkdir()
+    config = f"""
+discovery:
+  mode: kubeconfigs
+  kubeconfigDir: {directory}
+  clusterName: {CELL_NAME}
+"""
+    hub = f"--federation-kubeconfig={site.directory}/hub.kubeconfig"
+    builtins = "--builtins=quota,entitlement,locations"
+    management = start("management", config, hub, "--enable-management-controllers", builtins)
+    cell = start(
+        "cell",
+        config,
+        hub,
+        f"--kubeconfig={site.directory}/{CELL_NAME}.kubeconfig",
+        "--enable-cell-controllers",
+        "--provider=simulated",
+    )
+    management.until_ready()
+    cell.until_ready()
+    site.kubeconfig(PROJECT_NAME, directory / f"{PROJECT_NAME}.yaml")
+    _deploy(site, 1)
+    _until_available(site, 1)
+
+
+def test_admission_is_served_to_api_servers(site: Site, start: Start) -> None:
+    credentials = site.background.credentials
+    tls = f"{{certDir: {credentials.directory}, certName: server.crt, keyName: server.key}}"
+    webhook = f"webhookServer: {{host: 127.0.0.1, port: 0, tls: {tls}}}"
+    management = _management(start, site, metrics=webhook)
+    management.until_ready()
+    site.entitle()
+
+    async def offered() -> bool:
+        return bool((await site.client(PROJECT_NAME).list(LOCATION_BINDING)).items)
+
+    site.until(offered, "the city is offered")
+    spec = {"template": template(), "placements": [placement("main", [CITY, "XXX"], 1)]}
+    request = {
+        "uid": "1",
+        "operation": "CREATE",
+        "namespace": "default",
+        "name": "web",
+        "object": WORKLOAD.body("web", "default") | {"spec": spec},
+        "userInfo": {"username": "ada", "extra": {"iam.miloapis.com/parent-name": [PROJECT_NAME]}},
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+    def refused() -> dict[str, str]:
+        answer = management.post("/validate-compute-datumapis-com-v1alpha-workload", "webhook", review)
+        return {cause["field"]: cause["reason"] for cause in answer["response"]["status"]["details"]["causes"]}
+
+    expected = {
+        "spec.placements[0].cityCodes[1]": "FieldValueNotSupported",
+        "spec.template.spec.networkInterfaces[0].network": "InternalError",  # nobody answers reviews on these planes
+    }
+    until(lambda: refused() == expected, "the city that is offered is known")
+
+
+def test_both_groups_in_one_process_on_one_api_server(tmp_path: Path, start: Start) -> None:
+    site = Site(tmp_path, cell=PROJECT_NAME)
+    try:
+        manager = start(
+            "both",
+            "discovery: {mode: single}",
+            f"--kubeconfig={site.directory}/{PROJECT_NAME}.kubeconfig",
+            f"--federation-kubeconfig={site.directory}/hub.kubeconfig",
+            "--enable-management-controllers",
+            "--enable-cell-controllers",
+            "--provider=simulated",
+            "--builtins=quota,entitlement,locations",
+        )
+        manager.until_ready()
+        _deploy(site, 2)
+
+        async def all_ready() -> bool:
+            found = (await site.client(PROJECT_NAME).list(INSTANCE)).items
+            return len(found) == 4 and all(map(is_ready, found))
+
+        site.until(all_ready, "two instances run, and two are shown")
+
+        async def hub_namespaces() -> list[str]:
+            return [one.name for one in (await site.client("hub").list(NAMESPACE)).items if one.name.startswith("ns-")]
+
+        assert len(site.do(hub_namespaces)) == 1, "what was delivered is not federated again"
+
+        async def claims() -> int:
+            return len((await site.client(PROJECT_NAME).list(RESOURCE_CLAIM)).items)
+
+        assert site.do(claims) == 2, "what is shown claims nothing"
+        assert manager.terminate() == 0
+    finally:
+        site.close()
+
+
+HEAD = "apiVersion: apiserver.config.datumapis.com/v1alpha1\nkind: WorkloadOperator\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "code", "sentence"),
+    [
+        ("", [], 2, "--server-config is required: name the config file; see compute-manager --help"),
+        ("", ["--nonsense"], 2, "unrecognized arguments: --nonsense; see compute-manager --help"),
+        (
+            "discovery: {}\ndiscovery: {}\n",
+            ["--server-config"],
+            1,
+            "config file {file}, line 4: discovery is there twice",
+        ),
+        (
+            "",
+            ["--server-config", "--enable-management-controllers"],
+            1,
+            "the management controllers need the hub: name",
+        ),
+        (
+            "discovery: {mode: kubeconfigs, kubeconfigDir: /tmp}",
+            ["--server-config", "--enable-management-controllers", "--federation-kubeconfig=/nowhere/hub"],
+            1,
+            "--federation-kubeconfig: kubeconfig /nowhere/hub cannot be read: No such file or directory",
+        ),
+        (
+            "",
+            ["--server-config", "--enable-cell-controllers", "--stand-alone-cell"],
+            1,
+            "--kubeconfig: this process does not run in a cluster",
+        ),
+        ("discovery: {mode: milo}", ["--server-config"], 0, ""),
+        (
+            "discovery: {mode: kubeconfigs, kubeconfigDir: /nowhere}",
+            ["--server-config"],
+            1,
+            "discovery.kubeconfigDir: /nowhere is not a directory",
+        ),
+        (
+            'discovery: {quotaKubeconfigPath: "{kubeconfig}", projectURLTemplate: "/p/{who}"}',
+            ["--server-config"],
+            1,
+            "discovery.projectURLTemplate: the URL template /p/{who} names {who}",
+        ),
+        (
+            'discovery: {quotaKubeconfigPath: "{kubeconfig}", projectURLTemplate: /all}',
+            ["--server-config"],
+            1,
+            "discovery.projectURLTemplate: /all has no {project}: all would be one plane",
+        ),
+        (
+            "webhookServer: {port: 0, tls: {certDir: /nowhere}}\ndiscovery: {mode: kubeconfigs, kubeconfigDir: /tmp}",
+            ["--server-config"],
+            1,
+            "certificate file /nowhere/tls.crt cannot be read: No such file or directory",
+        ),
+        (
+            'metricsServer: {bindAddress: "203.0.113.1:1", secureServing: false}',
+            ["--server-config"],
+            1,
+            "metrics cannot",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_and_an_exit_code(
+    config: str,
+    flags: list[str],
+    code: int,
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "config.yaml"
+    kubeconfig = tmp_path / "kubeconfig"
+    write_kubeconfig(kubeconfig, {"any": Endpoint("https://127.0.0.1:1")}, "any")
+    file.write_text(HEAD + config.replace("{kubeconfig}", str(kubeconfig)))
+    given = [f"--server-config={file}" if flag == "--server-config" else flag for flag in flags]
+    monkeypatch.setattr(Assembly, "run", _nothing)  # a start that is not refused
+    with _logs_untouched():
+        assert process.start([*given, "--health-probe-bind-address=0", "--log-level=error"], {}) == code
+    told = capsys.readouterr().err
+    if code:
+        assert told.startswith(f"compute-manager: {sentence.replace('{file}', str(file))}")
+        assert len(told.splitlines()) == 1
+
+
+async def _nothing(self: Assembly) -> None:
+    return None
+
+
+@contextmanager
+def _logs_untouched() -> Iterator[None]:
+    before = structlog.get_config()
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

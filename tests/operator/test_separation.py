@@ -1,0 +1,95 @@
+"""One API server as project and cell: each side looks at its own namespaces only."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from datum_compute.api.instance import INSTANCE
+from datum_compute.embedded.engine import Engine
+from datum_compute.federation.identity import hub_labels
+from datum_compute.federation.roles import CELL, PROJECT
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.operator.separation import apart
+from datum_compute.runtime.controller import Source, Sweeper, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+
+
+class Seen:
+    name = "seen"
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(PROJECT, INSTANCE, itself), Source(PROJECT, NAMESPACE))
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        self.requests.append(request)
+
+
+class Sweeping(Seen):
+    sweep_role = PROJECT
+    sweep_seconds = 60.0
+
+    def sweep(self, plane: Plane) -> Iterable[Request]:
+        yield Request(plane.name, "default", "swept")
+
+
+@pytest.fixture
+def fleet(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Fleet]:
+    async def build() -> tuple[Fleet, asyncio.Task[None]]:
+        engine = Engine(clock=simulation, generator=simulation.random)
+        transport = InProcess(engine.serve("single", PROJECT))
+        fleet = Fleet()
+        fleet.add(Plane("single", PROJECT, transport, writes=Writes(), generator=simulation.random, also=[CELL]))
+        client = engine.client("single")
+        await client.create(NAMESPACE, NAMESPACE.body("default"))
+        await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels=hub_labels("single", "default")))
+        run = asyncio.create_task(fleet.run())
+        await simulation.settle()
+        return fleet, run
+
+    fleet, run = runner.run(build())
+    yield fleet
+
+    async def stop() -> None:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    runner.run(stop())
+
+
+@pytest.mark.parametrize(
+    ("request_", "in_copies", "passes"),
+    [
+        (Request("single", "default", "web"), False, True),
+        (Request("single", "default", "web"), True, False),
+        (Request("single", "ns-1", "web"), False, False),
+        (Request("single", "ns-1", "web"), True, True),
+        (Request("single", "", "cluster-wide"), False, True),
+        (Request("single", "", "cluster-wide"), True, True),
+        (Request("single", "gone", "web"), False, True),
+        (Request("single", "gone", "web"), True, True),
+        (Request("hub", "ns-1", "web"), False, True),
+        (Request("hub", "default", "web"), True, True),
+    ],
+)
+async def test_a_side_sees_its_own_namespaces(fleet: Fleet, request_: Request, in_copies: bool, passes: bool) -> None:
+    seen = Seen()
+    [one] = apart([seen], fleet, "single", in_copies=in_copies)
+    await one.reconcile(request_, Pass(request_))
+    assert bool(seen.requests) is passes
+
+
+async def test_what_sweeps_still_sweeps_and_what_does_not_does_not(fleet: Fleet) -> None:
+    plain, sweeping = apart([Seen(), Sweeping()], fleet, "single", in_copies=False)
+    assert not isinstance(plain, Sweeper)
+    assert isinstance(sweeping, Sweeper)
+    assert list(sweeping.sweep(fleet.plane("single"))) == [Request("single", "default", "swept")]

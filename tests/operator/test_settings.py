@@ -1,0 +1,126 @@
+"""What flags and config file together mean, and every half configuration that is refused."""
+
+from typing import Any
+
+import pytest
+
+from datum_compute.operator.config import API_VERSION, KIND, Discovery, MetricsServer, WebhookServer, WorkloadOperator
+from datum_compute.operator.flags import Flags
+from datum_compute.operator.settings import CELL_LEASE, MANAGEMENT_LEASE, Address, Refused, Settings, address, settled
+
+MANAGEMENT = {"enable_management_controllers": True, "federation_kubeconfig": "/hub"}
+CELL = {"enable_cell_controllers": True, "federation_kubeconfig": "/hub"}
+
+
+def _settled(flags: dict[str, Any], webhook: bool = False, metrics: str = "0", **discovery: Any) -> Settings:
+    config = WorkloadOperator(
+        API_VERSION,
+        KIND,
+        metrics_server=MetricsServer(bind_address=metrics),
+        webhook_server=WebhookServer() if webhook else None,
+        discovery=Discovery(**discovery),
+    )
+    return settled(Flags(**flags), config)
+
+
+@pytest.mark.parametrize(
+    ("flags", "discovery", "sentence"),
+    [
+        ({"enable_management_controllers": True}, {}, "the management controllers need the hub: .*--federation-kubeco"),
+        ({"enable_cell_controllers": True}, {}, "the cell controllers need the hub: .*or say --stand-alone-cell"),
+        ({**CELL, "stand_alone_cell": True}, {}, "--stand-alone-cell is for a cell without a hub"),
+        (
+            {"enable_management_controllers": True, "stand_alone_cell": True},
+            {},
+            "the management controllers need the hub",
+        ),
+        ({"federation_context": "hub"}, {}, "--federation-context names a context, but no --federation-kubeconfig"),
+        ({**CELL, "feature_gates": "Teleport=true"}, {}, 'feature gate "Teleport" is not known; there is Networking'),
+        ({**CELL, "feature_gates": "NetworkingIntegration"}, {}, "needs a value: NetworkingIntegration=true or"),
+        ({**CELL, "feature_gates": "NetworkingIntegration=yes"}, {}, "needs a value: NetworkingIntegration=true or"),
+        ({**CELL, "provider": "vms"}, {}, '--provider: "vms" is not known; choose one of none, simulated, pods'),
+        ({**MANAGEMENT, "builtins": "quota,dns"}, {}, '--builtins: "dns" is not known; choose of quota, network, '),
+        (
+            {**MANAGEMENT, "provider": "simulated"},
+            {},
+            "--provider=simulated runs Instances of a cell: add --enable-cel",
+        ),
+        ({**CELL, "builtins": "quota"}, {}, "--builtins=quota works in projects: add --enable-management-controllers"),
+        (
+            {**MANAGEMENT, "builtins": "network"},
+            {},
+            "--builtins=network works in a cell: add --enable-cell-controllers",
+        ),
+        ({**CELL, "builtins": "network"}, {}, "--builtins=network does nothing without --feature-gates=Networking"),
+        (CELL, {"mode": "milo"}, "discovery.clusterName is needed for a cell in mode milo"),
+        (MANAGEMENT, {"mode": "kubeconfigs"}, "discovery.mode kubeconfigs needs discovery.kubeconfigDir"),
+        (MANAGEMENT, {"mode": "milo", "kubeconfig_dir": "/d"}, "kubeconfigDir is only for mode kubeconfigs"),
+        (
+            {**CELL, "health_probe_bind_address": "8081"},
+            {},
+            '--health-probe-bind-address is "8081"; it must be host:po',
+        ),
+        ({**CELL, "webhook": True}, {}, "webhookServer admits the Workloads of projects, and a cell alone has none"),
+        ({**CELL, "metrics": "nowhere"}, {}, 'metricsServer.bindAddress is "nowhere"; it must be host:port'),
+    ],
+)
+def test_a_half_configuration_is_refused(flags: dict[str, Any], discovery: dict[str, Any], sentence: str) -> None:
+    given = dict(flags)
+    webhook, metrics = given.pop("webhook", False), given.pop("metrics", "0")
+    with pytest.raises(Refused, match=sentence):
+        _settled(given, webhook, metrics, **discovery)
+
+
+@pytest.mark.parametrize(
+    ("discovery", "quota"),
+    [
+        ({}, False),
+        ({"quota_kubeconfig_path": "/quota"}, True),
+        ({"project_kubeconfig_path": "/project"}, True),
+        ({"mode": "kubeconfigs", "kubeconfig_dir": "/d", "cluster_name": "dfw"}, True),
+    ],
+)
+def test_quota_is_asked_for_where_there_is_a_credential(discovery: dict[str, Any], quota: bool) -> None:
+    assert _settled(CELL, **discovery).quota is quota
+
+
+def test_a_cell_in_single_mode_is_called_single_unless_it_is_named() -> None:
+    assert _settled(CELL).cluster_name == "single"
+    assert _settled(CELL, cluster_name="dfw-1").cluster_name == "dfw-1"
+
+
+def test_networking_is_off_unless_its_gate_is_opened() -> None:
+    assert not _settled(CELL).networking
+    assert _settled({**CELL, "feature_gates": "NetworkingIntegration=true"}).networking
+
+
+def test_management_and_cells_have_leases_of_their_own() -> None:
+    assert MANAGEMENT_LEASE == "e98b06c6.datumapis.com"
+    assert _settled(MANAGEMENT).lease == MANAGEMENT_LEASE
+    assert _settled(CELL).lease == CELL_LEASE
+    assert _settled({**MANAGEMENT, **CELL}).lease == MANAGEMENT_LEASE
+
+
+def test_with_both_groups_off_it_serves_probes_and_webhooks_only() -> None:
+    settings = _settled({}, webhook=True)
+    assert (settings.management, settings.cell, settings.projects) == (False, False, True)
+    assert not _settled({}).projects
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", None),
+        (":8081", Address("", 8081)),
+        ("127.0.0.1:0", Address("127.0.0.1", 0)),
+        ("[::1]:8081", Address("::1", 8081)),
+    ],
+)
+def test_addresses_are_written_as_in_go(text: str, expected: Address | None) -> None:
+    assert address("here", text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "8081", "host:", "host:http", ":70000", "[::1:80"])
+def test_an_address_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=r"here is .* it must be host:port"):
+        address("here", text)
