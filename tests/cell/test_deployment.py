@@ -1,7 +1,7 @@
 """controllers.md 5 and 6: the deployment controller alone in a cell. The test plays Karmada, quota and the provider."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,11 +10,12 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.template_hash import template_hash
 from datum_compute.cell.deployment import DeploymentController
-from datum_compute.federation.roles import CELL
+from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.errors import Conflict
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, plain
 from datum_compute.runtime.faults import calls
+from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.simulation import Simulation
 from tests.alone import Alone
@@ -22,6 +23,7 @@ from tests.conftest import count
 
 GROUP = "compute.datumapis.com"
 RESTARTED_AT = f"{GROUP}/restartedAt"
+ROLLOUT_PAUSED = f"{GROUP}/rollout-paused"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
 WORKLOAD_FINALIZER = f"{GROUP}/workload-controller"
 
@@ -38,8 +40,11 @@ TEMPLATE: Json = {
 
 
 class Cell(Alone):
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, also: Iterable[str] = ()) -> None:
         super().__init__(simulation, {"cell": CELL}, lambda fleet: DeploymentController(fleet, simulation))
+        self.fleet.remove("cell")
+        transport = self.faults["cell"]
+        self.fleet.add(Plane("cell", CELL, transport, writes=self.writes, generator=simulation.random, also=also))
         self.client = self.engine.client("cell")
 
     async def start(self) -> None:
@@ -410,6 +415,53 @@ async def test_row_28_a_second_pass_writes_nothing(cell: Cell) -> None:
     await cell.settle()
     assert cell.controller.passes == passes + 1
     assert cell.writes.total() == before
+
+
+# A pause
+
+
+async def test_a_pause_stops_the_roll_where_it_is_and_nothing_else(cell: Cell) -> None:
+    await cell.running(3)
+    new = await cell.set_image("registry.example/hello:2")
+    await cell.release("web-2")
+    await cell.change({"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    await cell.report("web-2", "True")
+    names = await cell.names()
+    assert names["web-2"] == new
+    assert "" not in names.values()
+    await cell.scale(4)
+    assert "web-3" in await cell.names()
+    await cell.scale(2)
+    await cell.report("web-3", "True")
+    assert {name for name, hash_ in (await cell.names()).items() if not hash_} == {"web-2", "web-3"}
+    deployment = await cell.deployment()
+    progressing = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == "Progressing"]
+    assert [(one["status"], one["reason"]) for one in progressing] == [("Unknown", "RolloutPaused")]
+    await cell.release("web-2")
+    await cell.release("web-3")
+    await cell.change({"metadata": {"annotations": {ROLLOUT_PAUSED: None}}})
+    assert await cell.names() == {"web-0": (await cell.names())["web-0"], "web-1": ""}
+    assert "Progressing" not in {one["type"] for one in plain((await cell.deployment()).status_json)["conditions"]}
+
+
+# 11.1: one API server that is a cell and a project
+
+
+@pytest.fixture
+def combined(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    cell = Cell(simulation, also=[PROJECT])
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+async def test_11_1_where_a_cell_is_a_project_too_only_what_came_through_the_hub_runs(combined: Cell) -> None:
+    await combined.deploy(1)
+    assert (await combined.names(), combined.writes.total()) == ({}, 0)
+    labels = {"meta.datumapis.com/upstream-cluster-name": "cluster-single"}
+    await combined.client.merge_patch(NAMESPACE, "ns", "", {"metadata": {"labels": labels}})
+    await combined.settle()
+    assert list(await combined.names()) == ["web-0"]
 
 
 # 5.2: deletion

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.cell.instance import InstanceController
+from datum_compute.cell.instance import PATIENCE_SECONDS, InstanceController
 from datum_compute.cell.quota import Disabled, Quota, Verdict
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
@@ -104,6 +104,7 @@ class Cell(Alone):
             spec = SPEC | {"controller": controller}
         body = INSTANCE.body("web-0", "ns", finalizers=list(finalizers))
         await self.client.create(INSTANCE, body | {"spec": spec})
+        await self.simulation.advance(PATIENCE_SECONDS)
         await self.settle()
         return await self.instance()
 

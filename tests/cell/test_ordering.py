@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct
@@ -85,6 +85,61 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
 def test_6_3_table(members: Sequence[Member], desired: int, expected: list[Step]) -> None:
     assert steps("web", members, desired) == expected
     assert steps("web", [*reversed(members)], desired) == expected
+
+
+PAUSED: dict[str, tuple[list[Member], int, list[Step]]] = {
+    "nothing is replaced": ([outdated(0), outdated(1)], 2, []),
+    "nor what is broken": ([broken(0), outdated(1)], 2, [Wait(0)]),
+    "what is missing is created": ([outdated(0)], 2, [Create(1)]),
+    "scale-down goes on": ([outdated(0), outdated(1)], 1, [Delete("web-1")]),
+    "strays go": ([outdated(0), ready(None, "odd")], 1, [Delete("odd")]),
+    "what goes is waited for": ([outdated(0), deleting(1)], 2, [Wait(1)]),
+}
+
+
+@pytest.mark.parametrize(("members", "desired", "expected"), PAUSED.values(), ids=PAUSED.keys())
+def test_while_paused_nothing_is_replaced_and_all_the_rest_goes_on(
+    members: Sequence[Member], desired: int, expected: list[Step]
+) -> None:
+    assert steps("web", members, desired, paused=True) == expected
+
+
+changes = st.lists(st.tuples(st.sampled_from(["template", "scale", "steps"]), st.integers(0, 5)), max_size=30)
+
+
+@given(changes)
+def test_while_all_is_healthy_a_roll_takes_no_more_than_one_down(asked: list[tuple[str, int]]) -> None:
+    """Whatever is deleted is gone, and whatever is created is ready, one step later."""
+    running: dict[int, int] = {}  # ordinal to the template it runs
+    template, desired = 0, 3
+
+    def step() -> bool:
+        members = [ready(ordinal, current=made_from == template) for ordinal, made_from in running.items()]
+        for first in steps("web", members, desired)[:1]:
+            match first:
+                case Create(ordinal):
+                    running[ordinal] = template
+                case Delete(name):
+                    del running[int(name.removeprefix("web-"))]
+            return True
+        return False
+
+    while step():
+        pass
+    for what, amount in asked:
+        if what == "template":
+            template += 1
+        elif what == "scale":
+            desired = amount
+        wanted = min(desired, len(running))
+        lowest = wanted
+        for _ in range(amount if what == "steps" else 0):
+            step()
+            lowest = min(lowest, len([ordinal for ordinal in running if ordinal < desired]))
+        assert lowest >= wanted - 1
+    while step():
+        pass
+    assert running == dict.fromkeys(range(desired), template)
 
 
 class Copy(Struct, frozen=True):

@@ -7,7 +7,7 @@ import pytest
 
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.instance import Instance
-from datum_compute.cell.replicas import deployment_status, is_ready, observed_generation
+from datum_compute.cell.replicas import Network, deployment_status, is_ready, observed_generation
 from datum_compute.kube.meta import Json, decode, encode
 
 H = "0123456789"
@@ -173,6 +173,53 @@ AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
 @pytest.mark.parametrize(("instances", "expected"), AVAILABLE.values(), ids=AVAILABLE.keys())
 def test_available(instances: list[Instance], expected: tuple[str, str, str]) -> None:
     assert told(reported(instances), "Available") == expected
+
+
+NO_LOCATION = ("False", "NoMatchingLocation", 'No Location matches city code "DFW"')
+PROVISIONING = ("False", "NetworkProvisioning", "Network is being provisioned")
+
+NETWORKS: dict[str, tuple[Network, list[Instance], tuple[str, str, str]]] = {
+    "no location": (Network.NO_LOCATION, [instance(0, STARTING)], NO_LOCATION),
+    "not ready": (Network.PROVISIONING, [], PROVISIONING),
+    "quota says more": (
+        Network.PROVISIONING,
+        [instance(0, BLOCKED)],
+        ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota"),
+    ),
+    "a failure says most": (
+        Network.PROVISIONING,
+        [instance(0, NO_NETWORK), instance(1, BLOCKED)],
+        ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate"),
+    ),
+    "what runs runs": (
+        Network.NO_LOCATION,
+        [instance(0, RUNNING)],
+        ("True", "StableInstanceFound", "1/1 instances are ready"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("network", "instances", "expected"), NETWORKS.values(), ids=NETWORKS.keys())
+def test_available_with_networking(network: Network, instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
+
+
+# A paused rollout
+
+
+def test_a_pause_is_a_condition_while_it_lasts() -> None:
+    paused = deployment(annotations={"compute.datumapis.com/rollout-paused": "true"})
+    status = deployment_status(paused, [instance(0, RUNNING)], H, 2, NOW)
+    assert told(status, "Progressing")[:2] == ("Unknown", "RolloutPaused")
+    assert told(status, "Available")[0] == "True"
+    resumed = deployment_status(deployment(status=status), [instance(0, RUNNING)], H, 2, NOW)
+    assert {one["type"] for one in resumed["conditions"]} == {"Available", "ReplicasReady"}
+
+
+@pytest.mark.parametrize("value", ["false", "", "True"])
+def test_only_true_is_a_pause(value: str) -> None:
+    status = deployment_status(deployment(annotations={"compute.datumapis.com/rollout-paused": value}), [], H, 2, NOW)
+    assert {one["type"] for one in status["conditions"]} == {"Available", "ReplicasReady"}
 
 
 # R24

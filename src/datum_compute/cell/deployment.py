@@ -1,6 +1,7 @@
 """Creates, rolls and removes the Instances of a deployment. Entry point: `DeploymentController`."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
@@ -21,6 +22,8 @@ from datum_compute.api.labels import (
     INSTANCE_FINALIZER,
     INSTANCE_INDEX,
     PLACEMENT_NAME,
+    ROLLOUT_PAUSED,
+    UPSTREAM_CLUSTER,
     UPSTREAM_GENERATION,
     WORKLOAD_FINALIZER,
     WORKLOAD_NAME,
@@ -28,14 +31,19 @@ from datum_compute.api.labels import (
 )
 from datum_compute.api.names import instance_name, ordinal_of
 from datum_compute.api.template_hash import template_hash
-from datum_compute.cell.ordering import Create, Delete, Member, Step, steps
-from datum_compute.cell.replicas import deployment_status, is_ready
-from datum_compute.federation.roles import CELL
+from datum_compute.cell.gates import gates, without_gate
+from datum_compute.cell.leftovers import Leftovers
+from datum_compute.cell.network import BY_CITY, Networking, by_city
+from datum_compute.cell.ordering import Create, Delete, Member, steps
+from datum_compute.cell.replicas import Network, deployment_status, is_paused, is_ready
+from datum_compute.cell.scope import is_foreign
+from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, ApiError
+from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain
 from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, controller_of
+from datum_compute.runtime.controller import Source, controller_of, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
@@ -44,75 +52,132 @@ from datum_compute.runtime.writes import Writer
 
 BY_DEPLOYMENT = "by-deployment"
 BY_UID = "by-uid"
+COMPONENT = "deployment-controller"
 
 
 class DeploymentController:
     """Owns the Instances of a cell's deployment, one action a pass, and the deployment's status there."""
 
     name = "workloaddeployment"
+    sweep_role = CELL
+    sweep_seconds = 600.0
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock, *, networking: bool = False, only_labelled: bool = True) -> None:
         self._fleet = fleet
         self._clock = clock
+        self._networking = Networking() if networking else None
+        self._only_labelled = only_labelled
+        self._leftovers = Leftovers(fleet)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, WORKLOAD_DEPLOYMENT, _when_asked, {BY_UID: _uid}),
-            Source(CELL, INSTANCE, _when_settled, {BY_DEPLOYMENT: _deployment_uid}),
+            Source(CELL, WORKLOAD_DEPLOYMENT, itself, {BY_UID: _uid, BY_CITY: by_city}, when=_is_asked),
+            Source(CELL, INSTANCE, _owner, {BY_DEPLOYMENT: _deployment_uid}, when=_is_settled),
+            Source(CELL, NAMESPACE, _in_namespace, when=_is_labelled),
+            Source(HUB, WORKLOAD_DEPLOYMENT),
+            *(self._networking.sources() if self._networking else ()),
         )
+
+    def sweep(self, plane: Plane) -> Iterable[Request]:
+        """Copies whose original is not on the hub: Karmada can lose sight of one while a cell is away."""
+        return self._leftovers.candidates(plane)
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
-        if deployment is None:
+        if deployment is None or (self._only_labelled and is_foreign(plane, request.namespace)):
             return
         write = plane.writer(self.name)
         if deployment.metadata.deleting:
             await self._finalize(plane, write, deployment)
             return
         deployment = await write.add_finalizer(WORKLOAD_DEPLOYMENT, deployment, WORKLOAD_FINALIZER)
+        if await self._leftovers.confirmed(deployment, pass_):
+            sentence = "The hub no longer has this deployment"
+            plane.events.normal(
+                COMPONENT, WORKLOAD_DEPLOYMENT, deployment, "Withdrawn", sentence, now=self._clock.now()
+            )
+            await write.delete(WORKLOAD_DEPLOYMENT, deployment)
+            return
+        await self._work(plane, write, deployment)
+
+    async def _work(self, plane: Plane, write: Writer, deployment: WorkloadDeployment) -> None:
         hash_ = template_hash(deployment.template_json)
         desired = deployment.spec.scale_settings.min_replicas
-        failure = None
+        place = self._place(plane, deployment)
+        network = Network.READY if self._has_network(plane, deployment) else Network.PROVISIONING
+        failures: list[ApiError] = []
         try:
-            await self._act(plane, write, deployment, hash_, desired)
+            await self._act(plane, write, deployment, hash_, desired, place, network)
         except ApiError as error:
-            failure = error
+            failures.append(error)
+        # Instances are made while their network is: the gate holds them, not the order.
+        try:
+            if self._networking is not None and network is not Network.READY:
+                network = await self._networking.prepare(plane, write, deployment)
+            if network is Network.READY:
+                await self._open(write, self._instances(plane, deployment))
+        except ApiError as error:
+            failures.append(error)
         # The truth is told also when the action failed, and counts what this pass just did (R15).
-        status = deployment_status(deployment, self._instances(plane, deployment), hash_, desired, self._clock.now())
-        await write.status(WORKLOAD_DEPLOYMENT, deployment, status)
-        if failure is not None:
+        instances = self._instances(plane, deployment)
+        status = deployment_status(deployment, instances, hash_, desired, self._clock.now(), network)
+        await write.status(WORKLOAD_DEPLOYMENT, deployment, status | place)
+        for failure in failures:
             raise failure
 
-    async def _act(self, plane: Plane, write: Writer, deployment: WorkloadDeployment, hash_: str, desired: int) -> None:
-        instances = self._instances(plane, deployment)
-        await self._repair(write, deployment, instances)
-        members = [_member(instance, hash_) for instance in instances]
-        for step in steps(deployment.name, members, desired)[:1]:
-            await self._do(write, deployment, instances, hash_, step)
+    def _has_network(self, plane: Plane, deployment: WorkloadDeployment) -> bool:
+        return self._networking is None or self._networking.is_ready(plane, deployment)
 
-    async def _do(
-        self, write: Writer, deployment: WorkloadDeployment, instances: Sequence[Instance], hash_: str, step: Step
+    def _place(self, plane: Plane, deployment: WorkloadDeployment) -> Json:
+        """`location`, as status and new Instances name it; empty while it is not known."""
+        found = self._networking.location(plane, deployment) if self._networking else None
+        if found is not None:
+            return {"location": {"name": found.name, "namespace": ""}}
+        known = deployment.status.location if deployment.status else None
+        return {"location": {"name": known.name, "namespace": known.namespace}} if known else {}
+
+    async def _act(
+        self,
+        plane: Plane,
+        write: Writer,
+        deployment: WorkloadDeployment,
+        hash_: str,
+        desired: int,
+        place: Json,
+        network: Network,
     ) -> None:
-        match step:
+        instances = self._instances(plane, deployment)
+        await self._mend(write, deployment, instances)
+        members = [_member(instance, hash_) for instance in instances]
+        match next(iter(steps(deployment.name, members, desired, paused=is_paused(deployment))), None):
             case Create(ordinal):
-                try:
-                    await write.create(INSTANCE, _new_instance(deployment, ordinal, hash_))
-                except AlreadyExists:
-                    # Made by an earlier pass that our cache has not heard of; its event brings us back.
-                    return
+                # A network that is ready holds nothing up: its gate would be opened in this very pass.
+                held_by = [QUOTA_GATE] if network is Network.READY else [NETWORK_GATE, QUOTA_GATE]
+                with suppress(AlreadyExists):  # by a pass that our cache has not heard of; its event brings us back
+                    await write.create(INSTANCE, _new_instance(deployment, ordinal, hash_, place, held_by))
             case Delete(name):
-                await write.delete(INSTANCE, next(found for found in instances if found.name == name))
+                instance = next(found for found in instances if found.name == name)
+                await write.delete(INSTANCE, instance)
+                if _ordinal(instance) is None:
+                    sentence = f"Neither label nor name says which instance of {deployment.name} it is; it is removed"
+                    plane.events.warning(
+                        COMPONENT, INSTANCE, instance, "StrayInstance", sentence, now=self._clock.now()
+                    )
 
-    async def _repair(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
-        """Outside the order: labels that drifted, and a network gate that nobody would open (networking is off)."""
+    async def _mend(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
+        """Outside the order: labels that drifted."""
         for instance in instances:
             ordinal = _ordinal(instance)
             if instance.metadata.deleting or ordinal is None:
                 continue
             if changed := missing_or_different(_labels(deployment, ordinal), instance.metadata.labels):
                 await write.patch(INSTANCE, instance, {"metadata": {"labels": changed}})
-            elif NETWORK_GATE in gates(instance):
+
+    async def _open(self, write: Writer, instances: Iterable[Instance]) -> None:
+        """The network gate of all at once, also where networking is off and nobody else would."""
+        for instance in instances:
+            if not instance.metadata.deleting and NETWORK_GATE in gates(instance):
                 await write.patch_seen(INSTANCE, instance, without_gate(instance, NETWORK_GATE))
 
     async def _finalize(self, plane: Plane, write: Writer, deployment: WorkloadDeployment) -> None:
@@ -127,22 +192,21 @@ class DeploymentController:
         return plane.informer(INSTANCE).by(BY_DEPLOYMENT, deployment.metadata.uid)
 
 
-def gates(instance: Instance) -> list[str]:
-    """An Instance without a controller block is legal and has no gates."""
-    return [gate.name for gate in instance.spec.controller.scheduling_gates] if instance.spec.controller else []
-
-
-def without_gate(instance: Instance, name: str) -> Json:
-    """A patch for `patch_seen`: the list is replaced whole, so it must be the one that was seen (R16)."""
-    left = [{"name": gate} for gate in gates(instance) if gate != name]
-    return {"spec": {"controller": {"schedulingGates": left}}}
-
-
-def _when_asked(plane: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
+def _is_asked(change: Change[WorkloadDeployment]) -> bool:
     """Only what a new request looks like wakes this controller; its own status writes do not."""
     before, after = change.before, change.after
-    if after is not None and (before is None or _asked(before) != _asked(after)):
-        yield Request(plane.name, after.namespace, after.name)
+    return after is not None and (before is None or _asked(before) != _asked(after))
+
+
+def _asked(deployment: WorkloadDeployment) -> tuple[object, ...]:
+    metadata = deployment.metadata
+    said = [metadata.annotations.get(key) for key in (UPSTREAM_GENERATION, ROLLOUT_PAUSED)]
+    return metadata.uid, metadata.generation, metadata.deleting, *said
+
+
+def _is_settled(change: Change[Instance]) -> bool:
+    """Not a state that lasts only until Ready has followed its parts."""
+    return change.before is None or change.after is None or not _about_to_be_ready(change.after)
 
 
 def _about_to_be_ready(instance: Instance) -> bool:
@@ -151,25 +215,29 @@ def _about_to_be_ready(instance: Instance) -> bool:
     return all(conditions.is_true(instance.status.conditions, part) for part in (QUOTA_GRANTED, PROGRAMMED, AVAILABLE))
 
 
-def _asked(deployment: WorkloadDeployment) -> tuple[object, ...]:
-    metadata = deployment.metadata
-    return metadata.uid, metadata.generation, metadata.deleting, metadata.annotations.get(UPSTREAM_GENERATION)
-
-
 def _deployment_uid(instance: Instance) -> Iterable[str]:
     """Its owner's; its label's only where it has none, because a label that was edited can then be mended."""
     owner = instance.metadata.controller
     return (owner.uid if owner else instance.metadata.labels.get(DEPLOYMENT_UID, ""),)
 
 
-def _when_settled(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
-    """The Instance's deployment; not for a state that lasts only until Ready has followed its parts."""
-    if change.before is not None and change.after is not None and _about_to_be_ready(change.after):
-        return
+def _owner(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
     yield from controller_of(WORKLOAD_DEPLOYMENT)(plane, change)
     if change.object.metadata.controller is None:  # made by hand: nothing but its label says where it belongs
         label = change.object.metadata.labels.get(DEPLOYMENT_UID, "")
         for deployment in plane.informer(WORKLOAD_DEPLOYMENT).by(BY_UID, label):
+            yield Request(plane.name, deployment.namespace, deployment.name)
+
+
+def _is_labelled(change: Change[Namespace]) -> bool:
+    """A namespace that begins to belong to a project; what is in it was passed over until now."""
+    labels = [one.metadata.labels.get(UPSTREAM_CLUSTER) if one else None for one in (change.before, change.after)]
+    return not change.initial and labels[0] != labels[1]
+
+
+def _in_namespace(plane: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
+    if PROJECT in plane.roles:
+        for deployment in plane.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
             yield Request(plane.name, deployment.namespace, deployment.name)
 
 
@@ -204,7 +272,9 @@ def _labels(deployment: WorkloadDeployment, ordinal: int) -> dict[str, str]:
     }
 
 
-def _new_instance(deployment: WorkloadDeployment, ordinal: int, hash_: str) -> Json:
+def _new_instance(
+    deployment: WorkloadDeployment, ordinal: int, hash_: str, place: Json, held_by: Sequence[str]
+) -> Json:
     template = plain(deployment.template_json)
     said = template.get("metadata") or {}
     owner = owner_reference(
@@ -219,7 +289,5 @@ def _new_instance(deployment: WorkloadDeployment, ordinal: int, hash_: str) -> J
         finalizers=[INSTANCE_FINALIZER, CLAIM_FINALIZER],
         ownerReferences=[owner],
     )
-    controller = {"templateHash": hash_, "schedulingGates": [{"name": QUOTA_GATE}]}
-    location = deployment.status.location if deployment.status else None
-    place = {"location": {"name": location.name, "namespace": location.namespace}} if location else {}
+    controller = {"templateHash": hash_, "schedulingGates": [{"name": gate} for gate in held_by]}
     return body | {"spec": template["spec"] | place | {"controller": controller}}

@@ -7,6 +7,7 @@ template is replaced where it stands, so that it can never block its own fix.
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from datum_compute.api.names import instance_name, ordinal_of
 
@@ -36,9 +37,12 @@ class Delete(Struct, frozen=True, tag=True):
 Step = Create | Wait | Delete
 
 
-def steps(deployment: str, members: Iterable[Member], desired: int) -> list[Step]:
-    """Everything there is to do, in order. Only the first is done now; a `Wait` does nothing but holds the place."""
-    slots, strays = _slots(deployment, members)
+def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: bool = False) -> list[Step]:
+    """Everything there is to do, in order. Only the first is done now; a `Wait` does nothing but holds the place.
+
+    While paused, whatever an Instance was made from is good enough: nothing is replaced, all the rest goes on.
+    """
+    slots, strays = _slots(deployment, [replace(one, current=True) for one in members] if paused else members)
     kept = [ordinal for ordinal in sorted(slots) if ordinal < desired]
     surplus = [ordinal for ordinal in sorted(slots, reverse=True) if ordinal >= desired]
     return [

@@ -1,4 +1,4 @@
-"""Whether an Instance may run by the project's quota. Entry points: `Quota`, `Claims`, `Disabled`, `tier`."""
+"""Whether an Instance may run by the project's quota. Entry points: `Quota`, `Claims`, `Disabled`, `tier`, `kept`."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,19 +9,21 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.instance import Instance
+from datum_compute.api.instance import INSTANCE, QUOTA_GATE, QUOTA_GRANTED, Instance
 from datum_compute.api.labels import INSTANCE_NAMESPACE, SOURCE_CLUSTER
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import GRANTED, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
+from datum_compute.cell.gates import gates
+from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.sizing import requests
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unavailable
+from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json
+from datum_compute.kube.meta import Json, KubeObject
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
@@ -29,6 +31,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Request
 
 YOUNG = timedelta(seconds=60)  # until then a claim nobody has decided is no news
+COMPONENT = "instance-controller"  # who tells events about Instances
 _LABEL_READ_SECONDS = 5.0
 _WAITING = "Waiting for quota evaluation"
 
@@ -71,6 +74,9 @@ class Quota(Protocol):
 class Disabled:
     """No credential for a quota system is configured: nothing is asked for, everything may run."""
 
+    def __init__(self) -> None:
+        _log.error("quota is not enforced: no credential for it is configured")
+
     async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
         return Verdict("True", reasons.QUOTA_DISABLED, "Quota enforcement disabled: no credential configured")
 
@@ -80,6 +86,7 @@ class Disabled:
 
 _TIERS = ((60, 1.0), (300, 15.0), (600, 60.0))
 _LAST_TIER = 300.0
+_SLOW = 60.0  # from this tier on a denied claim is asked anew
 
 
 def tier(verdict: Verdict, age: timedelta) -> float | None:
@@ -89,29 +96,70 @@ def tier(verdict: Verdict, age: timedelta) -> float | None:
     """
     if verdict.granted:
         return None
+    return _tier(age)
+
+
+def _tier(age: timedelta) -> float:
     return next((again for below, again in _TIERS if age.total_seconds() < below), _LAST_TIER)
 
 
-class Claims:
-    """One claim an Instance on its project's plane: made once, never changed, deleted with it."""
+def kept(instance: Instance, verdict: Verdict) -> Verdict:
+    """What the condition shall say: what it says already, where `verdict` is no better answer.
 
-    def __init__(self, fleet: Fleet, clock: Clock, cell_name: CellName, controller: str) -> None:
+    An admitted Instance stays so while the quota system cannot be asked (R18), and a denied one while its claim, made
+    anew, waits to be decided (R9): only a real verdict changes either.
+    """
+    said = conditions.find(instance.status.conditions if instance.status else (), QUOTA_GRANTED)
+    if said is None:
+        return verdict
+    if verdict.failed and said.status == "True" and QUOTA_GATE not in gates(instance):
+        return Verdict("True", said.reason, said.message, failed=True)
+    if verdict.status == "Unknown" and (said.status, said.reason) == ("False", reasons.QUOTA_EXCEEDED):
+        return Verdict("False", said.reason, said.message)
+    return verdict
+
+
+class Claims:
+    """One claim an Instance on its project's plane: never changed, deleted with it.
+
+    A denial is final where Milo decides, so on the slow tiers a denied claim is deleted and made anew (R9).
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        cell_name: CellName,
+        controller: str,
+        *,
+        recreate_denied: bool = True,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._cell_name = cell_name
         self._controller = controller
+        self._recreate_denied = recreate_denied
+        self._metrics = metrics or Metrics()
+        self._metrics.enforcement_enabled.set(1)
 
     async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
+        verdict = await self._ask(cell, instance)
+        self._metrics.evaluated(verdict.reason)
+        return verdict
+
+    async def _ask(self, cell: Plane, instance: Instance) -> Verdict:
         try:
             identity = await self._identity(cell, instance.namespace)
         except ApiError as error:
             return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, f"The namespace cannot be read: {error}")
         if identity is None:
-            sentence = f"Namespace {instance.namespace} does not say which project it belongs to"
-            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, sentence)
+            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, _nameless(instance))
         try:
             project = self._fleet.plane(identity.project)
             claim = await self._find(project, identity, instance)
+            if claim is not None and self._is_stale(cell, instance, claim):
+                claim = await self._withdraw(project, identity, instance, claim)
             if claim is None:
                 return await self._create(cell, project, identity, instance)
         except ApiError as error:
@@ -122,7 +170,12 @@ class Claims:
         identity = await self._identity(cell, instance.namespace)
         if identity is None:
             # Nobody can ever tell where the claim is; holding the Instance back would not find it.
+            sentence = f"{_nameless(instance)}; its quota claim, if any, cannot be located and is left behind"
             _log.error("quota claim orphaned", cell=cell.name, instance=f"{instance.namespace}/{instance.name}")
+            self._metrics.claims_orphaned.inc()
+            cell.events.warning(
+                COMPONENT, INSTANCE, instance, reasons.QUOTA_CLAIM_ORPHANED, sentence, now=self._clock.now()
+            )
             return
         project = self._fleet.plane(identity.project)
         claim = await self._find(project, identity, instance)
@@ -145,6 +198,16 @@ class Claims:
             return await project.client.get(RESOURCE_CLAIM, claim_name(instance.name), identity.namespace)
         except NotFound:
             return None
+
+    async def _withdraw(
+        self, project: Plane, identity: Identity, instance: Instance, claim: ResourceClaim
+    ) -> ResourceClaim | None:
+        """Deletes a denied claim as it was seen; what is there instead when it was decided anew in this moment."""
+        try:
+            await project.writer(self._controller).delete_seen(RESOURCE_CLAIM, claim)
+        except Conflict:
+            return await self._find(project, identity, instance)
+        return None
 
     async def _create(self, cell: Plane, project: Plane, identity: Identity, instance: Instance) -> Verdict:
         body = _claim(identity, instance, self._cell_name(cell))
@@ -179,6 +242,18 @@ class Claims:
                 return Verdict("False", reasons.VALIDATION_FAILED, granted.message)
         return Verdict("False", reasons.QUOTA_EXCEEDED, granted.message)
 
+    def _is_stale(self, cell: Plane, instance: Instance, claim: ResourceClaim) -> bool:
+        """Whether a denied claim is to be made anew: on the slow tiers, and not before it is as old as its tier."""
+        again = _tier(self._age(instance))
+        return (
+            self._recreate_denied
+            and again >= _SLOW
+            and self._age(claim).total_seconds() >= again
+            and not claim.metadata.deleting
+            and self._is_ours(cell, instance, claim)
+            and self._read(cell, instance, claim).reason == reasons.QUOTA_EXCEEDED
+        )
+
     def _is_ours(self, cell: Plane, instance: Instance, claim: ResourceClaim) -> bool:
         labels = claim.metadata.labels
         return (labels.get(SOURCE_CLUSTER), labels.get(INSTANCE_NAMESPACE)) == (
@@ -186,9 +261,9 @@ class Claims:
             instance.namespace,
         )
 
-    def _age(self, instance: Instance) -> timedelta:
+    def _age(self, object_: KubeObject) -> timedelta:
         now = self._clock.now()
-        return now - (instance.metadata.creation_timestamp or now)
+        return now - (object_.metadata.creation_timestamp or now)
 
     def to_instance(self, project: Plane, change: Change[ResourceClaim]) -> Iterable[Request | Drop]:
         """From a claim to the Instance it is for: by its labels and name, never by its resourceRef (a Project)."""
@@ -208,6 +283,10 @@ class Claims:
 def _is_decided(claim: ResourceClaim) -> bool:
     granted = conditions.find(claim.status.conditions if claim.status else (), GRANTED)
     return granted is not None and granted.reason != reasons.PENDING_EVALUATION
+
+
+def _nameless(instance: Instance) -> str:
+    return f"Namespace {instance.namespace} does not say which project it belongs to"
 
 
 def _failed(reason: str, message: str) -> Verdict:

@@ -2,18 +2,29 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from enum import Enum
 
 from msgspec import Struct
 
 from datum_compute.api import reasons
 from datum_compute.api.deployment import REPLICAS_READY, WorkloadDeployment
 from datum_compute.api.instance import AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, Instance
-from datum_compute.api.labels import UPSTREAM_GENERATION
+from datum_compute.api.labels import ROLLOUT_PAUSED, UPSTREAM_GENERATION
 from datum_compute.api.reasons import deployment_rank
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, Json, plain
 
+PROGRESSING = "Progressing"  # here only while a rollout is paused
+
 _SPECIFIC = 5  # from this rank on an Instance's own reason says more than any summary (R23)
+
+
+class Network(Enum):
+    """How far the network of a deployment is."""
+
+    READY = "ready"
+    PROVISIONING = "provisioning"
+    NO_LOCATION = "no location"
 
 
 class Counts(Struct, frozen=True):
@@ -30,12 +41,17 @@ class _Blocker(Struct, frozen=True):
 
 
 def deployment_status(
-    deployment: WorkloadDeployment, instances: Collection[Instance], template_hash: str, desired: int, now: datetime
+    deployment: WorkloadDeployment,
+    instances: Collection[Instance],
+    template_hash: str,
+    desired: int,
+    now: datetime,
+    network: Network = Network.READY,
 ) -> Json:
     counts = _counts(instances, template_hash)
     generation = observed_generation(deployment)
 
-    def decide(type_: str, status: bool, reason: str, message: str) -> Condition:
+    def decide(type_: str, status: bool | str, reason: str, message: str) -> Condition:
         return conditions.condition(type_, status, reason, message, generation=generation, now=now)
 
     if counts.quota_blocked:
@@ -48,9 +64,15 @@ def deployment_status(
         share = f"{counts.ready}/{counts.replicas} instances are ready"
         available = decide(AVAILABLE, True, reasons.STABLE_INSTANCE_FOUND, share)
     else:
-        blocker = _best_blocker(instances, counts, desired)
+        blocker = _best_blocker(deployment.spec.city_code, instances, counts, desired, network)
         available = decide(AVAILABLE, False, blocker.reason, blocker.message)
+    wanted = [available, replicas_ready]
     before = deployment.status.conditions if deployment.status else ()
+    if is_paused(deployment):
+        sentence = "The rollout is paused: no instance is replaced until it is resumed"
+        wanted.append(decide(PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, sentence))
+    else:
+        before = tuple(one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED))
     return plain(deployment.status_json) | {
         "replicas": counts.replicas,
         "currentReplicas": counts.current,
@@ -58,7 +80,7 @@ def deployment_status(
         "desiredReplicas": desired,
         "readyReplicas": counts.ready,
         "observedGeneration": generation,
-        "conditions": conditions.to_json(conditions.updated(before, [available, replicas_ready])),
+        "conditions": conditions.to_json(conditions.updated(before, wanted)),
     }
 
 
@@ -66,6 +88,10 @@ def observed_generation(deployment: WorkloadDeployment) -> int:
     """The project's generation of the spec acted on, where it travelled along; else the generation here (R24)."""
     stamped = deployment.metadata.annotations.get(UPSTREAM_GENERATION, "")
     return int(stamped) if stamped.isdecimal() else deployment.metadata.generation
+
+
+def is_paused(deployment: WorkloadDeployment) -> bool:
+    return deployment.metadata.annotations.get(ROLLOUT_PAUSED) == "true"
 
 
 def is_ready(instance: Instance) -> bool:
@@ -95,9 +121,16 @@ def _has(instance: Instance, type_: str, status: str) -> bool:
     return condition is not None and condition.status == status
 
 
-def _best_blocker(instances: Collection[Instance], counts: Counts, desired: int) -> _Blocker:
+def _best_blocker(
+    city: str, instances: Collection[Instance], counts: Counts, desired: int, network: Network
+) -> _Blocker:
     provisioning = "Instances are being provisioned" if counts.replicas else "No instances available yet"
     blockers = [_Blocker(reasons.INSTANCES_PROVISIONING, provisioning)]
+    match network:
+        case Network.NO_LOCATION:
+            blockers.append(_Blocker(reasons.NO_MATCHING_LOCATION, f'No Location matches city code "{city}"'))
+        case Network.PROVISIONING:
+            blockers.append(_Blocker(reasons.NETWORK_PROVISIONING, "Network is being provisioned"))
     if counts.quota_blocked:
         pending = f"{counts.quota_blocked} of {desired} desired instances pending quota"
         blockers.append(_Blocker(reasons.QUOTA_NOT_GRANTED, pending))

@@ -1,0 +1,274 @@
+"""One cell with its hub and one project, in a simulation; the test plays quota, Karmada and the provider.
+
+Entry point: `Site`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.names import claim_name
+from datum_compute.api.quota import RESOURCE_CLAIM, ResourceClaim
+from datum_compute.cell.instance import PATIENCE_SECONDS
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.identity import hub_labels
+from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.meta import Condition, Json, KubeObject, plain
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.faults import Faults
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+
+GROUP = "compute.datumapis.com"
+FINALIZERS = (f"{GROUP}/instance-controller", f"quota.{GROUP}/claim-cleanup")
+NAMESPACE_NAME = "ns-1"
+LABELS = {
+    f"{GROUP}/workload-uid": "uid-of-hello",
+    f"{GROUP}/workload-deployment-uid": "uid-of-web",
+    f"{GROUP}/workload-deployment-name": "web",
+    f"{GROUP}/workload-name": "hello",
+    f"{GROUP}/placement-name": "main",
+    f"{GROUP}/city-code": "DFW",
+}
+SPEC: Json = {
+    "runtime": {
+        "resources": {"instanceType": "datumcloud/d1-standard-2"},
+        "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+    },
+    "networkInterfaces": [{"network": {"name": "default"}}],
+}
+TEMPLATE: Json = {"metadata": {"labels": {"app": "hello"}}, "spec": SPEC}
+
+
+class _Source(Struct, frozen=True):
+    component: str = ""
+
+
+class Told(KubeObject, frozen=True):
+    """An event as it is read here."""
+
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+    source: _Source = _Source()
+
+
+_TOLD = Kind("", "v1", "Event", "events", Told)
+
+
+class Between(Faults):
+    """A fault injector through which the test can also answer a call itself, or act just before it."""
+
+    instead: Callable[[Call], Awaitable[Answer | None]] | None = None
+
+    async def call(self, call: Call) -> Answer:
+        answer = await self.instead(call) if self.instead is not None else None
+        return answer if answer is not None else await super().call(call)
+
+
+class Site:
+    """`build` makes the controllers; `planes` are served by role, and between each and them stands a fault injector."""
+
+    def __init__(self, simulation: Simulation, build: Callable[[Fleet], Sequence[Reconciler]]) -> None:
+        self.simulation = simulation
+        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.faults: dict[str, Between] = {}
+        served = {"cell": CELL, "hub": HUB, "demo": PROJECT}
+        self._servers = {name: InProcess(self.engine.serve(name, role)) for name, role in served.items()}
+        self.cell, self.hub, self.project = (self.engine.client(name) for name in served)
+        self._build = build
+        self._running: asyncio.Task[None] | None = None
+        self._engine_run: asyncio.Task[None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.writes = Writes()
+        self.fleet = Fleet()
+        for name, role in {"cell": CELL, "hub": HUB, "demo": CLAIMS}.items():
+            self.faults[name] = Between(self._servers[name], self.simulation.random)
+            plane = Plane(name, role, self.faults[name], writes=self.writes, generator=self.simulation.random)
+            self.fleet.add(plane)
+        self.manager = Manager(self.fleet, self._build(self.fleet))
+
+    async def start(self, labels: Mapping[str, str] | None = None) -> None:
+        """With the namespaces of one project; those of hub and cell say whose they are, unless told otherwise."""
+        self._engine_run = asyncio.create_task(self.engine.run())
+        said = hub_labels("demo", "default") if labels is None else labels
+        for client in (self.cell, self.hub):
+            await client.create(NAMESPACE, NAMESPACE.body(NAMESPACE_NAME, labels=dict(said)))
+        await self.simulation.settle()
+        try:
+            await self.project.get(NAMESPACE, "default")
+        except NotFound:
+            await self.project.create(NAMESPACE, NAMESPACE.body("default"))
+        self._running = asyncio.create_task(self.manager.run())
+        await self.settle()
+
+    async def restart(self) -> None:
+        """New controllers with empty memories over the same planes."""
+        await self._end()
+        self._begin()
+        self._running = asyncio.create_task(self.manager.run())
+        await self.settle()
+
+    async def _end(self) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self.check()
+
+    async def stop(self) -> None:
+        await self._end()
+        assert self._engine_run is not None
+        self._engine_run.cancel()
+        await asyncio.gather(self._engine_run, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.settle()
+        self.check()
+
+    async def advance(self, seconds: float) -> None:
+        await self.simulation.advance(seconds)
+        self.check()
+
+    def check(self) -> None:
+        for controller in self.manager.controllers.values():
+            assert controller.crashes == []
+
+    # What Karmada brings
+
+    async def deploy(
+        self, replicas: int = 1, *, on_hub: bool = True, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        spec = {
+            "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+            "placementName": "main",
+            "cityCode": "DFW",
+            "template": TEMPLATE,
+            "scaleSettings": {"minReplicas": replicas},
+        }
+        if on_hub:
+            await self.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
+        labels = {"karmada.io/managed": "true"}
+        body = WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME, labels=labels, annotations=dict(annotations or {}))
+        await self.cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
+        await self.settle()
+
+    async def hub_deployment(self) -> None:
+        """Only what the write-back looks for on the hub."""
+        spec = {
+            "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+            "placementName": "main",
+            "cityCode": "DFW",
+            "template": TEMPLATE,
+            "scaleSettings": {"minReplicas": 1},
+        }
+        await self.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
+        await self.settle()
+
+    async def deployment(self) -> WorkloadDeployment:
+        return await self.cell.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+
+    # Instances made by hand
+
+    async def create(
+        self,
+        name: str = "web-0",
+        gates: Sequence[str] | None = ("Quota",),
+        *,
+        labels: Mapping[str, str] | None = None,
+        spec: Json = SPEC,
+    ) -> None:
+        said = dict(LABELS | {f"{GROUP}/instance-index": name.rpartition("-")[2]} if labels is None else labels)
+        if gates is not None:
+            controller = {"templateHash": "0123456789", "schedulingGates": [{"name": gate} for gate in gates]}
+            spec = spec | {"controller": controller}
+        body = INSTANCE.body(name, NAMESPACE_NAME, labels=said, finalizers=list(FINALIZERS))
+        await self.cell.create(INSTANCE, body | {"spec": spec})
+        await self.advance(PATIENCE_SECONDS)
+
+    async def instance(self, name: str = "web-0") -> Instance:
+        return await self.cell.get(INSTANCE, name, NAMESPACE_NAME)
+
+    async def instances(self) -> list[Instance]:
+        return (await self.cell.list(INSTANCE)).items
+
+    async def gates(self, name: str = "web-0") -> list[str]:
+        controller = (await self.instance(name)).spec.controller
+        return [gate.name for gate in controller.scheduling_gates] if controller else []
+
+    async def told(self, type_: str, name: str = "web-0") -> tuple[str, str, str]:
+        found = condition_of(await self.instance(name), type_)
+        assert found is not None, f"{name} has no {type_}"
+        return found.status, found.reason, found.message
+
+    async def report(self, name: str = "web-0", **said: tuple[str, str]) -> None:
+        """What the provider says: type to status and reason."""
+        instance = await self.instance(name)
+        before = instance.status.conditions if instance.status else ()
+        now = self.simulation.now()
+        wanted = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
+        status = plain(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
+        if instance.spec.controller is not None:
+            status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
+        await self.cell.replace_status(INSTANCE, instance, status)
+        await self.settle()
+
+    async def runs(self, name: str = "web-0") -> None:
+        await self.report(name, Programmed=("True", "Programmed"), Available=("True", "Available"))
+
+    async def delete(self, name: str = "web-0") -> None:
+        await self.cell.delete(INSTANCE, name, NAMESPACE_NAME)
+        await self.settle()
+
+    async def copies(self) -> list[str]:
+        return sorted(copy.name for copy in (await self.hub.list(INSTANCE)).items)
+
+    # What the quota system does
+
+    async def claim(self, name: str = "web-0") -> ResourceClaim:
+        return await self.project.get(RESOURCE_CLAIM, claim_name(name), "default")
+
+    async def claims(self) -> list[str]:
+        return sorted(claim.name for claim in (await self.project.list(RESOURCE_CLAIM)).items)
+
+    async def decide(self, status: str, reason: str, message: str, name: str = "web-0") -> None:
+        claim = await self.claim(name)
+        granted = conditions.condition("Granted", status, reason, message, generation=1, now=self.simulation.now())
+        await self.project.replace_status(RESOURCE_CLAIM, claim, {"conditions": conditions.to_json([granted])})
+        await self.settle()
+
+    async def grant(self, name: str = "web-0") -> None:
+        await self.decide("True", "QuotaAvailable", "granted", name)
+
+    async def deny(self, name: str = "web-0") -> None:
+        await self.decide("False", "QuotaExceeded", "Requested 1 instance, 0 available.", name)
+
+    # What is told
+
+    async def events(self, name: str = "web-0") -> list[tuple[str, str]]:
+        """Reason and message of each, in the order told; one that was told twice stands twice."""
+        found = [one for one in (await self.cell.list(_TOLD)).items if one.name.startswith(f"{name}.")]
+        found.sort(key=lambda one: one.metadata.creation_timestamp or self.simulation.now())
+        return [(one.reason, one.message) for one in found for _ in range(one.count)]
+
+    async def reasons_told(self, name: str = "web-0") -> list[str]:
+        return [reason for reason, _ in await self.events(name)]
+
+
+def condition_of(instance: Instance, type_: str) -> Condition | None:
+    return conditions.find(instance.status.conditions if instance.status else (), type_)

@@ -1,0 +1,170 @@
+"""What others got wrong: a clear condition and one event, nothing crashes, and nothing else stops."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.cell.deployment import DeploymentController
+from datum_compute.cell.instance import NAME, InstanceController
+from datum_compute.cell.quota import Claims
+from datum_compute.cell.writeback import WriteBack
+from datum_compute.federation.identity import hub_labels
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.simulation import Simulation
+from tests.cell.conftest import cell_name
+from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, TEMPLATE, Site
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
+    """Everything a cell runs, with one good Instance in it: at the end it must be ready."""
+
+    def build(fleet: Fleet) -> Sequence[Reconciler]:
+        quota = Claims(fleet, simulation, cell_name, NAME)
+        write_back = WriteBack(fleet, cell_name, NAME)
+        return [DeploymentController(fleet, simulation), InstanceController(fleet, simulation, quota, write_back)]
+
+    site = Site(simulation, build)
+    runner.run(site.start())
+    yield site
+    runner.run(_good_one_runs(site))
+    runner.run(site.stop())
+
+
+async def _good_one_runs(cell: Site) -> None:
+    """Nothing else was stopped: an ordinary deployment still comes up, in its turn."""
+    namespace = "ns-good"
+    for client in (cell.cell, cell.hub):
+        await client.create(NAMESPACE, NAMESPACE.body(namespace, labels=hub_labels("demo", "default")))
+    spec = {
+        "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+        "placementName": "main",
+        "cityCode": "DFW",
+        "template": TEMPLATE,
+        "scaleSettings": {"minReplicas": 1},
+    }
+    for client in (cell.hub, cell.cell):
+        await client.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("good", namespace) | {"spec": spec})
+    await cell.settle()
+    await cell.grant("good-0")
+
+    async def open_() -> bool:
+        good = await cell.cell.get(INSTANCE, "good-0", namespace)
+        return good.spec.controller is not None and not good.spec.controller.scheduling_gates
+
+    await cell.simulation.until(open_, 2, "the good one may run")
+
+
+async def test_an_instance_without_a_controller_block_has_no_gates(cell: Site) -> None:
+    await cell.hub_deployment()
+    await cell.create(gates=None)
+    await cell.grant()
+    await cell.runs()
+    assert (await cell.told("Ready"))[0] == "True"
+    assert await cell.copies() == ["web-0"]
+    assert await cell.reasons_told() == []
+
+
+async def test_gates_that_nothing_here_knows_are_named(cell: Site) -> None:
+    await cell.create(gates=["Moonrise", "Quota"])
+    await cell.grant()
+    await cell.advance(1)
+    assert await cell.told("Ready") == ("False", "SchedulingGatesPresent", "Scheduling gates present: Moonrise")
+    await cell.advance(600)
+    assert await cell.events() == [("SchedulingGatesPresent", "Nothing here removes the scheduling gates Moonrise")]
+    assert await cell.gates() == ["Moonrise"]
+
+
+async def test_labels_that_are_missing_are_named(cell: Site) -> None:
+    await cell.hub_deployment()
+    labels = {key: value for key, value in LABELS.items() if not key.endswith(("city-code", "placement-name"))}
+    await cell.create(labels=labels)
+    await cell.grant()
+    await cell.runs()
+    missing = ", ".join(f"{GROUP}/{name}" for name in ("placement-name", "city-code", "instance-index"))
+    sentence = f"The instance cannot be shown in its project: it has no label {missing}"
+    assert await cell.told("Federated") == ("False", "LabelsMissing", sentence)
+    assert (await cell.told("Ready"))[0] == "True"  # it runs all the same
+    await cell.advance(600)
+    assert await cell.events() == [("LabelsMissing", sentence)]
+    assert await cell.copies() == []
+
+    complete = LABELS | {f"{GROUP}/instance-index": "0"}
+    await cell.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"labels": complete}})
+    await cell.advance(1)
+    assert await cell.copies() == ["web-0"]
+    told = plain((await cell.instance()).status_json)["conditions"]
+    assert "Federated" not in {one["type"] for one in told}
+
+
+async def test_a_name_without_an_ordinal_is_no_instance_of_its_deployment(cell: Site) -> None:
+    await cell.deploy(1)
+    owner = await cell.deployment()
+    labels = LABELS | {f"{GROUP}/workload-deployment-uid": owner.metadata.uid}
+    await cell.create("odd", labels=labels)
+    await cell.advance(1)
+    with pytest.raises(NotFound):
+        await cell.instance("odd")
+    ((reason, message),) = [one for one in await cell.events("odd") if one[0] == "StrayInstance"]
+    assert reason == "StrayInstance"
+    assert message == "Neither label nor name says which instance of web it is; it is removed"
+    assert [one.name for one in await cell.instances()] == ["web-0"]
+
+
+async def test_a_name_without_an_ordinal_and_without_a_deployment_is_left_alone(cell: Site) -> None:
+    await cell.create("odd", labels={"mine": "yes"})
+    await cell.grant("odd")
+    await cell.runs("odd")
+    assert (await cell.told("Ready", "odd"))[0] == "True"
+    assert (await cell.told("Federated", "odd"))[1] == "LabelsMissing"
+
+
+async def test_a_claim_that_belongs_to_someone_else_is_never_used_nor_deleted(cell: Site) -> None:
+    project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+    spec: Json = {
+        "consumerRef": project,
+        "resourceRef": project,
+        "requests": [{"resourceType": f"{GROUP}/instances", "amount": 1}],
+    }
+    labels = {f"{GROUP}/source-cluster": "cell-ord", f"{GROUP}/instance-namespace": NAMESPACE_NAME}
+    body = RESOURCE_CLAIM.body("instance-web-0", "default", labels=labels)
+    await cell.project.create(RESOURCE_CLAIM, body | {"spec": spec})
+    await cell.grant()
+    await cell.create()
+    sentence = "Claim instance-web-0 belongs to cell-ord"
+    assert await cell.told("QuotaGranted") == ("False", "QuotaMisconfigured", sentence)
+    await cell.advance(700)
+    assert await cell.events() == [("QuotaMisconfigured", sentence)]
+    assert await cell.gates() == ["Quota"]
+    await cell.delete()
+    await cell.advance(1)
+    with pytest.raises(NotFound):
+        await cell.instance()
+    assert await cell.claims() == ["instance-web-0"]
+
+
+async def test_a_namespace_without_identity_labels_gets_no_claim_and_no_copy(cell: Site) -> None:
+    for client in (cell.cell, cell.hub):
+        await client.create(NAMESPACE, NAMESPACE.body("nobody"))
+    body = INSTANCE.body("web-0", "nobody", labels=LABELS | {f"{GROUP}/instance-index": "0"})
+    gated = SPEC | {"controller": {"templateHash": "0", "schedulingGates": [{"name": "Quota"}]}}
+    await cell.cell.create(INSTANCE, body | {"spec": gated})
+    await cell.advance(700)
+    instance = await cell.cell.get(INSTANCE, "web-0", "nobody")
+    told = {one["type"]: one for one in plain(instance.status_json)["conditions"]}
+    sentence = "Namespace nobody does not say which project it belongs to"
+    assert (told["QuotaGranted"]["reason"], told["QuotaGranted"]["message"]) == ("QuotaProjectIDUnresolvable", sentence)
+    assert (told["Ready"]["reason"], told["Ready"]["message"]) == ("PendingQuota", sentence)
+    assert await cell.events() == [("QuotaProjectIDUnresolvable", sentence)]
+    assert (await cell.claims(), await cell.copies()) == ([], [])
+    await cell.cell.delete(INSTANCE, "web-0", "nobody")
+    await cell.advance(1)
+    assert await cell.instances() == []

@@ -1,0 +1,510 @@
+"""controllers.md 8: the claim, its evaluation, the tiers, and denied claims that are made anew (R9)."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Counter, Gauge
+
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.quota import RESOURCE_CLAIM, RESOURCE_GRANT
+from datum_compute.cell.instance import NAME, InstanceController
+from datum_compute.cell.metrics import Metrics
+from datum_compute.cell.quota import Claims, Disabled, Verdict, kept, tier
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.platform.quota import QuotaBroker
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.faults import calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.cell.conftest import cell_name
+from tests.cell.site import GROUP, NAMESPACE_NAME, Site
+
+WAITING = "Waiting for quota evaluation"
+PENDING = ("Unknown", "PendingEvaluation", WAITING)
+NO_BUDGET = "ResourceClaim is pending: no AllowanceBucket configured for this project"
+
+
+def failures(metrics: Metrics) -> dict[str, float]:
+    """By reason, without those that never happened."""
+    (metric,) = metrics.evaluation_failures.collect()
+    found = {one.labels["reason"]: one.value for one in metric.samples if one.name.endswith("_total")}
+    return {reason: count for reason, count in found.items() if count}
+
+
+def value_of(metric: Counter | Gauge) -> float:
+    (family,) = metric.collect()
+    return family.samples[0].value
+
+
+# 8.1: off
+
+
+async def test_8_3_disabled(simulation: Simulation) -> None:
+    assert await Disabled().evaluate(None, None) == Verdict(  # type: ignore[arg-type]
+        "True", "QuotaDisabled", "Quota enforcement disabled: no credential configured"
+    )
+
+
+def test_8_1_that_quota_is_off_is_said_once_and_loudly() -> None:
+    with structlog.testing.capture_logs() as logs:
+        Disabled()
+    assert [one["log_level"] for one in logs] == ["error"]
+
+
+def test_8_1_the_gauge_tells_if_quota_is_enforced() -> None:
+    metrics = Metrics()
+    assert value_of(metrics.enforcement_enabled) == 0
+    Claims(Fleet(), Simulation.seeded(1), cell_name, NAME, metrics=metrics)
+    assert value_of(metrics.enforcement_enabled) == 1
+
+
+# 8.2: the claim
+
+
+async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
+    await site.create()
+    claim = await site.claim()
+    assert claim.metadata.labels == {
+        f"{GROUP}/source-cluster": "cell-dfw",
+        f"{GROUP}/instance-namespace": NAMESPACE_NAME,
+    }
+    project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+    spec = plain(claim.spec_json)
+    assert (spec["consumerRef"], spec["resourceRef"]) == (project, project)
+    assert {one["resourceType"]: one["amount"] for one in spec["requests"]} == {
+        f"{GROUP}/instances": 1,
+        f"{GROUP}/vcpus": 1000,
+        f"{GROUP}/memory": 2048,
+    }
+
+
+async def test_8_2_a_claim_is_never_changed_and_goes_with_its_instance(site: Site) -> None:
+    await site.create()
+    before = await site.claim()
+    await site.grant()
+    await site.runs()
+    after = await site.claim()
+    assert (after.metadata.uid, after.spec_json) == (before.metadata.uid, before.spec_json)
+    await site.delete()
+    assert await site.claims() == []
+    assert await site.instances() == []
+
+
+# 8.3: the table. What is seen, what QuotaGranted says, which event is told, what is counted
+
+DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
+    "ValidationFailed": (("False", "ValidationFailed", "no such type"), ("False", "ValidationFailed", "no such type")),
+    "QuotaExceeded": (("False", "QuotaExceeded", "0 left"), ("False", "QuotaExceeded", "0 left")),
+    "denied for another reason": (("False", "Whatever", "no"), ("False", "QuotaExceeded", "no")),
+    "True": (("True", "QuotaAvailable", "fits"), ("True", "QuotaAvailable", "fits")),
+}
+
+
+@pytest.mark.parametrize(("said", "expected"), DECIDED.values(), ids=DECIDED.keys())
+async def test_8_3_a_decided_claim(
+    site: Site, metrics: Metrics, said: tuple[str, str, str], expected: tuple[str, str, str]
+) -> None:
+    await site.create()
+    await site.decide(*said)
+    assert await site.told("QuotaGranted") == expected
+    assert await site.gates() == ([] if expected[0] == "True" else ["Quota"])
+    assert failures(metrics) == {}
+    assert await site.reasons_told() == []
+
+
+async def test_8_3_a_claim_just_created_is_pending(site: Site) -> None:
+    await site.create()
+    assert await site.told("QuotaGranted") == PENDING
+    assert await site.gates() == ["Quota"]
+
+
+async def test_8_3_the_default_of_the_schema_is_no_news_before_a_minute_and_no_budget_after_it(
+    site: Site, metrics: Metrics
+) -> None:
+    await site.create()
+    await site.advance(50)
+    assert await site.told("QuotaGranted") == PENDING
+    assert await site.reasons_told() == []
+    await site.advance(200)
+    assert await site.told("QuotaGranted") == ("Unknown", "QuotaNoBudget", NO_BUDGET)
+    assert await site.events() == [("QuotaNoBudget", NO_BUDGET)]  # once, although it is asked for again and again
+    assert failures(metrics)["no_budget"] > 5
+    assert await site.gates() == ["Quota"]
+
+
+async def test_8_3_no_granted_condition_is_pending(site: Site) -> None:
+    await site.create()
+    claim = await site.claim()
+    await site.project.replace_status(RESOURCE_CLAIM, claim, {"conditions": []})
+    await site.advance(120)
+    assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
+
+
+async def test_8_3_get_fails(site: Site, metrics: Metrics) -> None:
+    site.faults["demo"].take_away()
+    await site.create()
+    await site.advance(5)
+    status, reason, message = await site.told("QuotaGranted")
+    assert (status, reason) == ("False", "QuotaBackendUnavailable")
+    assert message.startswith("The quota system cannot be used: ")
+    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    assert set(failures(metrics)) == {"backend_unavailable"}
+    site.faults["demo"].bring_back()
+    await site.advance(10)
+    assert await site.told("QuotaGranted") == PENDING
+
+
+async def test_8_3_create_404(site: Site, metrics: Metrics) -> None:
+    labels = {"meta.datumapis.com/upstream-namespace": "elsewhere"}
+    await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
+    await site.create()
+    sentence = "Namespace elsewhere does not exist in project demo"
+    assert await site.told("QuotaGranted") == ("False", "QuotaNamespaceNotFound", sentence)
+    assert await site.events() == [("QuotaNamespaceNotFound", sentence)]
+    assert set(failures(metrics)) == {"namespace_not_found"}
+
+
+@pytest.mark.parametrize("code", [403, 422])
+async def test_8_3_create_403_and_422(site: Site, metrics: Metrics, code: int) -> None:
+    async def refuse(call: Call) -> Answer | None:
+        said = {"kind": "Status", "status": "Failure", "message": "not like this", "code": code}
+        return Answer(code, encode(said)) if calls("POST", "resourceclaims")(call) else None
+
+    site.faults["demo"].instead = refuse
+    await site.create()
+    status, reason, message = await site.told("QuotaGranted")
+    assert (status, reason) == ("False", "QuotaMisconfigured")
+    assert message == "The quota system refused the claim: not like this"
+    assert await site.reasons_told() == ["QuotaMisconfigured"]
+    assert set(failures(metrics)) == {"misconfigured"}
+    site.faults["demo"].instead = None
+    await site.advance(2)
+    assert await site.told("QuotaGranted") == PENDING
+
+
+async def test_8_3_create_fails_otherwise(site: Site, metrics: Metrics) -> None:
+    site.faults["demo"].fail(calls("POST", "resourceclaims"))
+    await site.create()
+    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    await site.advance(2)
+    assert await site.told("QuotaGranted") == PENDING
+    assert set(failures(metrics)) == {"backend_unavailable"}
+
+
+async def test_8_3_create_already_exists_is_read_and_evaluated(site: Site) -> None:
+    """The answer of the first create was lost; the claim was made, and granted since."""
+    lost = site.faults["demo"].lose_answer(calls("POST", "resourceclaims"))
+    await site.create()
+    assert lost.fired
+    await site.grant()
+    await site.advance(2)
+    assert (await site.told("QuotaGranted"))[1] == "QuotaAvailable"
+    assert await site.gates() == []
+
+
+async def test_8_3_identity_missing_goes_on_as_soon_as_it_is_there(site: Site, metrics: Metrics) -> None:
+    labels = {"meta.datumapis.com/upstream-cluster-name": None}
+    await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
+    await site.settle()
+    await site.create()
+    sentence = f"Namespace {NAMESPACE_NAME} does not say which project it belongs to"
+    assert await site.told("QuotaGranted") == ("False", "QuotaProjectIDUnresolvable", sentence)
+    assert await site.events() == [("QuotaProjectIDUnresolvable", sentence)]
+    assert set(failures(metrics)) == {"project_id_unresolvable"}
+    await site.advance(1000)  # the next tier would be five minutes away
+    named = {"meta.datumapis.com/upstream-cluster-name": "cluster-demo"}
+    await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": named}})
+    await site.advance(1)
+    assert (await site.told("QuotaGranted"))[0] == "Unknown"
+
+
+# 8.4: the tiers
+
+NOT_GRANTED = [Verdict(status, "Any", "") for status in ("Unknown", "False")]
+
+
+@pytest.mark.parametrize("verdict", NOT_GRANTED)
+@pytest.mark.parametrize(
+    ("age", "expected"), [(0, 1), (59, 1), (60, 15), (299, 15), (300, 60), (599, 60), (600, 300), (10**6, 300)]
+)
+def test_row_10_pending_quota_is_polled_by_age(verdict: Verdict, age: int, expected: int) -> None:
+    assert tier(verdict, timedelta(seconds=age)) == expected
+
+
+def test_8_4_what_is_granted_is_not_polled() -> None:
+    assert tier(Verdict("True", "QuotaAvailable", ""), timedelta(0)) is None
+
+
+# R18 and R9: what a condition keeps saying
+
+
+def instance_saying(status: str, reason: str, gates: Sequence[str]) -> Instance:
+    said = {"type": "QuotaGranted", "status": status, "reason": reason, "message": "before"}
+    controller = {"templateHash": "h", "schedulingGates": [{"name": gate} for gate in gates]}
+    body: Json = {
+        "metadata": {"name": "web-0", "namespace": "ns"},
+        "spec": {"runtime": {"resources": {}}, "networkInterfaces": [], "controller": controller},
+        "status": {"conditions": [said | {"lastTransitionTime": "2026-06-01T12:00:00Z"}]},
+    }
+    return decode(encode(body), Instance)
+
+
+UNREACHABLE = Verdict("False", "QuotaBackendUnavailable", "away", failed=True)
+UNDECIDED = Verdict("Unknown", "PendingEvaluation", "Waiting for quota evaluation", fresh=True)
+DENIED = Verdict("False", "QuotaExceeded", "now")
+GRANTED = Verdict("True", "QuotaAvailable", "now")
+
+KEPT: dict[str, tuple[Instance, Verdict, Verdict]] = {
+    "R18: admitted, no answer": (
+        instance_saying("True", "QuotaAvailable", []),
+        UNREACHABLE,
+        Verdict("True", "QuotaAvailable", "before", failed=True),
+    ),
+    "R18: admitted, but the gate still stands": (
+        instance_saying("True", "QuotaAvailable", ["Quota"]),
+        UNREACHABLE,
+        UNREACHABLE,
+    ),
+    "R18: a real verdict counts": (instance_saying("True", "QuotaAvailable", []), DENIED, DENIED),
+    "R18: not admitted, no answer": (instance_saying("Unknown", "PendingEvaluation", []), UNREACHABLE, UNREACHABLE),
+    "R9: denied, asked anew": (
+        instance_saying("False", "QuotaExceeded", ["Quota"]),
+        UNDECIDED,
+        Verdict("False", "QuotaExceeded", "before"),
+    ),
+    "R9: denied, then granted": (instance_saying("False", "QuotaExceeded", ["Quota"]), GRANTED, GRANTED),
+    "R9: denied again": (instance_saying("False", "QuotaExceeded", ["Quota"]), DENIED, DENIED),
+    "R9: refused otherwise, then undecided": (
+        instance_saying("False", "QuotaMisconfigured", ["Quota"]),
+        UNDECIDED,
+        UNDECIDED,
+    ),
+}
+
+
+@pytest.mark.parametrize(("instance", "verdict", "expected"), KEPT.values(), ids=KEPT.keys())
+def test_what_is_no_better_answer_changes_nothing(instance: Instance, verdict: Verdict, expected: Verdict) -> None:
+    assert kept(instance, verdict) == expected
+
+
+@given(
+    st.sampled_from(["True", "False", "Unknown"]),
+    st.sampled_from(["QuotaAvailable", "QuotaExceeded", "PendingEvaluation"]),
+    st.lists(st.sampled_from(["Network", "Quota"]), unique=True),
+    st.sampled_from([UNREACHABLE, UNDECIDED, DENIED, GRANTED]),
+)
+def test_nothing_but_a_grant_ever_opens_a_gate(status: str, reason: str, gates: list[str], verdict: Verdict) -> None:
+    after = kept(instance_saying(status, reason, gates), verdict)
+    if "Quota" in gates:
+        assert after.granted == verdict.granted
+
+
+# R9: denied claims
+
+
+async def _denied(site: Site, age: float) -> str:
+    """An Instance of that age whose claim was denied at once; the uid of the claim."""
+    await site.create()
+    await site.deny()
+    uid = (await site.claim()).metadata.uid
+    await site.advance(age)
+    return uid
+
+
+async def _uid(site: Site) -> str:
+    return (await site.claim()).metadata.uid
+
+
+@pytest.mark.parametrize("age", [10, 100, 290])
+async def test_r9_on_the_fast_tiers_a_denied_claim_is_left_alone(site: Site, age: float) -> None:
+    assert await _denied(site, age) == await _uid(site)
+
+
+async def test_r9_on_the_slow_tiers_a_denied_claim_is_made_anew_once_a_tier(site: Site) -> None:
+    first = await _denied(site, 320)
+    second = await _uid(site)
+    assert second != first
+    await site.deny()
+    made = 0
+    for _ in range(10):
+        before = await _uid(site)
+        await site.advance(60)
+        if await _uid(site) != before:
+            made += 1
+            await site.deny()
+    # Four or five in the minutes up to the tenth, then one every five minutes.
+    assert 5 <= made <= 7
+    for claim in (await site.project.list(RESOURCE_CLAIM)).items:
+        assert claim.name == "instance-web-0"
+
+
+async def test_r9_while_it_is_undecided_nothing_flaps(site: Site) -> None:
+    await site.hub_deployment()
+    await _denied(site, 290)
+    before = await site.instance()
+    copy = await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
+    first = await _uid(site)
+    await site.advance(120)
+    assert await _uid(site) != first
+    after = await site.instance()
+    assert after.metadata.resource_version == before.metadata.resource_version
+    assert await site.told("QuotaGranted") == ("False", "QuotaExceeded", "Requested 1 instance, 0 available.")
+    assert await site.reasons_told() == []
+    assert (await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)).metadata.resource_version == (
+        copy.metadata.resource_version
+    )
+
+
+async def test_r9_a_claim_made_anew_and_granted_opens_the_gate_at_once(site: Site) -> None:
+    await _denied(site, 320)
+    await site.grant()
+    assert await site.gates() == []
+    assert (await site.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert (await site.told("Programmed"))[1] == "Pending"  # R19
+
+
+async def test_r9_a_claim_is_not_made_anew_before_it_is_as_old_as_its_tier(site: Site) -> None:
+    """Something wakes the Instance all the time; that must not become a claim a second."""
+    await _denied(site, 320)
+    await site.deny()
+    before = await _uid(site)
+    for beat in range(40):
+        note = {"metadata": {"labels": {"beat": str(beat)}}}
+        await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, note)
+        await site.advance(1)
+    assert await _uid(site) == before
+
+
+async def test_r9_a_crash_between_delete_and_create_only_delays(site: Site) -> None:
+    failing = site.faults["demo"].fail(calls("POST", "resourceclaims"), nth=2)
+    await _denied(site, 320)
+    assert failing.fired
+    await site.advance(70)
+    assert await site.claims() == ["instance-web-0"]
+
+
+async def test_r9_a_grant_in_that_moment_is_not_thrown_away(site: Site) -> None:
+    """Between reading the denied claim and deleting it somebody grants it."""
+    await site.create()
+    await site.deny()
+    uid = await _uid(site)
+
+    async def grant_first(call: Call) -> Answer | None:
+        if call.method == "DELETE":
+            site.faults["demo"].instead = None
+            claim = await site.claim()
+            granted = {"type": "Granted", "status": "True", "reason": "QuotaAvailable", "message": "granted"}
+            status = {"conditions": [granted | {"lastTransitionTime": "2026-06-01T12:00:00Z"}]}
+            await site.project.replace_status(RESOURCE_CLAIM, claim, status)
+        return None
+
+    site.faults["demo"].instead = grant_first
+    await site.advance(330)
+    assert await _uid(site) == uid
+    assert await site.gates() == []
+
+
+@pytest.mark.parametrize("reason", ["ValidationFailed", "PendingEvaluation"])
+async def test_r9_only_a_denial_is_asked_again(site: Site, reason: str) -> None:
+    await site.create()
+    await site.decide("False", reason, "so it is")
+    uid = await _uid(site)
+    await site.advance(2000)
+    assert await _uid(site) == uid
+
+
+@pytest.fixture
+def patient(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
+    """A site where denied claims are left as they are."""
+
+    def build(fleet: Fleet) -> Sequence[Reconciler]:
+        quota = Claims(fleet, simulation, cell_name, NAME, recreate_denied=False)
+        return [InstanceController(fleet, simulation, quota, None)]
+
+    site = Site(simulation, build)
+    runner.run(site.start())
+    yield site
+    runner.run(site.stop())
+
+
+async def test_r9_can_be_turned_off(patient: Site) -> None:
+    uid = await _denied(patient, 2000)
+    assert await _uid(patient) == uid
+    await patient.grant()
+    assert await patient.gates() == []
+
+
+# R9 against a quota system that decides as Milo does: a denial is final
+
+
+async def test_r9_what_a_strict_quota_system_denied_runs_after_capacity_was_freed(site: Site) -> None:
+    """Two instances, room for one: the second is denied for good, and comes in by asking anew."""
+    await site.project.create(NAMESPACE, NAMESPACE.body("milo-system"))
+    consumer = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+    limits = {"instances": 1, "vcpus": 4000, "memory": 8192}
+    for name, amount in limits.items():
+        allowance = {"resourceType": f"{GROUP}/{name}", "buckets": [{"amount": amount}]}
+        body = RESOURCE_GRANT.body(f"grant-{name}", "milo-system")
+        await site.project.create(RESOURCE_GRANT, body | {"spec": {"consumerRef": consumer, "allowances": [allowance]}})
+    milo = Fleet()
+    server = InProcess(site.engine.serve("demo", PROJECT))
+    milo.add(Plane("demo", PROJECT, server, writes=Writes(), generator=site.simulation.random))
+    running = asyncio.create_task(Manager(milo, [QuotaBroker(milo, site.simulation, strict=True)]).run())
+    await site.advance(2)
+
+    await site.create("web-0")
+    await site.advance(2)
+    await site.create("web-1")
+    await site.advance(2)
+    assert (await site.gates("web-0"), await site.gates("web-1")) == ([], ["Quota"])
+    assert (await site.told("QuotaGranted", "web-1"))[:2] == ("False", "QuotaExceeded")
+
+    await site.delete("web-0")
+    await site.advance(100)
+    assert await site.gates("web-1") == ["Quota"]  # it is not asked again by itself, and not on the fast tiers
+    await site.advance(300)
+    assert await site.gates("web-1") == []
+    assert await site.reasons_told("web-1") == []
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+# 7.5: giving back
+
+
+async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(site: Site, metrics: Metrics) -> None:
+    await site.create()
+    await site.grant()
+    gone = {"meta.datumapis.com/upstream-cluster-name": None}
+    await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": gone}})
+    await site.settle()
+    await site.delete()
+    with pytest.raises(NotFound):
+        await site.instance()
+    assert "QuotaClaimOrphaned" in await site.reasons_told()
+    assert value_of(metrics.claims_orphaned) == 1
+
+
+async def test_7_5_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site: Site) -> None:
+    await site.create()
+    await site.grant()
+    site.faults["demo"].take_away()
+    await site.delete()
+    assert (await site.instance()).metadata.finalizers == (f"quota.{GROUP}/claim-cleanup",)
+    site.faults["demo"].bring_back()
+    await site.advance(10)
+    assert await site.instances() == []
+    assert await site.claims() == []

@@ -1,0 +1,334 @@
+"""controllers.md 17: faults of the past that concern a cell, by their row.
+
+Rows 8, 14, 26 and 40 stand with the deployment controller, 9 with readiness, 10 and R9 with quota, 17 and 44 with the
+instance controller, 18, 19, 33 and 48 with write-back, 35 with the network.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import structlog
+
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.quota import QUOTA_GROUP, RESOURCE_CLAIM, ResourceClaim
+from datum_compute.api.template import InstanceRuntime
+from datum_compute.api.template_hash import template_hash
+from datum_compute.cell.deployment import DeploymentController
+from datum_compute.cell.instance import NAME, InstanceController
+from datum_compute.cell.quota import Claims
+from datum_compute.cell.sizing import requests
+from datum_compute.cell.writeback import WriteBack
+from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.faults import calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.requests import Drop, Request
+from datum_compute.runtime.simulation import Simulation
+from tests.cell.conftest import cell_name
+from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, TEMPLATE, Site
+from tests.conftest import count
+
+# 6 and 7: from a claim to its Instance
+
+
+def claim(name: str, labels: dict[str, str]) -> ResourceClaim:
+    project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+    granted = {"type": "Granted", "status": "True", "reason": "QuotaAvailable", "message": ""}
+    body: Json = {
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {"consumerRef": project, "resourceRef": project, "requests": []},
+        "status": {"conditions": [granted | {"lastTransitionTime": "2026-06-01T12:00:00Z"}]},
+    }
+    return decode(encode(body), ResourceClaim)
+
+
+OURS = {f"{GROUP}/source-cluster": "cell-dfw", f"{GROUP}/instance-namespace": "ns-1"}
+CLAIMS: dict[str, tuple[ResourceClaim, list[Request | Drop]]] = {
+    "row 6: by its labels, never by its resourceRef": (
+        claim("instance-web-0", OURS),
+        [Request("cell", "ns-1", "web-0")],
+    ),
+    "row 7: no prefix": (claim("web-0", OURS), [Drop("unlabelled")]),
+    "row 7: an instance that is called instance-0": (
+        claim("instance-instance-0", OURS),
+        [Request("cell", "ns-1", "instance-0")],
+    ),
+    "no namespace": (
+        claim("instance-web-0", {f"{GROUP}/source-cluster": "cell-dfw"}),
+        [Drop("unlabelled")],
+    ),
+    "another cell": (claim("instance-web-0", OURS | {f"{GROUP}/source-cluster": "cell-ord"}), []),
+}
+
+
+@pytest.mark.parametrize(("changed", "expected"), CLAIMS.values(), ids=CLAIMS.keys())
+async def test_rows_6_and_7_a_claim_leads_to_its_instance(
+    site: Site, changed: ResourceClaim, expected: list[Request | Drop]
+) -> None:
+    quota = Claims(site.fleet, site.simulation, cell_name, NAME)
+    project = site.fleet.plane("demo")
+    assert list(quota.to_instance(project, Change(None, changed))) == expected
+
+
+# 11 and 12: the floor
+
+
+@pytest.mark.parametrize("conflict_in", ["status", "write-back"])
+async def test_row_11_after_a_conflict_it_runs_again_no_later_than_the_tier(site: Site, conflict_in: str) -> None:
+    await site.hub_deployment()
+    plane, path = ("cell", "status") if conflict_in == "status" else ("hub", "instances")
+    seen: list[float] = []
+
+    async def conflict(call: Call) -> Answer | None:
+        if call.method == "GET" or path not in call.path or "events" in call.path:
+            return None
+        seen.append(site.simulation.time())
+        said = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
+        return Answer(409, encode(said))
+
+    site.faults[plane].instead = conflict
+    await site.create()
+    await site.advance(30)
+    gaps = [later - earlier for earlier, later in pairwise(seen)]
+    assert len(seen) > 25
+    assert max(gaps) <= 1.01
+    results = site.manager.controllers["instance"].results
+    assert results["error"] == 0  # a conflict is none
+
+
+async def test_row_12_the_tier_counts_from_the_creation_not_from_the_condition(site: Site) -> None:
+    """The condition is dated 1970 by the schema's default."""
+    await site.create()
+    instance = await site.instance()
+    assert instance.status is not None
+    assert {one.last_transition_time.year for one in instance.status.conditions if one.type == "QuotaGranted"} == {1970}
+    await site.advance(5)
+    asked: list[float] = []
+
+    async def note(call: Call) -> Answer | None:
+        if calls("GET", "resourceclaims/instance-web-0")(call):
+            asked.append(site.simulation.time())
+        return None
+
+    site.faults["demo"].instead = note
+    await site.advance(10)
+    assert 9 <= len(asked) <= 11
+
+
+# 15 and 16
+
+
+@pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing", "ConfigurationError"])
+async def test_row_15_what_the_provider_says_reaches_ready_and_is_told(site: Site, reason: str) -> None:
+    await site.create()
+    await site.grant()
+    await site.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", reason))
+    assert await site.told("Ready") == ("Unknown", reason, "as told")
+    assert await site.events() == [(reason, "as told")]
+
+
+def sandbox(*limits: Json) -> Json:
+    containers = [
+        {"name": f"c{index}", "image": "i", "resources": {"limits": limit}} for index, limit in enumerate(limits)
+    ]
+    return {"sandbox": {"containers": containers}}
+
+
+CATALOG: Json = {"instanceType": "datumcloud/d1-standard-2"}
+ASKED: Json = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+BOTH: Json = {"cpu": "1500m", "memory": "512Mi"}
+
+SIZES: dict[str, tuple[Json, tuple[int, int] | None]] = {
+    "d1-standard-2": ({"resources": CATALOG}, (1000, 2048)),
+    "requests win over the catalog": ({"resources": CATALOG | ASKED}, (500, 1024)),
+    "limits win over requests": ({"resources": CATALOG | ASKED} | sandbox(BOTH), (1500, 512)),
+    "limits are summed": ({"resources": CATALOG} | sandbox(BOTH, {"cpu": 1, "memory": "1Gi"}), (2500, 1536)),
+    "a container without limits: the catalog": ({"resources": CATALOG} | sandbox(BOTH, {}), (1000, 2048)),
+    "one limit of two: the catalog": ({"resources": CATALOG} | sandbox({"cpu": 1}), (1000, 2048)),
+    "cpu is rounded up, memory down": (
+        {"resources": CATALOG} | sandbox({"cpu": "100.5m", "memory": "1048577"}),
+        (101, 1),
+    ),
+    "a machine starts at its requests": (
+        {"resources": CATALOG | ASKED, "virtualMachine": {"volumeAttachments": []}},
+        (500, 1024),
+    ),
+    "what nobody can size is counted": ({"resources": {"instanceType": "mine/own"}}, None),
+    "nor what cannot be read": (
+        {"resources": {"instanceType": "mine/own", "requests": {"cpu": "much", "memory": "more"}}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("runtime", "expected"), SIZES.values(), ids=SIZES.keys())
+def test_row_16_what_an_instance_needs(runtime: Json, expected: tuple[int, int] | None) -> None:
+    amounts = requests(decode(encode(runtime), InstanceRuntime))
+    size = {f"{GROUP}/vcpus": expected[0], f"{GROUP}/memory": expected[1]} if expected else {}
+    assert amounts == {f"{GROUP}/instances": 1} | size
+
+
+# 27
+
+
+async def test_row_27_building_an_instance_leaves_the_template_as_it_is(
+    runner: asyncio.Runner, simulation: Simulation
+) -> None:
+    site = Site(simulation, lambda fleet: [DeploymentController(fleet, simulation)])
+    await site.start()
+    before = template_hash(encode(TEMPLATE))
+    await site.deploy(1)
+    instance = await site.instance()
+    assert f"{GROUP}/instance-index" in instance.metadata.labels
+    after = await site.deployment()
+    assert template_hash(after.template_json) == before
+    assert plain(after.template_json)["metadata"]["labels"] == {"app": "hello"}
+    assert instance.spec.controller is not None
+    assert instance.spec.controller.template_hash == before
+    await site.stop()
+
+
+# 34
+
+
+async def test_row_34_a_plane_without_the_quota_kinds_stops_nothing(
+    runner: asyncio.Runner, simulation: Simulation
+) -> None:
+    def build(fleet: Fleet) -> Sequence[Reconciler]:
+        quota = Claims(fleet, simulation, cell_name, NAME)
+        return [InstanceController(fleet, simulation, quota, WriteBack(fleet, cell_name, NAME))]
+
+    async def unknown(call: Call) -> Answer | None:
+        said = {"kind": "Status", "status": "Failure", "message": "no such resource", "reason": "NotFound", "code": 404}
+        return Answer(404, encode(said)) if QUOTA_GROUP in call.path else None
+
+    site = Site(simulation, build)
+    site.faults["demo"].instead = unknown
+    await site.start()
+    await site.hub_deployment()
+    await site.create()
+    assert (await site.told("QuotaGranted"))[0] == "False"
+    assert await site.copies() == ["web-0"]
+    site.faults["demo"].instead = None
+    await site.advance(5)  # the tier asks without the watch
+    await site.grant()
+    await site.advance(2)
+    assert await site.gates() == []
+    await site.stop()
+
+
+# 39 and 43
+
+
+async def test_row_39_the_grant_of_an_earlier_life_of_the_name_is_not_used(site: Site) -> None:
+    await site.create()
+    await site.grant()
+    await site.runs()
+    held = {"metadata": {"finalizers": ["example.com/held"]}}
+    await site.project.merge_patch(RESOURCE_CLAIM, "instance-web-0", "default", held)
+    await site.delete()
+    await site.create()
+    old = await site.claim()
+    assert old.metadata.deleting
+    assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
+    assert await site.gates() == ["Quota"]
+    await site.project.merge_patch(RESOURCE_CLAIM, "instance-web-0", "default", {"metadata": {"finalizers": None}})
+    await site.advance(2)
+    new = await site.claim()
+    assert new.metadata.uid != old.metadata.uid
+    await site.grant()
+    assert await site.gates() == []
+
+
+async def test_row_43_an_outage_of_quota_does_not_touch_what_runs_and_is_told_once(site: Site) -> None:
+    await site.hub_deployment()
+    await site.create()
+    await site.grant()
+    await site.runs()
+    await site.advance(1)
+    before = await site.instance()
+    site.faults["demo"].take_away()
+    await site.advance(1)
+    for beat in range(5):
+        note = {"metadata": {"labels": {"beat": str(beat)}}}
+        await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, note)
+        await site.advance(20)
+    after = await site.instance()
+    assert plain(after.status_json) == plain(before.status_json)
+    assert (await site.told("Ready"))[0] == "True"
+    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    site.faults["demo"].bring_back()
+    await site.advance(10)
+    passes = site.manager.controllers["instance"].passes
+    await site.advance(600)
+    assert site.manager.controllers["instance"].passes <= passes + 2  # nothing is retried for ever
+
+
+# 46
+
+
+async def test_row_46_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await site.create()
+        await site.advance(100)
+    decisions = [one for one in logs if one["event"] == "quota requeue"]
+    passes = site.manager.controllers["instance"].passes
+    assert passes - 2 <= len(decisions) <= passes
+    for one in decisions:
+        assert one["tier"] == (1 if one["age"] < 60 else 15)
+        assert one["request"] == f"cell:{NAMESPACE_NAME}/web-0"
+    assert {one["tier"] for one in decisions} == {1, 15}
+
+
+async def test_row_46_conflicts_are_logged_too(site: Site) -> None:
+    async def conflict(call: Call) -> Answer | None:
+        said = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
+        return Answer(409, encode(said)) if call.method == "PUT" else None
+
+    site.faults["cell"].instead = conflict
+    with structlog.testing.capture_logs() as logs:
+        await site.create()
+        await site.grant()
+    assert [one for one in logs if one["event"] == "conflict, requeue after"]
+
+
+# 10, in full: a burst whose grants nobody heard of
+
+
+@pytest.mark.parametrize("seed", range(1, count(1, 20) + 1))
+async def test_row_10_a_burst_of_200_whose_grants_all_lose_their_event_is_let_in_within_two_seconds(
+    site: Site, seed: int
+) -> None:
+    names = [f"web-{ordinal}" for ordinal in range(200)]
+    opened: dict[str, float] = {}
+
+    def note(change: Change[Instance]) -> None:
+        controller = change.object.spec.controller
+        if controller is not None and not controller.scheduling_gates:
+            opened.setdefault(change.object.name, site.simulation.time())
+
+    site.fleet.plane("cell").informer(INSTANCE).subscribe(note)
+    site.faults["demo"].silence_watches()  # nothing arrives, and nothing says so
+    for name in names:
+        controller = {"controller": {"templateHash": "0", "schedulingGates": [{"name": "Quota"}]}}
+        finalizers = [f"{GROUP}/instance-controller", f"quota.{GROUP}/claim-cleanup"]
+        labels = LABELS | {f"{GROUP}/instance-index": name.removeprefix("web-")}
+        body = INSTANCE.body(name, NAMESPACE_NAME, labels=labels, finalizers=finalizers)
+        await site.cell.create(INSTANCE, body | {"spec": SPEC | controller})
+    await site.advance(1)
+    assert len(await site.claims()) == 200
+
+    site.simulation.random.shuffle(names)
+    granted: dict[str, float] = {}
+    for age, some in ((2, names[:120]), (15, names[120:180]), (54, names[180:])):
+        await site.advance(age - site.simulation.time())
+        for name in some:
+            await site.grant(name)
+            granted[name] = site.simulation.time()
+    await site.advance(3)
+    assert set(opened) == set(names)
+    assert {name: opened[name] - at for name, at in granted.items() if opened[name] - at > 2} == {}
