@@ -29,7 +29,7 @@ from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.wiring import cell_controllers, management_controllers
@@ -261,8 +261,15 @@ async def whole_life(engine: GuardedFederation) -> None:
     await project.until_ready("web", 2)
     await project.place("web", ["AMS"], 1)
     await project.until_ready("web", 1)
-    await project.delete("web")
-    await project.until_gone("web")
+    await project.deploy("bad", ["AMS"], image="registry.example/hello:crashing")
+
+    async def is_told() -> bool:
+        return bool((await project.client.list(EVENT)).items and (await engine.cells["AMS"].list(EVENT)).items)
+
+    await federation.until(is_told, "cell and project are told of an instance that crashes")
+    for name in ("web", "bad"):
+        await project.delete(name)
+        await project.until_gone(name)
 
     async def nothing_is_left() -> bool:
         claims = (await project.client.list(RESOURCE_CLAIM)).items

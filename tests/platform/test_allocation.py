@@ -5,32 +5,42 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datum_compute.api.quota import INSTANCES, MEMORY, RESOURCE_CLAIM, VCPUS, ResourceClaim
+from datum_compute.api.quota import INSTANCES, MEMORY, RESOURCE_CLAIM, VCPUS, ConsumerRef, ResourceClaim
 from datum_compute.kube.meta import Json, decode, encode, timestamp
-from datum_compute.platform.allocation import decide
+from datum_compute.platform.allocation import Pool, State, decide, decide_as_milo_does
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def claim(name: str, requests: dict[str, int], *, age: int = 0, granted: bool = False) -> ResourceClaim:
+def claim(
+    name: str,
+    requests: dict[str, int],
+    *,
+    age: int = 0,
+    granted: bool = False,
+    decided: dict[str, str] | None = None,
+    consumer: dict[str, str] | None = None,
+) -> ResourceClaim:
     body: Json = RESOURCE_CLAIM.body(name, "default")
     body["metadata"] |= {"creationTimestamp": timestamp(START - timedelta(seconds=age)), "resourceVersion": "1"}
     body["spec"] = {
-        "consumerRef": {"kind": "Project", "name": "demo"},
+        "consumerRef": consumer or {"kind": "Project", "name": "demo"},
         "requests": [{"resourceType": type_, "amount": amount} for type_, amount in requests.items()],
     }
-    if granted:
+    states = decided or (dict.fromkeys(requests, "Granted") if granted else {})
+    if states:
         body["status"] = {
             "allocations": [
-                {"resourceType": type_, "status": "Granted", "lastTransitionTime": timestamp(START)}
-                for type_ in requests
+                {"resourceType": type_, "status": state, "lastTransitionTime": timestamp(START)}
+                | ({"allocatedAmount": requests[type_]} if state == "Granted" else {"message": "said before"})
+                for type_, state in states.items()
             ]
         }
     return decode(encode(body), ResourceClaim)
 
 
 def outcomes(claims: list[ResourceClaim], limits: dict[str, int]) -> dict[str, bool]:
-    return {decision.claim.name: decision.granted for decision in decide(claims, limits)[0]}
+    return {decision.claim.name: decision.state is State.GRANTED for decision in decide(claims, limits)[0]}
 
 
 def test_the_oldest_gets_the_last_unit() -> None:
@@ -45,7 +55,8 @@ def test_what_was_granted_stays_granted_when_the_limit_falls() -> None:
 
 def test_a_claim_is_granted_whole_or_not_at_all() -> None:
     decisions, allocated = decide([claim("a", {INSTANCES: 1, VCPUS: 2000})], {INSTANCES: 5, VCPUS: 1000})
-    assert [decision.granted for decision in decisions] == [False]
+    assert [decision.state for decision in decisions] == [State.DENIED]
+    assert {outcome.state for outcome in decisions[0].outcomes} == {State.DENIED}
     assert allocated == {INSTANCES: 0, VCPUS: 0}
     assert decisions[0].message == "Requested 2 vCPU, 1 available."
 
@@ -76,6 +87,113 @@ def test_no_more_is_given_than_was_granted_and_nothing_that_fits_is_refused(
     for type_, amount in allocated.items():
         assert amount <= limits.get(type_, 0)
     for decision in decisions:
-        if not decision.granted:
+        if decision.state is not State.GRANTED:
             left = {type_: limits.get(type_, 0) - allocated.get(type_, 0) for type_ in (INSTANCES, VCPUS, MEMORY)}
             assert any(request.amount > left[request.resource_type] for request in decision.claim.spec.requests)
+
+
+# As Milo does: platform.md 1.6
+
+DEMO = ConsumerRef("Project", "demo")
+
+
+def pools(limits: dict[str, int], consumer: ConsumerRef = DEMO) -> list[Pool]:
+    return [Pool(consumer, type_, limit) for type_, limit in limits.items()]
+
+
+def states(claims: list[ResourceClaim], pools: list[Pool]) -> dict[str, list[str]]:
+    decisions, _ = decide_as_milo_does(claims, pools)
+    return {one.claim.name: [outcome.state.value for outcome in one.outcomes] for one in decisions}
+
+
+def test_1_6_a_denial_is_final_also_when_there_is_room() -> None:
+    denied = claim("a", {INSTANCES: 1}, decided={INSTANCES: "Denied"})
+    assert states([denied], pools({INSTANCES: 10})) == {"a": ["Denied"]}
+
+
+def test_1_6_types_are_decided_one_by_one_and_what_fits_is_kept() -> None:
+    mixed = claim("a", {INSTANCES: 1, VCPUS: 2000})
+    decisions, allocated = decide_as_milo_does([mixed], pools({INSTANCES: 5, VCPUS: 1000}))
+    assert [outcome.state for outcome in decisions[0].outcomes] == [State.GRANTED, State.DENIED]
+    assert decisions[0].state is State.DENIED
+    by_type = {pool.resource_type: allocated[pool.name] for pool in pools({INSTANCES: 5, VCPUS: 1000})}
+    assert by_type == {INSTANCES: 1, VCPUS: 0}
+
+
+def test_1_6_what_a_denied_claim_holds_is_missing_for_others_until_it_is_deleted() -> None:
+    half = claim("half", {INSTANCES: 1, VCPUS: 2}, age=9, decided={INSTANCES: "Granted", VCPUS: "Denied"})
+    other = claim("other", {INSTANCES: 1})
+    limits = pools({INSTANCES: 1, VCPUS: 1})
+    assert states([half, other], limits)["other"] == ["Denied"]
+    assert states([other], limits)["other"] == ["Granted"]
+
+
+def test_1_6_the_message_of_the_claim_is_general_and_the_numbers_are_in_the_allocation() -> None:
+    decisions, _ = decide_as_milo_does([claim("a", {VCPUS: 2000})], pools({VCPUS: 1000}))
+    assert "available" not in decisions[0].message
+    assert decisions[0].outcomes[0].message == "Requested 2 vCPU, 1 available."
+
+
+def test_1_6_a_lowered_limit_takes_nothing_back() -> None:
+    held = claim("a", {INSTANCES: 3}, granted=True)
+    _, allocated = decide_as_milo_does([held], pools({INSTANCES: 1}))
+    assert list(allocated.values()) == [3]
+
+
+ALMOST = [
+    {"kind": "Project", "name": "demo", "apiGroup": "resourcemanager.miloapis.com"},
+    {"kind": "Project", "name": "demo", "namespace": "default"},
+]
+
+
+def test_1_6_a_consumer_that_differs_in_any_part_is_never_looked_at() -> None:
+    for consumer in ALMOST:
+        assert states([claim("a", {INSTANCES: 1}, consumer=consumer)], pools({INSTANCES: 5})) == {"a": ["Pending"]}
+
+
+def test_1_4_without_a_bucket_a_claim_stays_open() -> None:
+    decisions, allocated = decide_as_milo_does([claim("a", {INSTANCES: 1})], [])
+    assert decisions[0].state is State.PENDING
+    assert allocated == {}
+
+
+def test_1_4_one_denial_outweighs_what_is_still_open() -> None:
+    decisions, _ = decide_as_milo_does([claim("a", {INSTANCES: 9, VCPUS: 1})], pools({INSTANCES: 1}))
+    assert [outcome.state for outcome in decisions[0].outcomes] == [State.DENIED, State.PENDING]
+    assert decisions[0].state is State.DENIED
+
+
+known = st.sampled_from(["", "Granted", "Denied"])
+
+
+@given(
+    asked=st.lists(st.tuples(amounts, st.integers(0, 100), known), max_size=12),
+    limits=st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.integers(0, 12)),
+)
+def test_1_6_deciding_again_changes_nothing_and_new_grants_never_exceed_the_limit(
+    asked: list[tuple[dict[str, int], int, str]], limits: dict[str, int]
+) -> None:
+    claims = [
+        claim(f"c{number}", requests, age=age, decided=dict.fromkeys(requests, state) if state else None)
+        for number, (requests, age, state) in enumerate(asked)
+    ]
+    held = {
+        type_: sum(requests.get(type_, 0) for requests, _, state in asked if state == "Granted") for type_ in limits
+    }
+    decisions, allocated = decide_as_milo_does(claims, pools(limits))
+    for pool in pools(limits):
+        assert allocated[pool.name] <= max(pool.limit, held[pool.resource_type])
+    told = [
+        claim(
+            one.claim.name,
+            {outcome.request.resource_type: outcome.request.amount for outcome in one.outcomes},
+            age=(START - one.claim.metadata.creation_timestamp).seconds if one.claim.metadata.creation_timestamp else 0,
+            decided={outcome.request.resource_type: outcome.state.value for outcome in one.outcomes},
+        )
+        for one in decisions
+    ]
+    again, still = decide_as_milo_does(told, pools(limits))
+    assert still == allocated
+    assert [[outcome.state for outcome in one.outcomes] for one in again] == [
+        [outcome.state for outcome in one.outcomes] for one in decisions
+    ]

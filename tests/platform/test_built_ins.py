@@ -5,7 +5,6 @@ from datum_compute.api.quota import (
     ALLOWANCE_BUCKET,
     CONSUMER_KIND,
     INSTANCES,
-    RESOURCE_CLAIM,
     RESOURCE_GRANT,
     RESOURCE_REGISTRATION,
     ConsumerRef,
@@ -85,20 +84,3 @@ async def test_buckets_have_milos_names_and_labels(embedded: EmbeddedFederation,
     assert (bucket.status.limit, bucket.status.available) == (10, 10)
     registrations = (await client.list(RESOURCE_REGISTRATION)).items
     assert all(conditions.is_true(one.status.conditions if one.status else (), "Active") for one in registrations)
-
-
-async def test_a_claim_of_another_consumer_is_never_looked_at(
-    embedded: EmbeddedFederation, simulation: Simulation
-) -> None:
-    client = embedded.project_client("demo")
-    spec = {
-        "consumerRef": {"apiGroup": "elsewhere.example", "kind": "Project", "name": "demo"},
-        "requests": [{"resourceType": INSTANCES, "amount": 1}],
-    }
-    await client.create(RESOURCE_CLAIM, RESOURCE_CLAIM.body("theirs", "default") | {"spec": spec})
-    await simulation.advance(10)
-    claim = await client.get(RESOURCE_CLAIM, "theirs", "default")
-    assert claim.status is not None
-    granted = conditions.find(claim.status.conditions, "Granted")
-    assert granted is not None
-    assert granted.reason == "PendingEvaluation"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
+from datum_compute.api.labels import NETWORK_ADDRESSES, SIMULATE
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.kinds import NAMESPACE
@@ -36,6 +37,7 @@ SPEC: Json = {
 
 NOT_SEEN_YET = {"Programmed": ("Unknown", "Pending"), "Available": ("Unknown", "Pending")}
 STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Unknown", "Provisioning")}
+STOPPING = {"Programmed": ("False", "Stopping"), "Available": ("False", "Stopping")}
 RUNNING = {"Programmed": ("True", "Programmed"), "Available": ("True", "Available")}
 
 
@@ -52,12 +54,18 @@ class Cell(Alone):
         await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
         await self.run()
 
-    async def create(self, gates: Sequence[str] | None = ()) -> Instance:
+    async def create(
+        self, gates: Sequence[str] | None = (), *, annotations: dict[str, str] | None = None, image: str = ""
+    ) -> Instance:
         spec = SPEC
+        if image:
+            containers = [{"name": "web", "image": image}]
+            spec = SPEC | {"runtime": SPEC["runtime"] | {"sandbox": {"containers": containers}}}
         if gates is not None:
             controller = {"templateHash": HASH, "schedulingGates": [{"name": gate} for gate in gates]}
-            spec = SPEC | {"controller": controller}
-        await self.client.create(INSTANCE, INSTANCE.body("web-0", "ns", finalizers=[COMPUTE]) | {"spec": spec})
+            spec = spec | {"controller": controller}
+        body = INSTANCE.body("web-0", "ns", finalizers=[COMPUTE], annotations=annotations)
+        await self.client.create(INSTANCE, body | {"spec": spec})
         await self.settle()
         return await self.instance()
 
@@ -189,7 +197,7 @@ async def test_5_2_what_is_deleted_while_it_starts_stops(cell: Cell) -> None:
         return (await cell.instance()).metadata.finalizers == (COMPUTE,)
 
     await cell.simulation.until(released, within=5)
-    assert await cell.said() == STARTING
+    assert await cell.said() == STOPPING
 
 
 async def test_5_1_a_replacement_of_the_same_name_takes_its_own_time(cell: Cell) -> None:
@@ -218,14 +226,14 @@ async def test_5_3_a_start_takes_its_time(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "reason"),
+    ("failure", "reason", "sentence"),
     [
-        (IMAGE_UNAVAILABLE, "ImageUnavailable"),
-        (CRASHING, "InstanceCrashing"),
-        (MISCONFIGURED, "ConfigurationError"),
+        (IMAGE_UNAVAILABLE, "ImageUnavailable", "The image registry.example/hello:1 cannot be pulled"),
+        (CRASHING, "InstanceCrashing", "The instance keeps failing to start"),
+        (MISCONFIGURED, "ConfigurationError", "The instance was refused because of its configuration"),
     ],
 )
-async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure, reason: str) -> None:
+async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure, reason: str, sentence: str) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: failure)
     instance = await cell.create()
     assert await cell.said() == {
@@ -234,7 +242,7 @@ async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure,
     }
     assert await cell.hash() is None
     assert instance.status is not None
-    assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {failure.message}
+    assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {sentence}
 
 
 async def test_5_3_a_failure_does_not_wait_for_the_start(cell: Cell) -> None:
@@ -274,6 +282,119 @@ async def test_5_3_its_conditions_answer_the_generation_they_were_made_for(cell:
     assert instance.status is not None
     answered = {one.observed_generation for one in instance.status.conditions if one.type in RUNNING}
     assert answered == {instance.metadata.generation} == {2}
+
+
+# Stopping
+
+
+async def test_5_3_what_stops_says_so_and_runs_no_template(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(stop_seconds=20)
+    await cell.create()
+    await cell.delete()
+    assert await cell.said() == STOPPING
+    assert await cell.hash() is None
+
+
+async def test_a_slow_stop_takes_its_own_time(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(stop_seconds=1, slow_stop_seconds=90)
+    await cell.create(annotations={SIMULATE: "slow-stop"})
+    assert await cell.said() == RUNNING
+    began = cell.simulation.time()
+    await cell.delete()
+
+    async def released() -> bool:
+        return (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+    await cell.simulation.until(released, within=90)
+    assert cell.simulation.time() - began == pytest.approx(90)
+
+
+# What an Instance asks for itself
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("image-unavailable", "ImageUnavailable"),
+        ("crashing", "InstanceCrashing"),
+        ("configuration-error", "ConfigurationError"),
+    ],
+)
+async def test_a_failure_can_be_chosen_by_annotation_or_by_the_tag_of_the_image(
+    cell: Cell, name: str, reason: str
+) -> None:
+    await cell.create(annotations={SIMULATE: name})
+    assert (await cell.said())["Available"] == ("Unknown", reason)
+    await cell.delete()
+    await cell.patch({"metadata": {"finalizers": None}})
+    await cell.create(image=f"registry.example:5000/hello:{name}")
+    assert (await cell.said())["Available"] == ("Unknown", reason)
+
+
+@pytest.mark.parametrize("asked", ["", "something-new", "Crashing"])
+async def test_what_is_not_known_is_no_failure(cell: Cell, asked: str) -> None:
+    await cell.create(annotations={SIMULATE: asked}, image=f"registry.example/hello:{asked}")
+    assert await cell.said() == RUNNING
+
+
+# By lot
+
+
+async def test_what_is_drawn_by_lot_is_the_same_for_a_seed(cell: Cell) -> None:
+    outcomes: dict[int, str] = {}
+    for seed in (1, 2, 3, 4, 5, 6, 7, 8, 1):
+        cell.provider.behaviour = Behaviour(crash_rate=0.5, seed=seed)
+        instance = await cell.create()
+        uid = instance.metadata.uid
+        said = (await cell.said())["Available"][1]
+        again = SimulatedProvider(cell.fleet, cell.simulation, cell.provider.behaviour)
+        assert again._failure(instance) == cell.provider._failure(instance), uid
+        outcomes.setdefault(seed, said)
+        await cell.delete()
+        await cell.patch({"metadata": {"finalizers": None}})
+    assert set(outcomes.values()) == {"Available", "InstanceCrashing"}
+
+
+async def test_jitter_makes_a_start_longer_but_never_shorter(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(start_seconds=10, jitter=0.5, seed=3)
+    began = cell.simulation.time()
+    await cell.create()
+    await cell.until_said(RUNNING, within=15)
+    assert 10 < cell.simulation.time() - began < 15
+
+
+# Addresses
+
+
+async def test_5_3_addresses_are_told_with_the_instance_one_an_interface(cell: Cell) -> None:
+    instance = await cell.create(annotations={NETWORK_ADDRESSES: '["10.128.0.2"]'})
+    assert instance.status is not None
+    assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
+    assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "status"]
+
+
+async def test_5_3_of_two_families_the_first_address_leads(cell: Cell) -> None:
+    instance = await cell.create(annotations={NETWORK_ADDRESSES: '[["10.128.0.2", "fd20::2"]]'})
+    assert instance.status is not None
+    assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
+
+
+async def test_5_3_nothing_is_written_of_addresses_until_one_is_known(cell: Cell) -> None:
+    instance = await cell.create()
+    assert "networkInterfaces" not in plain(instance.status_json)
+    await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
+    status = (await cell.instance()).status
+    assert status is not None
+    assert [one.assignments.network_ip for one in status.network_interfaces] == ["10.128.0.2"]
+
+
+async def test_where_addresses_are_handed_out_nothing_starts_without(cell: Cell) -> None:
+    cell.provider.behaviour = Behaviour(wait_for_addresses=True)
+    await cell.create()
+    assert await cell.said() == NOT_SEEN_YET
+    assert cell.writes.total() == 0
+    await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
+    assert await cell.said() == RUNNING
 
 
 async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:

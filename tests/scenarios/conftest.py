@@ -5,6 +5,7 @@ With ENGINE=1 (`make test-engine`) it is the real engine, and what needs the sim
 
 import asyncio
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from tests.conftest import ENGINE
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Outages, Suspension
 from tests.scenarios.life import BEHAVIOUR
+
+if TYPE_CHECKING:
+    from tests.scenarios.managers import Managers
 
 
 @pytest.fixture
@@ -27,6 +31,17 @@ def embedded(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Embedde
     runner.run(federation.stop())
 
 
+@pytest.fixture(scope="session")
+def managers(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Managers"]:
+    """Started by the first scenario and ended after the last: a process takes longer to start than most of them."""
+    from tests.engine.running import running_engine
+    from tests.scenarios.managers import Managers
+
+    managers = Managers(running_engine(), tmp_path_factory.mktemp("managers"))
+    yield managers
+    managers.close()
+
+
 @pytest.fixture
 def federation(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Federation]:
     if not ENGINE:
@@ -36,7 +51,7 @@ def federation(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterat
     from tests.scenarios.real import RealFederation
 
     async def build() -> RealFederation:
-        federation = RealFederation(running_engine())
+        federation = RealFederation(running_engine(), request.getfixturevalue("managers"))
         await federation.start()
         return federation
 

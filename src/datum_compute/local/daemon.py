@@ -102,9 +102,20 @@ def _launch(paths: Paths, port: int) -> Report:
     os.set_inheritable(write, True)
     output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     command = [sys.executable, "-m", "datum_compute.local.process", str(paths.directory), str(port), str(write)]
+    # A single-file build is not installed where Python looks by itself.
+    here = str(Path(__file__).parents[2])
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
     try:
         # Returns at once: the process leaves this session and goes on by itself.
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[write], check=False)
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[write],
+            env=environ,
+            check=False,
+        )
     finally:
         os.close(write)
         os.close(output)

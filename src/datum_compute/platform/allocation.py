@@ -1,57 +1,168 @@
-"""Which claims fit into what was granted. Entry point: `decide`."""
+"""Which claims fit into what was granted. Entry points: `decide`, `decide_as_milo_does`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 
 from msgspec import Struct
 
-from datum_compute.api.quota import MEMORY, VCPUS, ClaimRequest, ResourceClaim
+from datum_compute.api.quota import (
+    MEMORY,
+    VCPUS,
+    Allocation,
+    ClaimRequest,
+    ConsumerRef,
+    ResourceClaim,
+    bucket_name,
+)
 
 _UNITS = {VCPUS: ("vCPU", 1000), MEMORY: ("MiB", 1)}
 
 
-class Decision(Struct, frozen=True):
-    """Of one claim. All its requests are decided together: all granted, or all denied with one sentence why."""
+class State(Enum):
+    """Of one request of a claim, as its allocation writes it."""
 
-    claim: ResourceClaim
-    granted: bool
+    GRANTED = "Granted"
+    DENIED = "Denied"
+    PENDING = "Pending"
+
+
+class Outcome(Struct, frozen=True):
+    request: ClaimRequest
+    state: State
     message: str
 
 
-def decide(claims: Iterable[ResourceClaim], limits: Mapping[str, int]) -> tuple[list[Decision], dict[str, int]]:
-    """One decision a claim, and what is allocated afterwards by resource type.
+class Decision(Struct, frozen=True):
+    """Of one claim: one outcome a request, and the sentence for the claim as a whole."""
 
-    What was granted stays granted, also when a limit was lowered since. The others are looked at from the oldest on,
-    those denied before included: capacity that appears goes to who has waited longest.
+    claim: ResourceClaim
+    outcomes: tuple[Outcome, ...]
+    message: str
+
+    @property
+    def state(self) -> State:
+        return _overall(self.outcomes)
+
+
+class Pool(Struct, frozen=True):
+    """What one consumer was granted of one resource type: the decisive part of a bucket."""
+
+    consumer: ConsumerRef
+    resource_type: str
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return bucket_name(self.resource_type, self.consumer)
+
+
+def decide(claims: Iterable[ResourceClaim], limits: Mapping[str, int]) -> tuple[list[Decision], dict[str, int]]:
+    """One decision a claim of one consumer, and what is allocated afterwards by resource type.
+
+    All requests of a claim are decided together: all granted, or all denied with one sentence why. What was granted
+    stays granted, also when a limit was lowered since. The others are looked at from the oldest on, those denied
+    before included: capacity that appears goes to who has waited longest.
     """
-    ordered = sorted(claims, key=lambda claim: (claim.metadata.creation_timestamp, claim.metadata.revision, claim.name))
     allocated: dict[str, int] = dict.fromkeys(limits, 0)
     decisions: list[Decision] = []
     waiting: list[ResourceClaim] = []
-    for claim in ordered:
-        if is_granted(claim):
-            _take(allocated, claim.spec.requests)
-            decisions.append(Decision(claim, True, "All requested resources are available"))
+    for claim in _oldest_first(claims):
+        if _is_granted(claim):
+            decisions.append(_granted(claim, allocated))
         else:
             waiting.append(claim)
     for claim in waiting:
         shortage = next(filter(None, (_shortage(request, limits, allocated) for request in claim.spec.requests)), None)
         if shortage is None:
-            _take(allocated, claim.spec.requests)
-            decisions.append(Decision(claim, True, "All requested resources are available"))
+            decisions.append(_granted(claim, allocated))
         else:
-            decisions.append(Decision(claim, False, shortage))
+            denied = tuple(Outcome(request, State.DENIED, shortage) for request in claim.spec.requests)
+            decisions.append(Decision(claim, denied, shortage))
     return decisions, allocated
 
 
-def is_granted(claim: ResourceClaim) -> bool:
+def decide_as_milo_does(
+    claims: Iterable[ResourceClaim], pools: Iterable[Pool]
+) -> tuple[list[Decision], dict[str, int]]:
+    """One decision a claim, and what is allocated afterwards by the name of the pool.
+
+    Each type is decided by itself and once: what fits is granted and stays reserved while the claim exists, even if
+    another type of the same claim was denied; what was denied stays denied, whatever becomes free. A request is looked
+    at only in the pool of exactly the same consumer; without one it stays open.
+    """
+    by_name = {pool.name: pool for pool in pools}
+    ordered = _oldest_first(claims)
+    allocated = dict.fromkeys(by_name, 0)
+    for claim in ordered:
+        for request in claim.spec.requests:
+            pool = _pool_of(claim, request, by_name)
+            known = _allocation(claim, request)
+            if pool is not None and known is not None and known.status == State.GRANTED.value:
+                allocated[pool.name] += known.allocated_amount
+    decisions = [
+        Decision(claim, outcomes, _MILO_SAYS[_overall(outcomes)])
+        for claim in ordered
+        for outcomes in [tuple(_outcome(claim, request, by_name, allocated) for request in claim.spec.requests)]
+    ]
+    return decisions, allocated
+
+
+_ALL_AVAILABLE = "All requested resources are available"
+_MILO_SAYS = {
+    State.GRANTED: _ALL_AVAILABLE,
+    State.DENIED: "One or more of the requested resources exceed the quota",
+    State.PENDING: "Waiting for quota evaluation",
+}
+
+
+def _overall(outcomes: Sequence[Outcome]) -> State:
+    """Granted is only what is granted in full; one denial outweighs all that is still open."""
+    states = {outcome.state for outcome in outcomes}
+    if State.DENIED in states:
+        return State.DENIED
+    return State.GRANTED if states == {State.GRANTED} else State.PENDING
+
+
+def _outcome(
+    claim: ResourceClaim, request: ClaimRequest, pools: Mapping[str, Pool], allocated: dict[str, int]
+) -> Outcome:
+    known, pool = _allocation(claim, request), _pool_of(claim, request, pools)
+    if known is not None and known.status != State.PENDING.value:
+        return Outcome(request, State(known.status), known.message)
+    if pool is None:
+        return Outcome(request, State.PENDING, _MILO_SAYS[State.PENDING])
+    shortage = _shortage(request, {request.resource_type: pool.limit}, {request.resource_type: allocated[pool.name]})
+    if shortage is not None:
+        return Outcome(request, State.DENIED, shortage)
+    allocated[pool.name] += request.amount
+    return Outcome(request, State.GRANTED, _ALL_AVAILABLE)
+
+
+def _pool_of(claim: ResourceClaim, request: ClaimRequest, pools: Mapping[str, Pool]) -> Pool | None:
+    """The name of a bucket leaves group and namespace of the consumer out, so equal names are not the same consumer."""
+    pool = pools.get(bucket_name(request.resource_type, claim.spec.consumer_ref))
+    return pool if pool is not None and pool.consumer == claim.spec.consumer_ref else None
+
+
+def _allocation(claim: ResourceClaim, request: ClaimRequest) -> Allocation | None:
     allocations = claim.status.allocations if claim.status else ()
-    granted = {allocation.resource_type for allocation in allocations if allocation.status == "Granted"}
-    return all(request.resource_type in granted for request in claim.spec.requests)
+    return next((one for one in allocations if one.resource_type == request.resource_type), None)
 
 
-def _take(allocated: dict[str, int], requests: Sequence[ClaimRequest]) -> None:
-    for request in requests:
+def _oldest_first(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
+    return sorted(claims, key=lambda claim: (claim.metadata.creation_timestamp, claim.metadata.revision, claim.name))
+
+
+def _is_granted(claim: ResourceClaim) -> bool:
+    known = [_allocation(claim, request) for request in claim.spec.requests]
+    return all(one is not None and one.status == State.GRANTED.value for one in known)
+
+
+def _granted(claim: ResourceClaim, allocated: dict[str, int]) -> Decision:
+    for request in claim.spec.requests:
         allocated[request.resource_type] = allocated.get(request.resource_type, 0) + request.amount
+    outcomes = tuple(Outcome(request, State.GRANTED, _ALL_AVAILABLE) for request in claim.spec.requests)
+    return Decision(claim, outcomes, _ALL_AVAILABLE)
 
 
 def _shortage(request: ClaimRequest, limits: Mapping[str, int], allocated: Mapping[str, int]) -> str | None:

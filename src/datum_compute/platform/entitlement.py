@@ -1,15 +1,13 @@
 """Activates a project's entitlement and gives it what comes with it. Entry point: `EntitlementController`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import QUOTA_NAMESPACE, RESOURCE_GRANT
 from datum_compute.api.services import (
     READY,
     SERVICE_ENTITLEMENT,
-    SERVICE_LABEL,
     SERVICE_NAME,
     SERVICE_OBJECT,
     ServiceEntitlement,
@@ -18,8 +16,9 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, owner_reference, plain, timestamp
+from datum_compute.kube.meta import Json, KubeObject, owner_reference, plain, timestamp
 from datum_compute.platform.grants import default_grants
+from datum_compute.platform.locations import is_made_here, location_binding, offer
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
@@ -27,13 +26,18 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request
 from datum_compute.runtime.writes import Writer
 
+T = TypeVar("T", bound=KubeObject)
+
 
 class EntitlementController:
-    """Every request for compute is granted at once, with the cities and the default quota of the install."""
+    """Every request for compute is granted at once, with the default quota of the install.
+
+    `cities` come with it; where somebody else offers them, there are none here.
+    """
 
     name = "entitlement"
 
-    def __init__(self, fleet: Fleet, clock: Clock, *, cities: Sequence[str], limits: Mapping[str, int]) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock, *, cities: Sequence[str] = (), limits: Mapping[str, int]) -> None:
         self._fleet = fleet
         self._clock = clock
         self._cities = tuple(cities)
@@ -63,7 +67,9 @@ class EntitlementController:
             SERVICE_ENTITLEMENT.api_version, SERVICE_ENTITLEMENT.name, entitlement.metadata, controller=True
         )
         for city in self._cities:
-            await _ensure(plane, write, LOCATION_BINDING, _location(city, owner))
+            binding = await _ensure(plane, write, LOCATION_BINDING, location_binding(city, [owner]))
+            if binding is not None and is_made_here(binding.metadata.labels):
+                await offer(write, binding, self._clock, served=True)
         await _ensure(plane, write, NAMESPACE, NAMESPACE.body(QUOTA_NAMESPACE))
         for grant in default_grants(plane.name, self._limits, owner):
             await _ensure(plane, write, RESOURCE_GRANT, grant)
@@ -86,23 +92,13 @@ class EntitlementController:
         await write.status(SERVICE_ENTITLEMENT, entitlement, status)
 
 
-def _location(city: str, owner: Json) -> Json:
-    name = city.lower().replace(" ", "-")
-    labels = {"networking.datumapis.com/location": name, SERVICE_LABEL: SERVICE_NAME}
-    spec = {
-        "locationRef": {"name": name},
-        "locationClassName": "datum-managed",
-        "displayName": city,
-        "topology": {TOPOLOGY_CITY: city},
-    }
-    return LOCATION_BINDING.body(name, labels=labels, ownerReferences=[owner]) | {"spec": spec}
-
-
-async def _ensure(plane: Plane, write: Writer, kind: Kind[Any], body: Json) -> None:
-    """Creates what is missing; what an operator changed by hand stays changed."""
+async def _ensure(plane: Plane, write: Writer, kind: Kind[T], body: Json) -> T | None:
+    """What there is, or what was missing and is made now; what an operator changed by hand stays changed."""
     metadata = body["metadata"]
-    if plane.informer(kind).get(metadata.get("namespace", ""), metadata["name"]) is None:
-        try:
-            await write.create(kind, body)
-        except AlreadyExists:
-            return
+    found = plane.informer(kind).get(metadata.get("namespace", ""), metadata["name"])
+    if found is not None:
+        return found
+    try:
+        return await write.create(kind, body)
+    except AlreadyExists:
+        return None

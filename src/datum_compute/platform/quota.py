@@ -19,7 +19,9 @@ from datum_compute.api.quota import (
     RESOURCE_REGISTRATION,
     AllowanceBucket,
     ConsumerRef,
+    ResourceClaim,
     ResourceGrant,
+    ResourceRegistration,
     bucket_name,
 )
 from datum_compute.api.services import PROJECT as PROJECT_KIND
@@ -29,7 +31,8 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Condition, Json, plain, timestamp
-from datum_compute.platform.allocation import Decision, decide
+from datum_compute.platform.allocation import Decision, Pool, State, decide, decide_as_milo_does
+from datum_compute.platform.claim_rules import violation
 from datum_compute.platform.grants import LIMITS, registration
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source
@@ -39,7 +42,11 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request
 from datum_compute.runtime.writes import Writer
 
-_CONDITION = {True: reasons.QUOTA_AVAILABLE, False: reasons.QUOTA_EXCEEDED}
+_REASONS = {
+    State.GRANTED: reasons.QUOTA_AVAILABLE,
+    State.DENIED: reasons.QUOTA_EXCEEDED,
+    State.PENDING: reasons.PENDING_EVALUATION,
+}
 
 
 def _whole_plane(plane: Plane, change: Change[Any]) -> Iterable[Request]:
@@ -48,13 +55,18 @@ def _whole_plane(plane: Plane, change: Change[Any]) -> Iterable[Request]:
 
 
 class QuotaBroker:
-    """One request a project: registrations, active grants, decided claims, and buckets that show the sums."""
+    """One request a project: registrations, active grants, decided claims, and buckets that show the sums.
+
+    A strict one decides as Milo does, its hard edges included: a denial is final, types are decided one by one, and
+    what a denied claim was granted in part stays reserved. It is there to prove that the other side copes.
+    """
 
     name = "quota-broker"
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock, *, strict: bool = False) -> None:
         self._fleet = fleet
         self._clock = clock
+        self._decide = self._as_milo_does if strict else self._kindly
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -71,23 +83,53 @@ class QuotaBroker:
         if namespace is None or namespace.metadata.deleting:
             return  # no quota is set up (yet); claims stay pending
         write = plane.writer(self.name)
-        registered = await self._register(plane, write)
-        grants = [await self._activate(write, grant, registered) for grant in plane.informer(RESOURCE_GRANT).all()]
+        registered = {one.spec.resource_type: one for one in await self._register(plane, write)}
+        grants = [
+            await self._activate(write, grant, registered.keys()) for grant in plane.informer(RESOURCE_GRANT).all()
+        ]
+        await self._decide(plane, write, [grant for grant in grants if _counts(grant)], registered)
+
+    async def _kindly(
+        self,
+        plane: Plane,
+        write: Writer,
+        grants: Sequence[ResourceGrant],
+        registered: dict[str, ResourceRegistration],
+    ) -> None:
+        """The project's own claims: those that break a rule are refused, the others decided whole, again and again."""
         consumer = ConsumerRef(PROJECT_KIND.name, plane.name, api_group=RESOURCE_MANAGER_GROUP)
-        limits = _limits(grants, consumer)
-        claims = [claim for claim in plane.informer(RESOURCE_CLAIM).all() if claim.spec.consumer_ref == consumer]
-        decisions, allocated = decide(claims, limits)
+        pools = [Pool(consumer, type_, _limit(grants, consumer, type_)) for type_ in _types(grants, consumer)]
+        sound: list[ResourceClaim] = []
+        for claim in plane.informer(RESOURCE_CLAIM).all():
+            if _same_consumer(claim.spec.consumer_ref, consumer):
+                if broken := violation(claim, registered):
+                    await self._refuse(write, claim, broken)
+                else:
+                    sound.append(claim)
+        decisions, allocated = decide(sound, {pool.resource_type: pool.limit for pool in pools})
         for decision in decisions:
             await self._tell(write, decision)
-        for resource_type, limit in sorted(limits.items()):
-            used = allocated.get(resource_type, 0)
-            holders = sum(
-                decision.granted and any(r.resource_type == resource_type for r in decision.claim.spec.requests)
-                for decision in decisions
-            )
-            await self._show(plane, write, consumer, resource_type, limit, used, holders, grants)
+        for pool in pools:
+            await self._show(plane, write, pool, allocated.get(pool.resource_type, 0), decisions, grants)
 
-    async def _register(self, plane: Plane, write: Writer) -> set[str]:
+    async def _as_milo_does(
+        self,
+        plane: Plane,
+        write: Writer,
+        grants: Sequence[ResourceGrant],
+        registered: dict[str, ResourceRegistration],
+    ) -> None:
+        """Every claim on the plane. What is broken was refused before it came here, by Milo's admission."""
+        claims = plane.informer(RESOURCE_CLAIM).all()
+        pools = _pools(plane.informer(ALLOWANCE_BUCKET).all(), grants, claims)
+        decisions, allocated = decide_as_milo_does(claims, pools)
+        for pool in pools:  # before any claim is told: what is not shown as taken must not be given
+            await self._show(plane, write, pool, allocated[pool.name], decisions, grants)
+        for decision in decisions:
+            if any(outcome.state is not State.PENDING for outcome in decision.outcomes):
+                await self._tell(write, decision)
+
+    async def _register(self, plane: Plane, write: Writer) -> list[ResourceRegistration]:
         for limit in LIMITS:
             if plane.informer(RESOURCE_REGISTRATION).get("", limit.name) is None:
                 await write.create(RESOURCE_REGISTRATION, registration(limit))
@@ -96,26 +138,42 @@ class QuotaBroker:
             status = self._condition(one.metadata.generation, True, "RegistrationActive", "The type can be granted")
             before = one.status.conditions if one.status else ()
             await write.status(RESOURCE_REGISTRATION, one, _with(one.status_json, before, status))
-        return {one.spec.resource_type for one in found}
+        return found
 
-    async def _activate(self, write: Writer, grant: ResourceGrant, registered: set[str]) -> ResourceGrant:
-        unknown = sorted({allowance.resource_type for allowance in grant.spec.allowances} - registered)
+    async def _activate(self, write: Writer, grant: ResourceGrant, registered: Iterable[str]) -> ResourceGrant:
+        unknown = sorted({allowance.resource_type for allowance in grant.spec.allowances} - set(registered))
         sentence = f"No registration for {', '.join(unknown)}" if unknown else "The grant counts"
         reason = reasons.VALIDATION_FAILED if unknown else "GrantActive"
         condition = self._condition(grant.metadata.generation, not unknown, reason, sentence)
         before = grant.status.conditions if grant.status else ()
         return await write.status(RESOURCE_GRANT, grant, _with(grant.status_json, before, condition))
 
-    async def _tell(self, write: Writer, decision: Decision) -> None:
-        claim, now = decision.claim, self._clock.now()
-        reason = _CONDITION[decision.granted]
+    async def _refuse(self, write: Writer, claim: ResourceClaim, why: str) -> None:
         before = claim.status.conditions if claim.status else ()
         condition = conditions.condition(
-            GRANTED, decision.granted, reason, decision.message, generation=claim.metadata.generation, now=now
+            GRANTED,
+            False,
+            reasons.VALIDATION_FAILED,
+            why,
+            generation=claim.metadata.generation,
+            now=self._clock.now(),
+        )
+        await write.status(RESOURCE_CLAIM, claim, _with(claim.status_json, before, condition))
+
+    async def _tell(self, write: Writer, decision: Decision) -> None:
+        claim, now = decision.claim, self._clock.now()
+        before = claim.status.conditions if claim.status else ()
+        condition = conditions.condition(
+            GRANTED,
+            decision.state is State.GRANTED,
+            _REASONS[decision.state],
+            decision.message,
+            generation=claim.metadata.generation,
+            now=now,
         )
         status = {
             "observedGeneration": claim.metadata.generation,
-            "allocations": _allocations(decision, reason, now),
+            "allocations": _allocations(decision, now),
             "conditions": conditions.to_json(conditions.updated(before, [condition])),
         }
         await write.status(RESOURCE_CLAIM, claim, status)
@@ -124,33 +182,27 @@ class QuotaBroker:
         self,
         plane: Plane,
         write: Writer,
-        consumer: ConsumerRef,
-        resource_type: str,
-        limit: int,
+        pool: Pool,
         allocated: int,
-        holders: int,
-        grants: Sequence[ResourceGrant],
+        decisions: Iterable[Decision],
+        grants: Iterable[ResourceGrant],
     ) -> None:
-        name = bucket_name(resource_type, consumer)
-        bucket = plane.informer(ALLOWANCE_BUCKET).get(QUOTA_NAMESPACE, name)
+        bucket = plane.informer(ALLOWANCE_BUCKET).get(QUOTA_NAMESPACE, pool.name)
         if bucket is None:
             try:
-                bucket = await write.create(ALLOWANCE_BUCKET, _bucket(name, consumer, resource_type))
+                bucket = await write.create(ALLOWANCE_BUCKET, _bucket(pool))
             except AlreadyExists:
-                bucket = await plane.client.get(ALLOWANCE_BUCKET, name, QUOTA_NAMESPACE)
+                bucket = await plane.client.get(ALLOWANCE_BUCKET, pool.name, QUOTA_NAMESPACE)
         contributing = [
-            {"name": grant.name, "lastObservedGeneration": grant.metadata.generation, "amount": entry.amount}
+            {"name": grant.name, "lastObservedGeneration": grant.metadata.generation, "amount": amount}
             for grant in grants
-            if _counts(grant, consumer)
-            for allowance in grant.spec.allowances
-            if allowance.resource_type == resource_type
-            for entry in allowance.buckets
+            for amount in _amounts(grant, pool.consumer, pool.resource_type)
         ]
         status = {
-            "limit": limit,
+            "limit": pool.limit,
             "allocated": allocated,
-            "available": max(0, limit - allocated),
-            "claimCount": holders,
+            "available": max(0, pool.limit - allocated),
+            "claimCount": sum(_holds(decision, pool) for decision in decisions),
             "grantCount": len(contributing),
             "observedGeneration": bucket.metadata.generation,
             "contributingGrantRefs": contributing,
@@ -163,21 +215,22 @@ class QuotaBroker:
         return conditions.condition(ACTIVE, status, reason, message, generation=generation, now=self._clock.now())
 
 
-def _allocations(decision: Decision, reason: str, now: datetime) -> list[Json]:
-    claim, state = decision.claim, "Granted" if decision.granted else "Denied"
+def _allocations(decision: Decision, now: datetime) -> list[Json]:
+    claim = decision.claim
     earlier = {entry.resource_type: entry for entry in (claim.status.allocations if claim.status else ())}
     entries: list[Json] = []
-    for request in claim.spec.requests:
+    for outcome in decision.outcomes:
+        request, state = outcome.request, outcome.state
         known = earlier.get(request.resource_type)
-        moved = known.last_transition_time if known is not None and known.status == state else now
+        moved = known.last_transition_time if known is not None and known.status == state.value else now
         entry: Json = {
             "resourceType": request.resource_type,
-            "status": state,
-            "reason": reason,
-            "message": decision.message,
+            "status": state.value,
+            "reason": _REASONS[state],
+            "message": outcome.message,
             "lastTransitionTime": timestamp(moved),
         }
-        if decision.granted:
+        if state is State.GRANTED:
             entry["allocatedAmount"] = request.amount
             entry["allocatingBucket"] = bucket_name(request.resource_type, claim.spec.consumer_ref)
         entries.append(entry)
@@ -189,27 +242,70 @@ def _with(status_json: Raw, before: Sequence[Condition], condition: Condition) -
     return plain(status_json) | {"observedGeneration": condition.observed_generation, "conditions": after}
 
 
-def _counts(grant: ResourceGrant, consumer: ConsumerRef) -> bool:
-    active = conditions.is_true(grant.status.conditions if grant.status else (), ACTIVE)
-    same = (grant.spec.consumer_ref.kind, grant.spec.consumer_ref.name) == (consumer.kind, consumer.name)
-    return active and same
+def _holds(decision: Decision, pool: Pool) -> bool:
+    """Whether the claim has something of the pool."""
+    return decision.claim.spec.consumer_ref == pool.consumer and any(
+        outcome.state is State.GRANTED and outcome.request.resource_type == pool.resource_type
+        for outcome in decision.outcomes
+    )
 
 
-def _limits(grants: Iterable[ResourceGrant], consumer: ConsumerRef) -> dict[str, int]:
-    limits: dict[str, int] = {}
-    for grant in grants:
-        if _counts(grant, consumer):
-            for allowance in grant.spec.allowances:
-                amount = sum(entry.amount for entry in allowance.buckets)
-                limits[allowance.resource_type] = limits.get(allowance.resource_type, 0) + amount
-    return limits
+def _counts(grant: ResourceGrant) -> bool:
+    return conditions.is_true(grant.status.conditions if grant.status else (), ACTIVE)
 
 
-def _bucket(name: str, consumer: ConsumerRef, resource_type: str) -> Json:
+def _same_consumer(one: ConsumerRef, other: ConsumerRef) -> bool:
+    """As far as grants are compared: kind and name, nothing else."""
+    return (one.kind, one.name) == (other.kind, other.name)
+
+
+def _amounts(grant: ResourceGrant, consumer: ConsumerRef, resource_type: str) -> list[int]:
+    if not _same_consumer(grant.spec.consumer_ref, consumer):
+        return []
+    allowances = [one for one in grant.spec.allowances if one.resource_type == resource_type]
+    return [entry.amount for allowance in allowances for entry in allowance.buckets]
+
+
+def _limit(grants: Iterable[ResourceGrant], consumer: ConsumerRef, resource_type: str) -> int:
+    return sum(amount for grant in grants for amount in _amounts(grant, consumer, resource_type))
+
+
+def _types(grants: Iterable[ResourceGrant], consumer: ConsumerRef) -> list[str]:
+    own = [grant for grant in grants if _same_consumer(grant.spec.consumer_ref, consumer)]
+    return sorted({allowance.resource_type for grant in own for allowance in grant.spec.allowances})
+
+
+def _pools(
+    buckets: Iterable[AllowanceBucket], grants: Sequence[ResourceGrant], claims: Iterable[ResourceClaim]
+) -> list[Pool]:
+    """One a bucket: those that exist keep the consumer they were made for, then grants bring theirs, then claims."""
+    asked = [
+        *((bucket.spec.consumer_ref, bucket.spec.resource_type) for bucket in buckets),
+        *(
+            (grant.spec.consumer_ref, allowance.resource_type)
+            for grant in grants
+            for allowance in grant.spec.allowances
+        ),
+        *((claim.spec.consumer_ref, request.resource_type) for claim in claims for request in claim.spec.requests),
+    ]
+    first: dict[str, Pool] = {}
+    for consumer, resource_type in asked:
+        pool = Pool(consumer, resource_type, _limit(grants, consumer, resource_type))
+        first.setdefault(pool.name, pool)
+    return [first[name] for name in sorted(first)]
+
+
+def _bucket(pool: Pool) -> Json:
+    consumer = pool.consumer
     labels = {CONSUMER_KIND: consumer.kind, CONSUMER_NAME: consumer.name}
-    reference = {"apiGroup": consumer.api_group, "kind": consumer.kind, "name": consumer.name}
-    spec = {"consumerRef": reference, "resourceType": resource_type}
-    return ALLOWANCE_BUCKET.body(name, QUOTA_NAMESPACE, labels=labels) | {"spec": spec}
+    reference = {
+        "apiGroup": consumer.api_group,
+        "kind": consumer.kind,
+        "name": consumer.name,
+        **({"namespace": consumer.namespace} if consumer.namespace else {}),
+    }
+    spec = {"consumerRef": reference, "resourceType": pool.resource_type}
+    return ALLOWANCE_BUCKET.body(pool.name, QUOTA_NAMESPACE, labels=labels) | {"spec": spec}
 
 
 def _shows(bucket: AllowanceBucket, status: Json) -> bool:

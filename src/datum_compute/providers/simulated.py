@@ -1,43 +1,56 @@
-"""Runs Instances in imagination, with settable delays and failures. Entry point: `SimulatedProvider`."""
+"""Runs Instances in imagination, with settable delays and failures. Entry points: `SimulatedProvider`, `Behaviour`."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 from msgspec import Struct
 
-from datum_compute.api import reasons
-from datum_compute.api.instance import AVAILABLE, INSTANCE, PROGRAMMED, Instance
+from datum_compute.api.addresses import addresses_of
+from datum_compute.api.instance import INSTANCE, PROGRAMMED, Instance
+from datum_compute.api.labels import SIMULATE
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Condition, Json, plain
+from datum_compute.kube.meta import Json
+from datum_compute.providers import report
+from datum_compute.providers.report import Report, reported, unavailable
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Pass, Request
 
 
-class Failure(Struct, frozen=True):
-    """How an Instance fails to start."""
+class Failure(Enum):
+    """What an Instance can be made to do, by annotation `compute.datumapis.com/simulate` or by the tag of an image."""
 
-    reason: str
-    message: str
+    IMAGE_UNAVAILABLE = "image-unavailable"
+    CRASHING = "crashing"
+    MISCONFIGURED = "configuration-error"
+    SLOW_STOP = "slow-stop"
 
 
-IMAGE_UNAVAILABLE = Failure(reasons.IMAGE_UNAVAILABLE, "The image cannot be pulled")
-CRASHING = Failure(reasons.INSTANCE_CRASHING, "The instance keeps failing to start")
-MISCONFIGURED = Failure(reasons.CONFIGURATION_ERROR, "The instance was refused because of its configuration")
+IMAGE_UNAVAILABLE, CRASHING, MISCONFIGURED, SLOW_STOP = Failure
+_BY_NAME = {failure.value: failure for failure in Failure}
 
 
 class Behaviour(Struct, frozen=True):
+    """Of all Instances that do not ask for another. What is drawn by lot is the same for a seed and an Instance."""
+
     start_seconds: float = 0.0
     stop_seconds: float = 0.0
+    slow_stop_seconds: float = 60.0
+    jitter: float = 0.0  # how much longer a start or stop may take, as a part of it
+    crash_rate: float = 0.0  # how many of all Instances never start
+    seed: int = 0
+    wait_for_addresses: bool = False  # where somebody hands them out, none starts without
     fails: Callable[[Instance], Failure | None] = lambda instance: None
 
 
 class SimulatedProvider:
-    """Writes what the provider contract allows: Programmed, Available and the hash of the template that runs.
+    """Writes what the provider contract allows: Programmed, Available, addresses and the hash of what runs.
 
     How long something has been starting or stopping is kept in memory only: after a restart of this process it takes
     its time again. What runs goes on running.
@@ -61,20 +74,44 @@ class SimulatedProvider:
             return
         write = plane.writer(self.name)
         if instance.metadata.deleting:
-            if FINALIZER in instance.metadata.finalizers and self._elapsed(instance, pass_):
+            if FINALIZER not in instance.metadata.finalizers:
+                return
+            if self._elapsed(instance, pass_):
                 await write.remove_finalizers(INSTANCE, instance, FINALIZER)
                 self._forget(instance)
+            else:
+                await write.status(INSTANCE, instance, self._status(instance, report.STOPPING))
             return
         if instance.spec.controller is not None and instance.spec.controller.scheduling_gates:
             return
+        if self.behaviour.wait_for_addresses and addresses_of(instance) is None:
+            return
         instance = await write.add_finalizer(INSTANCE, instance, FINALIZER)
-        started = _runs(instance) or self._elapsed(instance, pass_)
-        await write.status(INSTANCE, instance, self._report(instance, started))
+        await write.status(INSTANCE, instance, self._status(instance, self._report(instance, pass_)))
+
+    def _report(self, instance: Instance, pass_: Pass) -> Report:
+        match self._failure(instance):
+            case Failure.IMAGE_UNAVAILABLE:
+                return unavailable(next(iter(_images(instance)), "of the machine"))
+            case Failure.CRASHING:
+                return report.CRASHING
+            case Failure.MISCONFIGURED:
+                return report.MISCONFIGURED
+        return report.RUNNING if _runs(instance) or self._elapsed(instance, pass_) else report.PROVISIONING
+
+    def _failure(self, instance: Instance) -> Failure | None:
+        """What its annotation says, else the tag of one of its images, else what is usual."""
+        asked = _BY_NAME.get(instance.metadata.annotations.get(SIMULATE, "")) or _by_tag(instance)
+        if asked is None:
+            asked = self.behaviour.fails(instance)
+        if asked is None and self._lot(instance, "crash") < self.behaviour.crash_rate:
+            return Failure.CRASHING
+        return asked
 
     def _elapsed(self, instance: Instance, pass_: Pass) -> bool:
         """Whether starting or stopping has taken its time; if not, the pass comes back when it has."""
         stopping = instance.metadata.deleting
-        needed = self.behaviour.stop_seconds if stopping else self.behaviour.start_seconds
+        needed = self._seconds(instance, stopping=stopping)
         if needed <= 0:
             return True
         now = asyncio.get_running_loop().time()
@@ -83,42 +120,39 @@ class SimulatedProvider:
             pass_.no_later_than(left)
         return left <= 0
 
+    def _seconds(self, instance: Instance, *, stopping: bool) -> float:
+        usual = self.behaviour.start_seconds
+        if stopping:
+            slow = self._failure(instance) is Failure.SLOW_STOP
+            usual = self.behaviour.slow_stop_seconds if slow else self.behaviour.stop_seconds
+        return usual * (1 + self.behaviour.jitter * self._lot(instance, "stop" if stopping else "start"))
+
+    def _lot(self, instance: Instance, what: str) -> float:
+        """At least 0, less than 1; drawn for the Instance, not in turn, so that no other one changes it."""
+        return random.Random(f"{self.behaviour.seed}/{what}/{instance.metadata.uid}").random()
+
     def _forget(self, instance: Instance) -> None:
         for stopping in (False, True):
             self._since.pop((instance.metadata.uid, stopping), None)
 
-    def _report(self, instance: Instance, started: bool) -> Json:
-        failure = self.behaviour.fails(instance)
-        status = plain(instance.status_json)
-        before = instance.status.conditions if instance.status else ()
-        if failure is not None:
-            available, programmed = (
-                (failure.reason, failure.message),
-                (reasons.PROGRAMMING_IN_PROGRESS, failure.message),
-            )
-            wanted = self._conditions(instance, "Unknown", available, programmed)
-        elif not started:
-            message = "The instance is being provisioned"
-            wanted = self._conditions(
-                instance, "Unknown", (reasons.PROVISIONING, message), (reasons.PROGRAMMING_IN_PROGRESS, message)
-            )
-        else:
-            message = "The instance is available"
-            wanted = self._conditions(instance, "True", (reasons.AVAILABLE, message), (reasons.PROGRAMMED, message))
-            if instance.spec.controller is not None:
-                status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
-        return status | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
-
-    def _conditions(
-        self, instance: Instance, status: str, available: tuple[str, str], programmed: tuple[str, str]
-    ) -> list[Condition]:
-        generation, now = instance.metadata.generation, self._clock.now()
-        return [
-            conditions.condition(AVAILABLE, status, *available, generation=generation, now=now),
-            conditions.condition(PROGRAMMED, status, *programmed, generation=generation, now=now),
-        ]
+    def _status(self, instance: Instance, said: Report) -> Json:
+        addresses = [entry[0] if entry else "" for entry in addresses_of(instance) or ()]
+        return reported(instance, said, addresses, self._clock.now())
 
 
 def _runs(instance: Instance) -> bool:
     status = instance.status
-    return status is not None and status.controller is not None and conditions.is_true(status.conditions, PROGRAMMED)
+    return status is not None and conditions.is_true(status.conditions, PROGRAMMED)
+
+
+def _by_tag(instance: Instance) -> Failure | None:
+    # Looked for in the text first: what is decoded stays in memory, and hardly any Instance asks for anything.
+    text = bytes(instance.spec.runtime_json)
+    if not any(f':{name}"'.encode() in text for name in _BY_NAME):
+        return None
+    return next(filter(None, (_BY_NAME.get(image.rpartition(":")[2]) for image in _images(instance))), None)
+
+
+def _images(instance: Instance) -> list[str]:
+    sandbox = instance.spec.runtime.sandbox
+    return [container.image for container in sandbox.containers] if sandbox else []

@@ -1,0 +1,148 @@
+"""Says where instances can run, where no service catalog does. Entry points: `LocationBindings`, `CellLocations`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.karmada import CLUSTER, Cluster
+from datum_compute.api.labels import SERVICE_LABEL, TOPOLOGY_CITY
+from datum_compute.api.networking import (
+    AVAILABLE,
+    LOCATION,
+    LOCATION_BINDING,
+    LOCATION_CLASS_LABEL,
+    LOCATION_LABEL,
+    MANAGED_CLASS,
+    LocationBinding,
+)
+from datum_compute.api.services import SERVICE_NAME
+from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.meta import Json, plain
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.controller import Source, itself
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Drop, Pass, Request
+from datum_compute.runtime.writes import Writer
+
+_MADE_HERE = {"app.kubernetes.io/managed-by": "datum-compute"}
+
+
+def location_name(city: str) -> str:
+    return city.lower().replace(" ", "-")
+
+
+def location(city: str) -> Json:
+    spec = {"locationClassName": MANAGED_CLASS, "topology": {TOPOLOGY_CITY: city}, "provider": {}}
+    return LOCATION.body(location_name(city), labels=_MADE_HERE) | {"spec": spec}
+
+
+def location_binding(city: str, owners: Sequence[Json] = ()) -> Json:
+    name = location_name(city)
+    labels = {LOCATION_LABEL: name, LOCATION_CLASS_LABEL: MANAGED_CLASS, SERVICE_LABEL: SERVICE_NAME} | _MADE_HERE
+    spec = {
+        "locationRef": {"name": name},
+        "locationClassName": MANAGED_CLASS,
+        "displayName": city,
+        "topology": {TOPOLOGY_CITY: city},
+    }
+    return LOCATION_BINDING.body(name, labels=labels, ownerReferences=list(owners)) | {"spec": spec}
+
+
+def is_made_here(labels: Mapping[str, str]) -> bool:
+    return _MADE_HERE.items() <= labels.items()
+
+
+async def offer(write: Writer, binding: LocationBinding, clock: Clock, *, served: bool) -> None:
+    """Says of a binding whether instances can be asked for there."""
+    said = (
+        (True, "AllGatesOpen", "Instances can run here")
+        if served
+        else (False, "LocationNotReady", "No site serves this location any more")
+    )
+    condition = conditions.condition(AVAILABLE, *said, generation=binding.metadata.generation, now=clock.now())
+    after = conditions.updated(binding.status.conditions if binding.status else (), [condition])
+    status = plain(binding.status_json) | {"conditions": conditions.to_json(after)}
+    await write.status(LOCATION_BINDING, binding, status)
+
+
+class LocationBindings:
+    """Offers every project the cities of all clusters on the hub; one that none serves any more stays, and says so."""
+
+    name = "location-binding"
+    sweep_role = PROJECT
+    sweep_seconds = 300.0
+
+    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+        self._fleet = fleet
+        self._clock = clock
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(HUB, CLUSTER, self._in_every_project), Source(PROJECT, LOCATION_BINDING, itself))
+
+    def sweep(self, plane: Plane) -> Iterable[Request | Drop]:
+        for hub in self._fleet.of_role(HUB):
+            for name in sorted(_cities(hub)):
+                yield Request(plane.name, "", name)
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        plane = self._fleet.plane(request.plane)
+        city = _cities(self._fleet.only(HUB)).get(request.name)
+        binding = plane.informer(LOCATION_BINDING).get("", request.name)
+        write = plane.writer(self.name)
+        if binding is None and city is not None:
+            try:
+                binding = await write.create(LOCATION_BINDING, location_binding(city))
+            except AlreadyExists:
+                return  # its event brings us back
+        if binding is not None and is_made_here(binding.metadata.labels) and not binding.metadata.deleting:
+            await offer(write, binding, self._clock, served=city is not None)
+
+    def _in_every_project(self, hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]:
+        found = {_city(one) for one in (change.before, change.after) if one is not None}
+        for city in sorted(filter(None, found)):
+            for plane in self._fleet.of_role(PROJECT):
+                yield Request(plane.name, "", location_name(city))
+
+
+class CellLocations:
+    """Gives a cell the Location of each city that it is sent deployments for: by that, it serves the city."""
+
+    name = "cell-location"
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new), Source(CELL, LOCATION))
+
+    async def reconcile(self, request: Request, pass_: Pass) -> None:
+        plane = self._fleet.plane(request.plane)
+        deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if deployment is None or not deployment.spec.city_code:
+            return
+        city = deployment.spec.city_code
+        if any(one.spec.topology.get(TOPOLOGY_CITY) == city for one in plane.informer(LOCATION).all()):
+            return
+        try:
+            await plane.writer(self.name).create(LOCATION, location(city))
+        except AlreadyExists:
+            return
+
+
+def _is_new(change: Change[WorkloadDeployment]) -> bool:
+    before, after = change.before, change.after
+    return after is not None and (before is None or before.spec.city_code != after.spec.city_code)
+
+
+def _city(cluster: Cluster) -> str:
+    return cluster.metadata.labels.get(TOPOLOGY_CITY, "")
+
+
+def _cities(hub: Plane) -> dict[str, str]:
+    """Cities by the name of their location."""
+    cities = sorted(filter(None, (_city(cluster) for cluster in hub.informer(CLUSTER).all())))
+    return {location_name(city): city for city in cities}

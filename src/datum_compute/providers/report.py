@@ -1,0 +1,70 @@
+"""What a provider says about an Instance, in the words of the provider contract. Entry points: `Report`, `reported`."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from datum_compute.api import reasons
+from datum_compute.api.instance import AVAILABLE, PROGRAMMED, Instance
+from datum_compute.kube import conditions
+from datum_compute.kube.meta import Json, plain
+
+
+class Report(Struct, frozen=True):
+    """Both conditions of a provider: they say the same, Programmed in its own word where that is not over."""
+
+    status: str  # True, False, Unknown
+    reason: str  # of Available
+    message: str
+    programmed: str = reasons.PROGRAMMING_IN_PROGRESS  # the reason of Programmed
+
+    @property
+    def running(self) -> bool:
+        return self.status == "True"
+
+
+RUNNING = Report("True", reasons.AVAILABLE, "The instance is available", reasons.PROGRAMMED)
+PROVISIONING = Report("Unknown", reasons.PROVISIONING, "The instance is being provisioned")
+STOPPING = Report("False", reasons.STOPPING, "The instance is stopping", reasons.STOPPING)
+CRASHING = Report("Unknown", reasons.INSTANCE_CRASHING, "The instance keeps failing to start")
+MISCONFIGURED = Report("Unknown", reasons.CONFIGURATION_ERROR, "The instance was refused because of its configuration")
+
+
+def unavailable(image: str) -> Report:
+    """The name of the image is the user's own, and tells which of several containers waits."""
+    return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"The image {image} cannot be pulled")
+
+
+def reported(instance: Instance, report: Report, addresses: Sequence[str], now: datetime) -> Json:
+    """The whole status of the Instance, with what a provider owns of it as the report says.
+
+    The template's hash is told for exactly as long as it runs. `addresses` has one entry an interface, empty where
+    nobody knows; nothing is said of them until one is known.
+    """
+    generation = instance.metadata.generation
+    wanted = [
+        conditions.condition(AVAILABLE, report.status, report.reason, report.message, generation=generation, now=now),
+        conditions.condition(
+            PROGRAMMED, report.status, report.programmed, report.message, generation=generation, now=now
+        ),
+    ]
+    status = plain(instance.status_json)
+    before = instance.status.conditions if instance.status else ()
+    status["conditions"] = conditions.to_json(conditions.updated(before, wanted))
+    status.pop("controller", None)
+    if report.running and instance.spec.controller is not None:
+        status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
+    if any(addresses):
+        known = status.get("networkInterfaces") or []
+        status["networkInterfaces"] = [
+            _interface(known[index] if index < len(known) else {}, address) for index, address in enumerate(addresses)
+        ]
+    return status
+
+
+def _interface(known: Json, address: str) -> Json:
+    """What somebody else wrote of the interface stays, such as an external address."""
+    if not address:
+        return known
+    return known | {"assignments": (known.get("assignments") or {}) | {"networkIP": address}}

@@ -1,0 +1,54 @@
+"""platform.md 1.7: what makes a claim wrong in itself."""
+
+import pytest
+
+from datum_compute.api.quota import INSTANCES, RESOURCE_CLAIM, VCPUS, ResourceClaim, ResourceRegistration
+from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.platform.claim_rules import violation
+from datum_compute.platform.grants import LIMITS, registration
+
+PROJECT = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+REGISTERED = {limit.resource_type: decode(encode(registration(limit)), ResourceRegistration) for limit in LIMITS}
+ONE = [{"resourceType": INSTANCES, "amount": 1}]
+
+
+def broken(**changes: object) -> str | None:
+    spec: Json = {"consumerRef": PROJECT, "resourceRef": PROJECT, "requests": ONE} | changes
+    claim = RESOURCE_CLAIM.body("instance-web-0", "default") | {
+        "spec": {key: value for key, value in spec.items() if value is not None}
+    }
+    return violation(decode(encode(claim), ResourceClaim), REGISTERED)
+
+
+def test_the_claim_that_compute_writes_breaks_no_rule() -> None:
+    assert broken(requests=[*ONE, {"resourceType": VCPUS, "amount": 1000}]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"requests": [{"resourceType": "example.com/x", "amount": 1}]}, "example.com/x is not registered"),
+        ({"requests": [*ONE, *ONE]}, f"spec.requests names {INSTANCES} twice"),
+        ({"requests": [{"resourceType": INSTANCES, "amount": 0}]}, "must be greater than 0"),
+        ({"resourceRef": None}, "spec.resourceRef must name"),
+        ({"resourceRef": PROJECT | {"name": ""}}, "spec.resourceRef must name"),
+        ({"resourceRef": PROJECT | {"kind": "Secret"}}, "spec.resourceRef must be a Project"),
+        ({"consumerRef": PROJECT | {"apiGroup": "example.com"}}, "spec.consumerRef must be a Project"),
+        ({"consumerRef": PROJECT | {"kind": "Organization"}}, "spec.consumerRef must be a Project"),
+    ],
+)
+def test_1_7_each_rule_has_a_sentence(changes: dict[str, object], said: str) -> None:
+    sentence = broken(**changes)
+    assert sentence is not None
+    assert said in sentence
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        PROJECT | {"kind": "project"},
+        {"apiGroup": "compute.datumapis.com", "kind": "Instance", "name": "web-0"},
+    ],
+)
+def test_1_7_the_kind_may_be_of_any_case_and_the_older_registrations_count(resource: dict[str, str]) -> None:
+    assert broken(resourceRef=resource) is None

@@ -1,0 +1,275 @@
+"""platform.md 1.6 and 1.12: the broker alone on a project plane, kind and strict. The test plays Milo's users."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from datum_compute.api.quota import (
+    ALLOWANCE_BUCKET,
+    INSTANCES,
+    RESOURCE_CLAIM,
+    RESOURCE_GRANT,
+    VCPUS,
+    ConsumerRef,
+    ResourceClaim,
+    bucket_name,
+)
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube import conditions
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json
+from datum_compute.platform.quota import QuotaBroker
+from datum_compute.runtime.faults import calls
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.simulation import Simulation
+from tests.alone import Alone
+
+DEMO: Json = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+GRANTED, DENIED, OPEN, WRONG = "QuotaAvailable", "QuotaExceeded", "PendingEvaluation", "ValidationFailed"
+
+
+class Broker(Alone):
+    def __init__(self, simulation: Simulation, *, strict: bool) -> None:
+        self._strict = strict
+        super().__init__(simulation, {"demo": PROJECT}, self._build)
+        self.client = self.engine.client("demo")
+
+    def _build(self, fleet: Fleet) -> QuotaBroker:
+        return QuotaBroker(fleet, self.simulation, strict=self._strict)
+
+    async def start(self) -> None:
+        for name in ("default", "milo-system"):
+            await self.client.create(NAMESPACE, NAMESPACE.body(name))
+        await self.run()
+
+    async def allow(self, **amounts: int) -> None:
+        """`instances=3`: as one grant of a type, made or changed."""
+        for plain, amount in amounts.items():
+            allowance = {"resourceType": _type(plain), "buckets": [{"amount": amount}]}
+            spec = {"consumerRef": DEMO, "allowances": [allowance]}
+            existing = [one.name for one in (await self.client.list(RESOURCE_GRANT)).items]
+            if plain in existing:
+                await self.client.merge_patch(RESOURCE_GRANT, plain, "milo-system", {"spec": spec})
+            else:
+                await self.client.create(RESOURCE_GRANT, RESOURCE_GRANT.body(plain, "milo-system") | {"spec": spec})
+        await self.settle()
+
+    async def claim(self, name: str, consumer: Json = DEMO, **amounts: int) -> None:
+        requests = [{"resourceType": _type(plain), "amount": amount} for plain, amount in amounts.items()]
+        spec = {"consumerRef": consumer, "resourceRef": DEMO, "requests": requests}
+        await self.client.create(RESOURCE_CLAIM, RESOURCE_CLAIM.body(name, "default") | {"spec": spec})
+        await self.settle()
+
+    async def release(self, name: str) -> None:
+        await self.client.delete(RESOURCE_CLAIM, name, "default")
+        await self.settle()
+
+    async def get(self, name: str) -> ResourceClaim:
+        return await self.client.get(RESOURCE_CLAIM, name, "default")
+
+    async def said(self, name: str) -> str:
+        status = (await self.get(name)).status
+        assert status is not None
+        granted = conditions.find(status.conditions, "Granted")
+        assert granted is not None
+        assert (granted.status == "True") == (granted.reason == GRANTED)
+        return granted.reason
+
+    async def bucket(self, plain: str) -> tuple[int, int, int]:
+        """Limit, allocated, available."""
+        name = bucket_name(_type(plain), ConsumerRef("Project", "demo"))
+        status = (await self.client.get(ALLOWANCE_BUCKET, name, "milo-system")).status
+        assert status is not None
+        return status.limit, status.allocated, status.available
+
+
+def _type(plain: str) -> str:
+    return {"instances": INSTANCES, "vcpus": VCPUS}[plain]
+
+
+def _built(runner: asyncio.Runner, simulation: Simulation, *, strict: bool) -> Iterator[Broker]:
+    broker = Broker(simulation, strict=strict)
+    runner.run(broker.start())
+    yield broker
+    runner.run(broker.stop())
+
+
+@pytest.fixture
+def kind(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
+    yield from _built(runner, simulation, strict=False)
+
+
+@pytest.fixture
+def strict(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
+    yield from _built(runner, simulation, strict=True)
+
+
+# The same for both
+
+
+@pytest.fixture(params=[False, True], ids=["kind", "strict"])
+def broker(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
+    yield from _built(runner, simulation, strict=request.param)
+
+
+async def test_1_6_what_fits_is_granted_and_shown_in_the_bucket(broker: Broker) -> None:
+    await broker.allow(instances=3, vcpus=5000)
+    await broker.claim("a", instances=1, vcpus=1000)
+    assert await broker.said("a") == GRANTED
+    assert await broker.bucket("instances") == (3, 1, 2)
+    assert await broker.bucket("vcpus") == (5000, 1000, 4000)
+    claim = await broker.get("a")
+    assert claim.status is not None
+    assert [(one.status, one.allocated_amount) for one in claim.status.allocations] == [
+        ("Granted", 1),
+        ("Granted", 1000),
+    ]
+    assert claim.status.allocations[0].allocating_bucket == bucket_name(INSTANCES, ConsumerRef("Project", "demo"))
+
+
+async def test_1_6_a_second_claim_does_not_get_the_last_unit_too(broker: Broker) -> None:
+    await broker.allow(instances=1)
+    await broker.claim("a", instances=1)
+    await broker.claim("b", instances=1)
+    assert (await broker.said("a"), await broker.said("b")) == (GRANTED, DENIED)
+
+
+async def test_1_6_a_lowered_limit_takes_nothing_back(broker: Broker) -> None:
+    await broker.allow(instances=2)
+    await broker.claim("a", instances=2)
+    await broker.allow(instances=1)
+    assert await broker.said("a") == GRANTED
+    assert await broker.bucket("instances") == (1, 2, 0)
+
+
+async def test_1_8_deleting_a_claim_frees_what_it_held_for_the_next(broker: Broker) -> None:
+    await broker.allow(instances=1)
+    await broker.claim("a", instances=1)
+    await broker.release("a")
+    assert await broker.bucket("instances") == (1, 0, 1)
+    await broker.claim("b", instances=1)
+    assert await broker.said("b") == GRANTED
+
+
+async def test_invariant_4_at_rest_nothing_is_written(broker: Broker) -> None:
+    await broker.allow(instances=1)
+    await broker.claim("a", instances=1)
+    await broker.claim("b", instances=1)
+    before = broker.writes.total()
+    await broker.simulation.advance(36_000)
+    assert broker.writes.total() == before
+
+
+async def test_8_1_without_the_namespace_of_the_buckets_claims_stay_open(
+    runner: asyncio.Runner, simulation: Simulation
+) -> None:
+    for strict in (False, True):
+        broker = Broker(simulation, strict=strict)
+        await broker.client.create(NAMESPACE, NAMESPACE.body("default"))
+        await broker.run()
+        await broker.claim("a", instances=1)
+        assert await broker.said("a") == OPEN
+        await broker.stop()
+
+
+# Only the kind one
+
+
+async def test_1_12_a_denied_claim_is_granted_when_capacity_appears(kind: Broker) -> None:
+    await kind.allow(instances=1)
+    await kind.claim("a", instances=1)
+    await kind.claim("b", instances=1)
+    assert await kind.said("b") == DENIED
+    await kind.allow(instances=2)
+    assert await kind.said("b") == GRANTED
+
+
+async def test_1_12_a_claim_is_granted_whole_or_not_at_all(kind: Broker) -> None:
+    await kind.allow(instances=5, vcpus=500)
+    await kind.claim("a", instances=1, vcpus=1000)
+    assert await kind.said("a") == DENIED
+    assert await kind.bucket("instances") == (5, 0, 5)
+
+
+async def test_1_7_a_claim_that_breaks_a_rule_is_told_so_and_holds_nothing(kind: Broker) -> None:
+    await kind.allow(instances=5)
+    await kind.claim("a", DEMO | {"apiGroup": "elsewhere.example"}, instances=1)
+    assert await kind.said("a") == WRONG
+    assert await kind.bucket("instances") == (5, 0, 5)
+    claim = await kind.get("a")
+    assert claim.status is not None
+    assert "spec.consumerRef must be a Project" in claim.status.conditions[0].message
+
+
+async def test_1_7_a_claim_of_somebody_else_is_nobodys_business(kind: Broker) -> None:
+    await kind.allow(instances=5)
+    await kind.claim("a", DEMO | {"name": "other"}, instances=1)
+    assert await kind.said("a") == OPEN
+
+
+# Only the strict one
+
+
+async def test_1_6_denial_is_final_until_the_claim_is_made_again(strict: Broker) -> None:
+    await strict.allow(instances=1)
+    await strict.claim("a", instances=1)
+    await strict.claim("b", instances=1)
+    await strict.release("a")
+    await strict.allow(instances=5)
+    await strict.simulation.advance(3600)
+    assert await strict.said("b") == DENIED
+    await strict.release("b")
+    await strict.claim("b", instances=1)
+    assert await strict.said("b") == GRANTED
+
+
+async def test_1_6_a_mixed_claim_keeps_what_it_was_granted_until_it_is_deleted(strict: Broker) -> None:
+    await strict.allow(instances=1, vcpus=500)
+    await strict.claim("a", instances=1, vcpus=1000)
+    assert await strict.said("a") == DENIED
+    assert await strict.bucket("instances") == (1, 1, 0)
+    assert await strict.bucket("vcpus") == (500, 0, 500)
+    await strict.claim("b", instances=1)
+    assert await strict.said("b") == DENIED
+    await strict.release("a")
+    await strict.claim("c", instances=1)
+    assert await strict.said("c") == GRANTED
+
+
+@pytest.mark.parametrize("part", [{"apiGroup": ""}, {"namespace": "default"}])
+async def test_1_6_a_consumer_that_is_not_the_grants_to_the_byte_waits_for_ever(strict: Broker, part: Json) -> None:
+    await strict.allow(instances=5)
+    await strict.claim("a", DEMO | part, instances=1)
+    await strict.simulation.advance(3600)
+    assert await strict.said("a") == OPEN
+    assert await strict.bucket("instances") == (5, 0, 5)
+
+
+async def test_1_6_a_claim_that_came_before_its_grant_is_denied_and_stays_so(strict: Broker) -> None:
+    await strict.claim("a", instances=1)
+    assert await strict.said("a") == DENIED
+    assert await strict.bucket("instances") == (0, 0, 0)
+    await strict.allow(instances=5)
+    assert await strict.said("a") == DENIED
+
+
+async def test_1_6_the_bucket_is_written_before_the_claim_is_told(strict: Broker) -> None:
+    await strict.allow(instances=1)
+    before = len(strict.writes.last)
+    await strict.claim("a", instances=1)
+    told = [line for line in list(strict.writes.last)[before:] if " status " in line]
+    assert [line.split(" status ")[1].split(" ")[0] for line in told] == ["AllowanceBucket", "ResourceClaim"]
+
+
+async def test_1_6_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker) -> None:
+    await strict.allow(instances=1)
+    fault = strict.faults["demo"].fail(calls("PUT", "resourceclaims"))
+    await strict.claim("a", instances=1)
+
+    async def told() -> bool:
+        return await strict.said("a") == GRANTED
+
+    await strict.simulation.until(told, 30)
+    assert fault.fired
+    assert await strict.bucket("instances") == (1, 1, 0)

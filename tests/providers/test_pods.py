@@ -1,0 +1,330 @@
+"""platform.md 5: the pods provider alone in a cell. The test plays compute and the site's own controllers."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
+from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
+from datum_compute.api.labels import WORKLOAD_NAME
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.errors import Invalid, NotFound
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, plain
+from datum_compute.providers.pod_state import POD, Pod
+from datum_compute.providers.pods import PodsProvider
+from datum_compute.runtime.faults import calls
+from datum_compute.runtime.simulation import Simulation
+from tests.alone import Alone
+from tests.providers.site import with_pods
+
+COMPUTE = "compute.datumapis.com/instance-controller"
+HASH = "0123456789"
+RUNTIME: Json = {
+    "resources": {"instanceType": "datumcloud/d1-standard-2"},
+    "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+}
+MACHINE: Json = {
+    "resources": {"instanceType": "datumcloud/d1-standard-2"},
+    "virtualMachine": {"volumeAttachments": [{"name": "boot"}]},
+}
+
+NOT_SEEN_YET = {"Programmed": ("Unknown", "Pending"), "Available": ("Unknown", "Pending")}
+STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Unknown", "Provisioning")}
+RUNNING = {"Programmed": ("True", "Programmed"), "Available": ("True", "Available")}
+STOPPING = {"Programmed": ("False", "Stopping"), "Available": ("False", "Stopping")}
+CRASHED = {"Programmed": ("False", "InstanceCrashing"), "Available": ("False", "InstanceCrashing")}
+REFUSED = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Unknown", "ConfigurationError")}
+
+
+class Cell(Alone):
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation, {"cell": CELL}, lambda fleet: PodsProvider(fleet, simulation))
+        self.client = self.engine.client("cell")
+
+    async def start(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
+        await self.run()
+
+    # Compute
+
+    async def create(
+        self, gates: Sequence[str] = (), *, runtime: Json = RUNTIME, networks: Sequence[str] = ("default",)
+    ) -> Instance:
+        spec = {
+            "runtime": runtime,
+            "networkInterfaces": [{"network": {"name": network}} for network in networks],
+            "controller": {"templateHash": HASH, "schedulingGates": [{"name": gate} for gate in gates]},
+        }
+        body = INSTANCE.body("web-0", "ns", finalizers=[COMPUTE], labels={WORKLOAD_NAME: "web"})
+        await self.client.create(INSTANCE, body | {"spec": spec})
+        await self.settle()
+        return await self.instance()
+
+    async def patch(self, patch: Json) -> None:
+        await self.client.merge_patch(INSTANCE, "web-0", "ns", patch)
+        await self.settle()
+
+    async def delete(self) -> None:
+        await self.client.delete(INSTANCE, "web-0", "ns")
+        await self.settle()
+
+    # The site
+
+    async def report(self, phase: str, state: Json | None = None, **also: object) -> None:
+        """As the agent of a node does."""
+        found = state if state is not None else {"running": {}}
+        container = {"name": "web", "ready": "running" in found, "state": found}
+        status = {"phase": phase, "containerStatuses": [container]} | also
+        await self.client.replace_status(POD, await self.pod(), status)
+        await self.settle()
+
+    async def hold(self) -> None:
+        """A Pod whose end takes a while."""
+        await self.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": ["example.com/stopping"]}})
+        await self.settle()
+
+    async def let_go(self) -> None:
+        await self.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": None}})
+        await self.settle()
+
+    # What there is
+
+    async def instance(self) -> Instance:
+        return await self.client.get(INSTANCE, "web-0", "ns")
+
+    async def pod(self) -> Pod:
+        return await self.client.get(POD, "web-0", "ns")
+
+    async def pods(self) -> int:
+        return len((await self.client.list(POD)).items)
+
+    async def said(self) -> dict[str, tuple[str, str]]:
+        status = (await self.instance()).status
+        assert status is not None
+        return {one.type: (one.status, one.reason) for one in status.conditions if one.type in RUNNING}
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    with with_pods():
+        cell = Cell(simulation)
+    runner.run(cell.start())
+    yield cell
+    runner.run(cell.stop())
+
+
+# Starting
+
+
+@pytest.mark.parametrize("gates", [["Quota"], ["Network", "Quota"], ["SomethingNew"]])
+async def test_5_1_nothing_is_done_while_a_gate_is_there(cell: Cell, gates: list[str]) -> None:
+    instance = await cell.create(gates)
+    assert instance.metadata.finalizers == (COMPUTE,)
+    assert await cell.pods() == 0
+    assert await cell.said() == NOT_SEEN_YET
+    assert cell.writes.total() == 0
+
+
+async def test_5_1_it_starts_when_the_last_gate_goes(cell: Cell) -> None:
+    await cell.create(["Quota"])
+    await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
+    assert await cell.pods() == 1
+    assert await cell.said() == STARTING
+
+
+async def test_5_1_a_virtual_machine_is_left_to_others(cell: Cell) -> None:
+    instance = await cell.create(runtime=MACHINE)
+    assert instance.metadata.finalizers == (COMPUTE,)
+    assert cell.writes.total() == 0
+
+
+async def test_5_2_its_finalizer_is_there_before_the_pod(cell: Cell) -> None:
+    await cell.create()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE, FINALIZER)
+    assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "create", "status"]
+
+
+# Running
+
+
+async def test_5_3_a_pod_that_runs_is_an_instance_that_does(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Pending", {"waiting": {"reason": "ContainerCreating"}})
+    assert await cell.said() == STARTING
+    await cell.report("Running", podIP="192.0.2.7", podIPs=[{"ip": "192.0.2.7"}])
+    assert await cell.said() == RUNNING
+    status = (await cell.instance()).status
+    assert status is not None
+    assert status.controller is not None
+    assert status.controller.observed_template_hash == HASH
+    assert [one.assignments.network_ip for one in status.network_interfaces] == ["192.0.2.7"]
+
+
+async def test_5_3_one_entry_an_interface_and_the_first_has_the_address(cell: Cell) -> None:
+    await cell.create(networks=["front", "back"])
+    await cell.report("Running", podIP="192.0.2.7")
+    status = plain((await cell.instance()).status_json)
+    assert status["networkInterfaces"] == [{"assignments": {"networkIP": "192.0.2.7"}}, {}]
+
+
+async def test_5_3_a_crash_loop_of_a_running_pod_is_told_and_its_hash_taken_back(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Running")
+    await cell.report("Running", {"waiting": {"reason": "CrashLoopBackOff"}})
+    assert (await cell.said())["Available"] == ("Unknown", "InstanceCrashing")
+    status = (await cell.instance()).status
+    assert status is not None
+    assert status.controller is None
+    await cell.report("Running")
+    assert await cell.said() == RUNNING
+
+
+async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Running")
+    own = ("Ready", "QuotaGranted")
+    after = [one for one in plain((await cell.instance()).status_json)["conditions"] if one["type"] in own]
+    assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
+
+
+async def test_5_4_labels_follow_the_instance(cell: Cell) -> None:
+    await cell.create()
+    await cell.patch({"metadata": {"labels": {WORKLOAD_NAME: "renamed"}}})
+    assert (await cell.pod()).metadata.labels[WORKLOAD_NAME] == "renamed"
+    await cell.patch({"metadata": {"labels": {WORKLOAD_NAME: None}}})
+    assert WORKLOAD_NAME not in (await cell.pod()).metadata.labels
+    assert (await cell.pod()).metadata.labels["upstream.instance"] == "web-0"
+
+
+async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Running", podIP="192.0.2.7")
+    before = cell.writes.total()
+    await cell.simulation.advance(36_000)
+    assert cell.writes.total() == before == 4  # finalizer, pod, starting, running
+
+
+# Stopping
+
+
+async def test_5_2_the_finalizer_is_held_until_the_pod_is_gone(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Running")
+    await cell.hold()
+    await cell.delete()
+    assert (await cell.pod()).metadata.deleting
+    assert await cell.said() == STOPPING
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE, FINALIZER)
+    await cell.let_go()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    assert await cell.pods() == 0
+
+
+async def test_5_2_what_never_started_is_not_held(cell: Cell) -> None:
+    await cell.create(["Quota"])
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    assert cell.writes.total() == 0
+
+
+async def test_5_2_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell) -> None:
+    await cell.create()
+    await cell.hold()
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    await cell.patch({"metadata": {"finalizers": None}})
+    await cell.create()
+    assert (await cell.said())["Available"] == ("Unknown", "Provisioning")
+    old = (await cell.pod()).metadata.uid
+    await cell.let_go()
+
+    async def fresh() -> bool:
+        try:
+            return (await cell.pod()).metadata.uid != old
+        except NotFound:
+            return False
+
+    await cell.simulation.until(fresh, within=60)
+
+
+# What others do
+
+
+async def test_a_pod_that_somebody_deletes_is_made_again(cell: Cell) -> None:
+    await cell.create()
+    await cell.report("Running")
+    first = (await cell.pod()).metadata.uid
+    await cell.client.delete(POD, "web-0", "ns")
+    await cell.settle()
+    assert (await cell.pod()).metadata.uid != first
+    assert await cell.said() == STARTING
+
+
+async def test_a_pod_of_somebody_else_is_left_alone(cell: Cell) -> None:
+    theirs = await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
+    instance = await cell.create()
+    assert (await cell.pod()).metadata.uid == theirs.metadata.uid
+    assert await cell.said() == STARTING
+    assert instance.status is not None
+    assert "pod" not in {one.message for one in instance.status.conditions if one.type == "Available"}.pop().lower()
+    await cell.delete()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    assert (await cell.pod()).metadata.uid == theirs.metadata.uid
+
+
+async def test_a_pod_that_the_server_refuses_is_a_configuration_error_in_our_words(cell: Cell) -> None:
+    refusal = Invalid("the Pod is invalid")
+    refused = [cell.faults["cell"].answer(calls("POST", "pods"), refusal, nth) for nth in range(1, 6)]
+    instance = await cell.create()
+    assert refused[0].fired
+    assert await cell.said() == REFUSED
+    assert instance.status is not None
+    told = {one.message for one in instance.status.conditions if one.type == "Available"}
+    assert told == {"The instance was refused because of its configuration"}
+
+    async def made() -> bool:
+        return await cell.pods() == 1
+
+    await cell.simulation.until(made, within=60)
+
+
+# 5.5: failed Pods
+
+
+async def test_5_5_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(cell: Cell) -> None:
+    await cell.create()
+    waits: list[float] = []
+    for _ in range(7):
+        uid, began = (await cell.pod()).metadata.uid, cell.simulation.time()
+        await cell.report("Failed", {"terminated": {"exitCode": 1}})
+
+        async def replaced(uid: str = uid) -> bool:
+            try:
+                return (await cell.pod()).metadata.uid != uid
+            except NotFound:
+                return False
+
+        if not await replaced():
+            assert await cell.said() == CRASHED
+        await cell.simulation.until(replaced, within=700)
+        waits.append(round(cell.simulation.time() - began))
+    assert waits == [0, 30, 60, 120, 240, 480, 600]
+
+
+async def test_5_5_one_that_ran_again_starts_counting_anew(cell: Cell) -> None:
+    await cell.create()
+    for _ in range(3):
+        uid = (await cell.pod()).metadata.uid
+        await cell.report("Failed", {"terminated": {"exitCode": 1}})
+        assert (await cell.pod()).metadata.uid != uid
+        await cell.report("Running")
+
+
+async def test_5_5_one_that_has_succeeded_is_left_alone(cell: Cell) -> None:
+    await cell.create()
+    uid = (await cell.pod()).metadata.uid
+    await cell.report("Succeeded", {"terminated": {"exitCode": 0}})
+    await cell.simulation.advance(3600)
+    assert (await cell.pod()).metadata.uid == uid
+    assert await cell.said() == STOPPING
