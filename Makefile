@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long generate lock clean
+.PHONY: help setup demo test test-long generate plugin lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -30,8 +30,12 @@ test-long: .venv/.installed ## the same with full counts
 	$(checks)
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
-generate: .venv/.installed ## write the generated files (deploy/crd, deploy/roles, docs/reference)
+generate: .venv/.installed ## write the generated files (deploy/crd, deploy/roles, docs/reference, docs/cli.md, docs/man)
 	$(RUN) datum_compute.api.generate
+	$(RUN) datum_compute.cli.manual
+
+plugin: .venv/.installed ## build the datumctl plugin as a single file, dist/datumctl-compute
+	$(RUN) datum_compute.cli.bundle
 
 lock: ## pin the dependencies of pyproject.toml in requirements.lock (LOCK_ARGS=--upgrade: newest)
 	$(need_python)
@@ -52,6 +56,7 @@ $(RUN) ruff check .
 $(RUN) ruff format --check .
 $(RUN) mypy
 $(RUN) datum_compute.api.generate --check
+$(RUN) datum_compute.cli.manual --check
 endef
 
 define need_python
@@ -72,7 +77,7 @@ else
 endif
 	@touch $@
 
-.PHONY: engine engine-up engine-down engine-chainsaw test-engine
+.PHONY: engine engine-up engine-down engine-chainsaw test-engine test-engine-long
 
 engine: .venv/.installed ## build the real engine (Kubernetes, Karmada) into a cache; needs Go
 	$(RUN) engine build
@@ -84,8 +89,13 @@ engine-down: ## stop the real engine
 	@if [ -d $(or $(ENGINE_FOLDER),.engine) ]; then $(RUN) engine down; fi
 
 # One after the other: the planes are shared, and a test fails when the one before left something behind.
+test-engine: ENGINE_ARGS += --kwok pop-dfw
 test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
-	ENGINE=1 $(RUN) pytest --timeout 600 tests/engine tests/scenarios $(PYTEST_ARGS)
+	ENGINE=1 $(RUN) pytest --timeout 600 tests/cli/test_on_engine.py $(PYTEST_ARGS)
+	ENGINE=1 $(RUN) pytest --timeout 600 tests/engine tests/conformance tests/scenarios $(PYTEST_ARGS)
+
+test-engine-long: export LONG := 1
+test-engine-long: test-engine ## the same, and two managers whose leader is killed again and again
 
 engine-chainsaw: .venv/.installed ## build chainsaw, for outside test suites
 	$(RUN) engine build chainsaw

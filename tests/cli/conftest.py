@@ -112,10 +112,11 @@ def nothing() -> None:
 class Compute:
     """Runs the program in this process, against the server of the test unless told otherwise."""
 
-    def __init__(self, clock: FakeClock, environ: Mapping[str, str]) -> None:
+    def __init__(self, clock: FakeClock, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self.clock = clock
         self.environ = dict(environ)
         self.watching: Watching | None = None  # a script, unless a test sets it
+        self.directory = str(directory or "")  # where files are saved and read
 
     def __call__(
         self,
@@ -141,6 +142,7 @@ class Compute:
             columns=columns,
             clock=self.clock,
             watching=self.watching or script,
+            directory=self.directory,
         )
         code = main(words, around)
         return Result(code, out.getvalue(), err.getvalue())
@@ -168,17 +170,21 @@ def bare_api(clock: FakeClock) -> Iterator[ApiServer]:
 @pytest.fixture
 def api(bare_api: ApiServer) -> ApiServer:
     """A project that may use compute in three cities, with its default network."""
-    entitle(bare_api)
-    for city in ("DFW", "AMS", "SIN"):
-        offer(bare_api, city)
-    bare_api.create(NETWORK, NETWORK.body("default", "default"))
+    admit(bare_api)
     return bare_api
+
+
+def admit(api: ApiServer) -> None:
+    entitle(api)
+    for city in ("DFW", "AMS", "SIN"):
+        offer(api, city)
+    api.create(NETWORK, NETWORK.body("default", "default"))
 
 
 @pytest.fixture
 def compute(clock: FakeClock, bare_api: ApiServer, tmp_path: Path) -> Compute:
     path = kubeconfig(tmp_path / "kubeconfig", bare_api.project_url())
-    return Compute(clock, {"KUBECONFIG": str(path)})
+    return Compute(clock, {"KUBECONFIG": str(path)}, tmp_path)
 
 
 def kubeconfig(path: Path, server: str, context: str = "project-demo") -> Path:

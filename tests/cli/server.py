@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.server import PlaneServer
+from datum_compute.embedded.store import CountedUids
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Kind
@@ -61,7 +62,7 @@ class ApiServer:
         self.served = threading.Event()  # set when a watch has begun
 
     async def _open(self, clock: Clock, projects: tuple[str, ...]) -> Engine:
-        engine = Engine(clock=clock)
+        engine = Engine(clock=clock, uids=CountedUids())
         engine.serve("root", "root")
         for project in projects:
             engine.serve(project, "project")
@@ -184,6 +185,8 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(answer.body)))
             for warning in answer.warnings:
                 self.send_header("Warning", f'299 - "{warning}"')
+            if answer.retry_after:
+                self.send_header("Retry-After", str(answer.retry_after))
             self.end_headers()
             self.wfile.write(answer.body)
 

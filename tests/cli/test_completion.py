@@ -144,3 +144,14 @@ def test_a_shell_we_do_not_know(offline: Compute) -> None:
     result = offline("completion", "tcsh")
     assert result.code == 2
     assert "use bash, zsh, fish or powershell" in result.err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--kubeconfig", "{path}"], ["--kubeconfig={path}", "--context=there"]], ids=" ".join
+)
+def test_names_come_from_the_place_that_was_typed_before(
+    api: ApiServer, world: World, offline: Compute, tmp_path: Path, flags: list[str]
+) -> None:
+    world.settled()
+    path = kubeconfig(tmp_path / "typed", api.project_url(), "there")
+    assert offered(offline, "status", *(flag.format(path=path) for flag in flags), "") == (["shop"], 4)

@@ -207,6 +207,70 @@ def test_a_project_chooses_its_context(alone: Compute, api: ApiServer, tmp_path:
     assert alone("workloads", "--project=demo", environ={"KUBECONFIG": str(path)}).code == 0
 
 
+def test_3_the_project_of_the_environment_chooses_its_context_too(
+    alone: Compute, api: ApiServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "k"
+    contexts = {
+        "current": Endpoint("http://127.0.0.1:1/projects/lab/control-plane"),
+        "project-demo": Endpoint(api.project_url()),
+    }
+    write_kubeconfig(path, contexts, "current")
+    environ = {"KUBECONFIG": str(path), "DATUM_PROJECT": "demo"}
+    assert alone("workloads", environ=environ).out.startswith("No workloads found in project demo.")
+    result = alone("workloads", environ=environ | {"DATUM_PROJECT": "shop"})
+    assert (result.code, result.err) == (
+        2,
+        'Error: context "current" is project lab, not shop; choose another one with --context\n',
+    )
+
+
+def test_a_context_that_is_named_after_its_project_names_it(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "k", api.url, "datum-project-lab")
+    result = alone("workloads", environ={"KUBECONFIG": str(path)})
+    assert "project lab does not exist or does not serve workloads" in result.err
+
+
+@pytest.mark.parametrize(
+    ("user", "authorization"),
+    [
+        ({"token": "t"}, "Bearer t"),
+        ({"username": "ann", "password": "pw"}, "Basic YW5uOnB3"),
+        ({"exec": "plugin"}, "Bearer from-plugin"),
+        ({"tokenFile": "token"}, "Bearer from-file"),
+    ],
+    ids=["token", "basic", "exec", "file"],
+)
+def test_the_credentials_of_a_context_are_shown(
+    alone: Compute, api: ApiServer, tmp_path: Path, user: dict[str, object], authorization: str
+) -> None:
+    (tmp_path / "token").write_text("from-file\n")
+    credential = {"apiVersion": _EXEC, "kind": "ExecCredential", "status": {"token": "from-plugin"}}
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
+    plugin.chmod(stat.S_IRWXU)
+    if "exec" in user:
+        user = {"exec": {"apiVersion": _EXEC, "command": str(plugin), "interactiveMode": "Never"}}
+    path = kubeconfig(tmp_path / "k", api.project_url())
+    path.write_text(path.read_text().replace('{"token": "s3cret"}', json.dumps(user)))
+    assert alone("workloads", environ={"KUBECONFIG": str(path)}).code == 0
+    assert {seen.authorization for seen in api.requests} == {authorization}
+
+
+def test_a_plugin_that_is_not_there_is_named_with_what_to_do(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+    plugin = {"apiVersion": _EXEC, "command": "no-such-plugin", "interactiveMode": "Never", "installHint": "get it"}
+    path = kubeconfig(tmp_path / "k", api.project_url())
+    path.write_text(path.read_text().replace('{"token": "s3cret"}', json.dumps({"exec": plugin})))
+    result = alone("workloads", environ={"KUBECONFIG": str(path)})
+    assert result.code == 7
+    assert "no-such-plugin" in result.err
+    assert "get it" in result.err
+    assert api.requests == []
+
+
+_EXEC = "client.authentication.k8s.io/v1"
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [

@@ -23,6 +23,7 @@ def loaded(*words: str, **environ: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=True, env=environ
     )
+    assert done.stdout, "a command that says nothing has loaded nothing"
     return set(done.stderr.splitlines()[-1].split())
 
 
@@ -52,7 +53,23 @@ def test_a_command_loads_only_its_own_module() -> None:
     assert found == {"datum_compute.cli.commands.version"}
 
 
-@pytest.mark.parametrize("words", [["workloads"], ["instances"], ["status", "shop"], ["cities"], ["quota"]])
+ONE_SHOT = [
+    ["workloads"],
+    ["workloads", "-o", "json"],
+    ["workloads", "describe", "shop"],
+    ["instances"],
+    ["instances", "describe", "shop-default-ams-0"],
+    ["status", "shop"],
+    ["rollout", "history", "shop"],
+    ["cities"],
+    ["quota"],
+    ["access"],
+    ["instance-types"],
+    ["__complete", "status", ""],
+]
+
+
+@pytest.mark.parametrize("words", ONE_SHOT, ids=" ".join)
 def test_one_shot_commands_load_neither_runtime_nor_drawing(
     api: ApiServer, world: World, tmp_path: Path, words: list[str]
 ) -> None:
@@ -60,4 +77,10 @@ def test_one_shot_commands_load_neither_runtime_nor_drawing(
     path = kubeconfig(tmp_path / "kubeconfig", api.project_url())
     modules = loaded(*words, KUBECONFIG=str(path))
     never = ("datum_compute.runtime", "datum_compute.embedded", "datum_compute.local", "asyncio", "aiohttp", "uvicorn")
-    assert heavy(modules, *never, "rich", "structlog", "jsonschema_rs", "cryptography") == set()
+    assert heavy(modules, *never, "rich", "structlog", "jsonschema_rs", "cryptography", "subprocess") == set()
+
+
+@pytest.mark.parametrize("words", [[""], ["local", ""], ["deploy", "--"], ["workloads", "--health="]], ids=" ".join)
+def test_completing_words_of_the_program_loads_nothing_that_talks(words: list[str]) -> None:
+    never = ("http", "ssl", "asyncio", "yaml", "rich", "aiohttp", "datum_compute.runtime", "datum_compute.local")
+    assert heavy(loaded("__complete", *words), *never) == set()

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from datum_compute.cli.lines import Column, Table, bad, good, line
@@ -131,3 +133,79 @@ def test_a_failed_state_is_red() -> None:
     screen = Screen(Style(color="always"))
     screen.terminal.show(Table((Column("STATUS"), Column("X")), [(bad("Failed"), "y")]))
     assert screen.out.getvalue() == "STATUS   X\n\x1b[31mFailed\x1b[0m   y\n"
+
+
+def drawn(screen: Screen) -> list[str]:
+    """What was written, from one erasing to the next."""
+    return screen.out.getvalue().split("\x1b[J")
+
+
+def test_a_drawing_replaces_itself_and_leaves_what_is_above() -> None:
+    screen = Screen(tty=True, NO_COLOR="1")
+    screen.terminal.show("above")
+    drawing = screen.terminal.drawing()
+    drawing.draw("one", Table((Column("NAME"),), [("shop",)]))
+    drawing.draw("two")
+    drawing.end()
+    screen.terminal.show("below")
+    assert drawn(screen) == ["above\n\r", "one\nNAME\nshop\n\r\x1b[3A", "two\n\r", "below\n"]
+
+
+def test_a_warning_between_two_drawings_stays_and_the_next_begins_below_it() -> None:
+    screen = Screen(tty=True, NO_COLOR="1")
+    drawing = screen.terminal.drawing()
+    drawing.draw("one", "two")
+    screen.terminal.warn("warning")
+    drawing.draw("one", "two")
+    assert drawn(screen) == ["\r", "one\ntwo\n\r", "one\ntwo\n"]
+
+
+def test_a_window_made_narrower_has_more_rows_to_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(tty=True, NO_COLOR="1")
+    drawing = screen.terminal.drawing()
+    drawing.draw("x" * 60, "short", "")
+    monkeypatch.setattr(screen.out, "fileno", lambda: 7, raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda handle: os.terminal_size((25, 10)))
+    drawing.draw("new")
+    assert drawn(screen)[1].endswith("\r\x1b[5A")
+
+
+def test_a_drawing_that_is_the_same_writes_nothing() -> None:
+    screen = Screen(tty=True)
+    drawing = screen.terminal.drawing()
+    drawing.draw("same")
+    before = screen.out.getvalue()
+    drawing.draw("same")
+    assert screen.out.getvalue() == before
+
+
+def test_a_drawing_never_wraps_nor_scrolls() -> None:
+    screen = Screen(tty=True, NO_COLOR="1")
+    screen.terminal.drawing().draw("x" * 200, line("y" * 70, good("z" * 70)), *map(str, range(40)))
+    lines = drawn(screen)[1].splitlines()
+    assert lines[:2] == ["x" * 80, "y" * 70 + "z" * 10]
+    assert len(lines) == 23  # one less than the terminal has
+    assert lines[-1] == "… and 20 more lines"
+
+
+@pytest.mark.parametrize(
+    ("style", "tty", "environ", "redraws"),
+    [
+        (Style(), True, {}, True),
+        (Style(), False, {}, False),
+        (Style(quiet=True), True, {}, False),
+        (Style(), True, {"TERM": "dumb"}, False),
+        (Style(output="json"), True, {}, True),  # on stderr
+    ],
+)
+def test_only_a_terminal_that_somebody_looks_at_is_redrawn(
+    style: Style, tty: bool, environ: dict[str, str], redraws: bool
+) -> None:
+    assert Screen(style, tty=tty, **environ).terminal.redraws is redraws
+
+
+@pytest.mark.parametrize(("typed", "answer"), [(" shop \n", "shop"), ("\n", ""), ("", None)])
+def test_an_answer_is_what_was_typed_without_its_spaces(typed: str, answer: str | None) -> None:
+    screen = Screen(tty=True, stdin=typed)
+    assert screen.terminal.ask("Name: ") == answer
+    assert screen.err.getvalue().startswith("Name: ")

@@ -60,7 +60,7 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
             ["deploy", "API"],
             '"API" is no workload name: use lower-case letters, digits and hyphens, at most 63 of them',
         ),
-        (["deploy"], "workload name and --image are required"),
+        (["deploy"], "workload name and --image are required, or use -f to specify a manifest file"),
         (["deploy", "--image=x"], "workload name is required"),
         (["deploy", "api", "--city=,"], "--city: name at least one city"),
         (["deploy", "api", "--env=NOTHING"], "--env needs KEY=VALUE to set a variable, or KEY- to remove it"),
@@ -90,7 +90,8 @@ def test_what_is_typed_wrong_is_told_before_anything_is_asked_of_the_network(
     [
         ("/usr/bin/compute", {}, "compute"),
         ("/usr/bin/datumctl-compute", {}, "datumctl compute"),
-        ("/home/me/.datumctl/plugins/compute", {"DATUM_PLUGIN_API_VERSION": "1"}, "datumctl compute"),
+        ("/home/me/.datumctl/plugins/compute", {}, "datumctl compute"),
+        ("/opt/plugins/compute", {"DATUM_PLUGIN_API_VERSION": "1"}, "datumctl compute"),
     ],
 )
 def test_hints_use_the_name_that_was_typed(argv0: str, environ: dict[str, str], name: str) -> None:

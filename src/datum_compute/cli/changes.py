@@ -1,5 +1,7 @@
-"""What differs between two specs of a workload, a line each. Entry point: `change_lines`. Values of variables are never
-part of a line."""
+"""What differs between two specs of a workload, a line each. Entry points: `change_lines`, `object_change_lines`.
+
+Values of variables are never part of a line.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,14 +11,25 @@ from datum_compute.kube.meta import Json
 
 
 def change_lines(before: Json, after: Json) -> list[str]:
-    """The changes in a fixed order; what has no line of its own is counted."""
+    """The changes of a spec in a fixed order; what has no line of its own is counted."""
+    return _lines(before, after, 0)
+
+
+def object_change_lines(before: Json, after: Json) -> list[str]:
+    """The same of whole workloads: labels and annotations count as other fields."""
+    marks = ("labels", "annotations")
+    old, new = ({key: body["metadata"].get(key) for key in marks} for body in (before, after))
+    return _lines(before["spec"], after["spec"], len(_different(old, new)))
+
+
+def _lines(before: Json, after: Json, others: int) -> list[str]:
     return [
         *_image(before, after),
         *_instance_type(before, after),
         *_placements(before, after),
         *_ports(before, after),
         *_env(before, after),
-        *_others(before, after),
+        *_others(before, after, others),
     ]
 
 
@@ -64,18 +77,21 @@ def _env(before: Json, after: Json) -> Iterator[str]:
             yield f"env {name}: changed"
 
 
-def _others(before: Json, after: Json) -> Iterator[str]:
-    old, new = dict(_leaves(before)), dict(_leaves(after))
-    shared = {path[:length] for path in old for length in range(len(path) + 1)} & {
-        path[:length] for path in new for length in range(len(path) + 1)
-    }
+def _others(before: Json, after: Json, others: int) -> Iterator[str]:
+    old, new = _prefixes(before), _prefixes(after)
     first = {str(_first(before).get("name")), str(_first(after).get("name"))}
-    number = sum(
-        old.get(path, _ABSENT) != new.get(path, _ABSENT) and not _has_line(path, shared, first)
-        for path in dict.fromkeys((*old, *new))
-    )
+    number = others + sum(not _has_line(path, old & new, first) for path in _different(before, after))
     if number:
         yield f"{number} other field(s) changed"
+
+
+def _different(before: Json, after: Json) -> list["_Path"]:
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    return [path for path in dict.fromkeys((*old, *new)) if old.get(path, _ABSENT) != new.get(path, _ABSENT)]
+
+
+def _prefixes(spec: Json) -> set["_Path"]:
+    return {path[:length] for path, _ in _leaves(spec) for length in range(len(path) + 1)}
 
 
 _ABSENT = object()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datum_compute.cli.project import Project
 
 CALL_SECONDS = 2.0
+_WHERE = ("project", "kubeconfig", "context")
 
 
 class Directive(IntEnum):
@@ -39,6 +40,7 @@ class _Position(NamedTuple):
     command: click.Command
     option: click.Option | None
     words: tuple[str, ...]
+    given: dict[str, str]  # the flags before it that say where to look for names
 
 
 def answer(words: Sequence[str], around: Surroundings) -> str:
@@ -73,12 +75,17 @@ def _fitting(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
 def _position(ctx: click.Context, command: click.Command, before: Sequence[str]) -> _Position:
     option: click.Option | None = None
     words: list[str] = []
+    given: dict[str, str] = {}
     for word in before:
         if option is not None:
+            given[str(option.name)] = word
             option = None
         elif word.startswith("-"):
-            named = _option(command, word)
-            option = named if named is not None and _takes_value(named) else None
+            flag, equals, value = word.partition("=")
+            named = _option(command, flag)
+            option = named if named is not None and _takes_value(named) and not equals else None
+            if named is not None and equals:
+                given[str(named.name)] = value
         elif isinstance(command, Verbs):
             child = command.get_command(ctx, word)
             if child is None:
@@ -87,7 +94,7 @@ def _position(ctx: click.Context, command: click.Command, before: Sequence[str])
             command = child
         else:
             words.append(word)
-    return _Position(command, option, tuple(words))
+    return _Position(command, option, tuple(words), {key: given[key] for key in _WHERE if key in given})
 
 
 def _option(command: click.Command, flag: str) -> click.Option | None:
@@ -123,14 +130,14 @@ def _candidates(
     if isinstance(at.command, Verbs):
         found = [Candidate(*verb) for verb in at.command.verbs(ctx)]
         bare = at.command.commands.get(at.command.bare)
-        return found + (_named(bare, (), around) if bare is not None else []), Directive.NO_FILES
-    found = _named(at.command, at.words, around)
+        return found + (_named(bare, (), at, around) if bare is not None else []), Directive.NO_FILES
+    found = _named(at.command, at.words, at, around)
     if at.command.name == "deploy" and not partial:
         found += _flags(at.command)
     return found, Directive.NO_FILES
 
 
-def _named(command: click.Command, words: tuple[str, ...], around: Surroundings) -> list[Candidate]:
+def _named(command: click.Command, words: tuple[str, ...], at: _Position, around: Surroundings) -> list[Candidate]:
     """What the next word of a verb may name."""
     arguments = [param for param in command.params if isinstance(param, click.Argument)]
     if len(words) >= len(arguments):
@@ -138,7 +145,7 @@ def _named(command: click.Command, words: tuple[str, ...], around: Surroundings)
     param = arguments[len(words)]
     if isinstance(param.type, Choice):
         return [Candidate(word) for word in param.type.words]
-    return _asked(str(param.name), words, around)
+    return _asked(str(param.name), at, around)
 
 
 def _values(at: _Position, around: Surroundings) -> tuple[list[Candidate], Directive]:
@@ -151,10 +158,10 @@ def _values(at: _Position, around: Surroundings) -> tuple[list[Candidate], Direc
     if option.name == "output":
         outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")
         return [Candidate(word) for word in outputs], Directive.NO_FILES
-    return _asked(str(option.name), at.words, around), Directive.NO_FILES
+    return _asked(str(option.name), at, around), Directive.NO_FILES
 
 
-def _asked(what: str, words: tuple[str, ...], around: Surroundings) -> list[Candidate]:
+def _asked(what: str, at: _Position, around: Surroundings) -> list[Candidate]:
     """What only the server knows; one call, and nothing when it does not answer."""
     from datum_compute.cli import offers
 
@@ -162,8 +169,8 @@ def _asked(what: str, words: tuple[str, ...], around: Surroundings) -> list[Cand
         "workload": offers.workloads,
         "instance": offers.instances,
         "city": offers.cities,
-        "to_revision": lambda project: offers.revisions(project, words, around.clock.now()),
-        "revision": lambda project: offers.revisions(project, words, around.clock.now()),
+        "to_revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
+        "revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
     }
     if what not in ask:
         return []
@@ -171,7 +178,7 @@ def _asked(what: str, words: tuple[str, ...], around: Surroundings) -> list[Cand
         program=around.program, environ=around.environ, stdout=around.stdout, clock=_Hasty(around.clock)
     )
     try:
-        with offers.connected(hasty, CALL_SECONDS) as project:
+        with offers.connected(hasty, CALL_SECONDS, at.given) as project:
             return [Candidate(*offer) for offer in ask[what](project)]
     except Exception:
         return []

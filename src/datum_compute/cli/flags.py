@@ -175,6 +175,7 @@ def global_options() -> list[click.Parameter]:
 
 option = click.option
 message_option = click.option("-m", "--message", default="", metavar="TEXT", help="What to say in the history.")
+watch_option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
 workload_argument = click.argument("workload", type=Name("workload"), metavar="WORKLOAD")
 
 Need = Callable[["Run"], None]

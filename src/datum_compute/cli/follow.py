@@ -5,7 +5,6 @@ no watch is up, and now and then in any case.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -13,22 +12,20 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, READY, Instance
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli.durations import compact, elapsed
+from datum_compute.cli import history
+from datum_compute.cli.boards import Board, board_for
+from datum_compute.cli.durations import compact
 from datum_compute.cli.failures import Exit, Failure
 from datum_compute.cli.health import Block, block, judge
 from datum_compute.cli.joins import deployment_of
-from datum_compute.cli.lines import Piece, aligned, bad, busy, good
-from datum_compute.cli.rollout import Phase, Picture, Row, Tracker, picture
+from datum_compute.cli.revisions import Revisions
+from datum_compute.cli.rollout import Picture, Tracker, picture
 from datum_compute.cli.run import Run
-from datum_compute.kube.meta import timestamp
 
 TICK_SECONDS = 2.0
 _READ_SECONDS = 10.0  # at the latest, whatever the watches say
 _FAILING_SECONDS = 60.0
 _ERRORS_TO_TELL = 5
-
-_TITLES = ("PLACEMENT", "CITY", "UPDATED", "READY", "OLD", "PHASE")
-_TONES = {Phase.DONE: good, Phase.PENDING: busy, Phase.UPDATING: busy, Phase.BLOCKED: bad}
 
 
 class Patience(Struct, frozen=True):
@@ -44,32 +41,48 @@ def patience(run: Run, timeout: float | None, *, fail_fast: bool = False) -> Pat
     return Patience(default if timeout is None else timeout, fail_fast)
 
 
-def follow(run: Run, workload: Workload, patience: Patience, board: "Board | None" = None) -> bool:
+def follow(run: Run, workload: Workload, patience: Patience, board: Board | None = None) -> bool:
     """Shows the rollout of this generation. True when it is complete, false when the user detached.
 
     Raises `Failure` when it takes too long, an instance fails, or the workload is deleted.
     """
-    following = _Following(run, workload, patience, board or LineBoard(run))
-    complete = False
+    following = _Following(run, workload, patience, board or board_for(run))
+    complete = detached = False
     try:
         following.until_complete()
         complete = True
     except KeyboardInterrupt:
-        run.terminal.note("Detached. Rollout continues in background.")
+        detached = True
     finally:
         following.board.ended(complete=complete, seconds=run.clock.monotonic() - following.started)
+    if detached:
+        run.terminal.note("Detached. Rollout continues in background.")
     return complete
 
 
-def show_once(run: Run, workload: Workload, board: "Board | None" = None) -> bool:
+def announce(run: Run, workload: Workload, known: Revisions | None = None) -> None:
+    """Tells what rolls out: the number of the revision and of the one before it, as far as there is a history."""
+    if known is None:
+        try:
+            known = history.read(run.project, workload)
+        except Failure:
+            known = Revisions()  # not worth ending a wait for
+    numbers = ""
+    if known.active is not None:
+        before = [entry.rev for entry in known.entries if entry.rev < known.active.rev]
+        numbers = f"  rev #{before[-1]} → #{known.active.rev}" if before else f"  rev #{known.active.rev}"
+    run.terminal.note(f'Rolling workload "{workload.name}"{numbers}')
+
+
+def show_once(run: Run, workload: Workload, board: Board | None = None) -> bool:
     """Shows how far the rollout has come now, and tells whether it is complete."""
-    following = _Following(run, workload, Patience(0), board or LineBoard(run))
+    following = _Following(run, workload, Patience(0), board or board_for(run))
     following.show_once()
     return following.tracker.complete
 
 
 class _Following:
-    def __init__(self, run: Run, workload: Workload, patience: Patience, board: "Board") -> None:
+    def __init__(self, run: Run, workload: Workload, patience: Patience, board: Board) -> None:
         self.run = run
         self.board = board
         self.name = workload.name
@@ -159,13 +172,21 @@ class _Following:
         self.failing = {name: self.failing.get(name, now) for name in failing}
         for name, since in sorted(self.failing.items()):
             if now - since >= _FAILING_SECONDS:
-                message = failing[name].message
+                closer = f"Look closer:  {self.run.try_next(f'instances describe {name}')}"
                 raise Failure(
                     f"instance {name} does not start: {failing[name].status}",
                     Exit.ROLLOUT_FAILED,
-                    details=[message] if message else [],
-                    next_command=f"instances describe {name}",
+                    details=[*filter(None, [failing[name].message]), closer],
+                    next_command=f"rollout undo {self.name}" if self._can_go_back() else "",
                 )
+
+    def _can_go_back(self) -> bool:
+        """Whether an undo would find something; it does not on the very first deploy."""
+        try:
+            seen = self.run.project.get(WORKLOAD, self.name)
+            return history.read(self.run.project, seen.object).undo_target(seen.body()["spec"]) is not None
+        except Failure:
+            return False
 
 
 def _causes(instances: Sequence[Instance]) -> dict[str, Block]:
@@ -176,76 +197,3 @@ def _causes(instances: Sequence[Instance]) -> dict[str, Block]:
         if cause is not None:
             causes.setdefault(deployment_of(instance), cause)
     return causes
-
-
-class Board(Protocol):
-    """Where the rows of a rollout are shown."""
-
-    def show(self, rows: Sequence[Row], seen: Picture) -> None: ...
-
-    def ended(self, *, complete: bool, seconds: float) -> None: ...
-
-
-class LineBoard:
-    """A line for each change, for people and for logs."""
-
-    def __init__(self, run: Run) -> None:
-        self._terminal = run.terminal
-        self._titled = not run.settings.no_headers
-        self._widths: list[int] = []
-
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
-        if not self._widths:
-            self._begin(seen)
-        for row in rows:
-            if row.changed:
-                self._terminal.note(aligned(_cells(row), self._widths, indent=2))
-            if row.blocked is not None:
-                self._terminal.note(
-                    f"    Blocked reason: {row.blocked}", "    The rollout resumes on its own when this clears."
-                )
-
-    def ended(self, *, complete: bool, seconds: float) -> None:
-        if complete:
-            self._terminal.note(f"Rollout complete in {elapsed(seconds)}.")
-
-    def _begin(self, seen: Picture) -> None:
-        """Widths are fixed at the start, so that every later row stands under its title."""
-        cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "") for row in seen.rows)]
-        self._widths = [max(len(row[index]) for row in cells) for index in range(len(_TITLES))]
-        self._widths[-1] = max(len(phase.value) for phase in Phase)
-        self._terminal.note("", *([aligned(_TITLES, self._widths, indent=2)] if self._titled else []))
-
-
-class JsonBoard:
-    """One JSON object for each change, and one at the end."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
-        for row in rows:
-            numbers, cause = row.seen.numbers, row.blocked or row.seen.cause
-            self._run.terminal.record(
-                {
-                    "time": timestamp(self._run.clock.now()),
-                    "placement": row.seen.place.placement,
-                    "city": row.seen.place.city,
-                    "updated": numbers.updated,
-                    "ready": numbers.ready,
-                    "old": row.seen.old,
-                    "desired": numbers.desired,
-                    "phase": row.phase.value,
-                    "reason": cause.reason if cause else "",
-                    "message": cause.message if cause else "",
-                }
-            )
-
-    def ended(self, *, complete: bool, seconds: float) -> None:
-        self._run.terminal.record({"complete": complete, "elapsedSeconds": int(seconds)})
-
-
-def _cells(row: Row) -> tuple[Piece, ...]:
-    place, numbers = row.seen.place, row.seen.numbers
-    counted = (str(numbers.updated), str(numbers.ready), str(row.seen.old))
-    return (place.placement, place.city, *counted, _TONES[row.phase](row.phase.value))

@@ -15,6 +15,7 @@ from datum_compute.cli.project import Project, Read
 from datum_compute.cli.revisions import EXTERNAL, Entry, Revisions, spec_hash
 from datum_compute.cli.run import Run
 from datum_compute.cli.specs import image
+from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import Json, encode, owner_reference, timestamp
 
@@ -37,8 +38,13 @@ def name_of(workload: str) -> str:
 
 
 def read(project: Project, workload: Workload) -> Revisions:
-    """Nothing when there is none, or when it is that of an earlier workload of the same name."""
-    found = project.find(CONFIG_MAP, name_of(workload.name))
+    """Nothing when there is none or it may not be seen, or when it is that of an earlier workload of the same name."""
+    try:
+        found = project.find(CONFIG_MAP, name_of(workload.name))
+    except Failure as failure:
+        if isinstance(failure.__cause__, Forbidden):
+            return Revisions()
+        raise
     return _revisions(found.body(), workload) if found is not None else Revisions()
 
 

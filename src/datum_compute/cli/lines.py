@@ -53,6 +53,11 @@ def line(*pieces: Piece) -> Line:
     return Line(pieces)
 
 
+def hints(*texts: str) -> list[Line]:
+    """Lines that may be overlooked."""
+    return [Line((dim(text),)) for text in texts]
+
+
 class Column(Struct, frozen=True):
     """On a terminal too narrow for the table a column that `shrinks` is cut, and the last one, if it `wraps`, goes on
     below. `least`: never narrower than this."""
@@ -92,6 +97,16 @@ def laid_out(table: Table, *, columns: int | None, headers: bool, ellipsis: str)
     titles = tuple(column.title for column in table.columns)
     rows = ([titles] if headers and any(titles) else []) + list(table.rows)
     return [aligned(row, widths, table.indent, ellipsis) for row in rows]
+
+
+def cut(line: Line, columns: int) -> Line:
+    """What of a line fits into so many columns."""
+    pieces: list[Piece] = []
+    for piece in line.pieces:
+        text = text_of(piece)[:columns]
+        columns -= len(text)
+        pieces.append(Span(text, piece.tone) if isinstance(piece, Span) else text)
+    return Line(tuple(pieces))
 
 
 def _wrapped(table: Table, columns: int, *, headers: bool) -> Table:

@@ -100,12 +100,13 @@ def _in_words(error: "click.UsageError", program: str) -> "Failure":
 
 
 def _tell(around: Surroundings, failure: "Failure") -> int:
+    from datum_compute.cli.masks import masked
     from datum_compute.cli.terminal import Style, Terminal
 
     terminal = Terminal(around, Style())
-    terminal.warn(f"{failure.prefix}{failure.message}")
+    terminal.warn(f"{failure.prefix}{masked(failure.message)}")
     for detail in failure.details:
-        terminal.warn(f"  {detail}")
+        terminal.warn(f"  {masked(detail)}")
     advice = failure.advice or (f"{around.program} {failure.next_command}" if failure.next_command else "")
     if advice:
         terminal.warn("")

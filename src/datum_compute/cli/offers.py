@@ -1,8 +1,10 @@
 """What a project has that can be named on a command line. Entry points: `connected` and one function a kind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
@@ -24,9 +26,10 @@ Offer = tuple[str, str]
 
 
 @contextmanager
-def connected(surroundings: Surroundings, seconds: float) -> Iterator[Project]:
-    """The project of the surroundings, without the question whether it may use compute."""
-    with Run(surroundings, Settings(quiet=True, request_timeout=seconds), "table") as run:
+def connected(surroundings: Surroundings, seconds: float, where: Mapping[str, str]) -> Iterator[Project]:
+    """The project of the surroundings, or the one that flags name, without the question whether it may use compute."""
+    settings = replace(Settings(quiet=True, request_timeout=seconds), **where)
+    with Run(surroundings, settings, "table") as run:
         run.connect()
         yield run.project
 

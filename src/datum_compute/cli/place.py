@@ -81,7 +81,8 @@ def _find(settings: Settings, surroundings: Surroundings) -> _Found:
     if environ.get("DATUM_API_HOST"):
         return _plugin(settings, surroundings)
     if environ.get("KUBECONFIG"):
-        return _standalone(settings, _files("", environ))
+        named = settings.project or environ.get("DATUM_PROJECT", "")
+        return _standalone(replace(settings, project=named), _files("", environ))
     if local := _local(settings, surroundings):
         return local
     if environ.get("DATUM_CREDENTIALS_HELPER"):
@@ -97,14 +98,22 @@ def _standalone(settings: Settings, files: list[Path]) -> _Found:
     asked = settings.project
     context = settings.context
     if asked and not context:
-        context = next((name for name in (f"datum-project-{asked}", f"project-{asked}") if name in config.contexts), "")
+        context = next((name for name in config.contexts if asked == _named_by(name) != name), "")
     endpoint = config.endpoint(context)
     context = context or config.current
     leads_to = _project_in(endpoint.server)
     if asked and leads_to and asked != leads_to:
         raise usage(f'context "{context}" is project {leads_to}, not {asked}; choose another one with --context')
-    name = asked or leads_to or context
+    name = asked or leads_to or _named_by(context)
     return _Found(Mode.STANDALONE, name, endpoint, f'check the credentials of context "{context}"')
+
+
+def _named_by(context: str) -> str:
+    """The project that a context is for, as datumctl and the local federation call theirs; else its own name."""
+    for prefix in ("datum-project-", "project-"):
+        if context.startswith(prefix):
+            return context.removeprefix(prefix)
+    return context
 
 
 def _plugin(settings: Settings, surroundings: Surroundings) -> _Found:

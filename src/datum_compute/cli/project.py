@@ -213,8 +213,10 @@ class Project:
         try:
             answer = self.transport.call(call)
         except ApiError as error:  # there is no answer at all
-            details = [_NOT_KNOWN] if call.method != "GET" and _may_have_happened(error) else []
-            raise Failure(f"{action}: {error.message}", details=details, next_command=self._advice.start) from error
+            heard = _may_have_heard(error)
+            details = [_NOT_KNOWN] if call.method != "GET" and heard else []
+            start = "" if heard else self._advice.start
+            raise Failure(f"{action}: {error.message}", details=details, next_command=start) from error
         except KubeconfigError as error:  # a token file that cannot be read
             raise Failure(str(error), Exit.NOT_ALLOWED) from None
         if answer.code >= 300:
@@ -257,7 +259,8 @@ class Project:
         return Failure(f"{action}: {error.message}")
 
 
-def _may_have_happened(error: ApiError) -> bool:
+def _may_have_heard(error: ApiError) -> bool:
+    """Whether there was a server at all: then it need not be started, and may have done what it was asked for."""
     from datum_compute.kube.transport import Broken
 
     return isinstance(error, Timeout | Broken)

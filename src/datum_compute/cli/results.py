@@ -11,6 +11,7 @@ from datum_compute.cli.run import Run
 from datum_compute.kube.kinds import Kind
 
 NOTHING_DONE = "No changes made (dry run)."
+ABORTED = "Aborted."
 WRITTEN = ("table", "json", "yaml", "name")
 
 
@@ -57,5 +58,5 @@ def agreed(run: Run, *, yes: bool) -> bool:
     """Without anybody to ask it goes on: whoever calls from a script has decided."""
     if yes or not run.terminal.asks or run.terminal.confirm("Apply? (Y/n): ", default=True):
         return True
-    run.terminal.show("Aborted.")
+    run.terminal.show(ABORTED)
     return False

@@ -34,7 +34,8 @@ class SystemClock:
 
 
 class Surroundings:
-    """`columns` is the width of the terminal when there is one; `watching` replaces how changes are waited for."""
+    """`columns` is the width of the terminal when there is one; `watching` replaces how changes are waited for;
+    `directory` is where file names that are not absolute begin."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Surroundings:
         columns: int | None = None,
         clock: Clock | None = None,
         watching: "Watching | None" = None,
+        directory: str = "",
     ) -> None:
         self.program = program
         self.environ = environ
@@ -56,9 +58,13 @@ class Surroundings:
         self.columns = columns
         self.clock: Clock = clock or SystemClock()
         self.watching = watching
+        self.directory = directory
 
 
 def program_name(argv0: str, environ: Mapping[str, str]) -> str:
-    """How the user calls us; a plugin that datumctl manages is stored under the bare name `compute`."""
-    as_plugin = PurePath(argv0).name.startswith(("datumctl-", "milo-")) or "DATUM_PLUGIN_API_VERSION" in environ
+    """How the user calls us; a plugin that datumctl manages is stored under the bare name `compute`, and gets no
+    environment when it is asked for help."""
+    path = PurePath(argv0)
+    managed = path.parts[-3:-1] == (".datumctl", "plugins") or "DATUM_PLUGIN_API_VERSION" in environ
+    as_plugin = managed or path.name.startswith(("datumctl-", "milo-"))
     return "datumctl compute" if as_plugin else "compute"

@@ -1,16 +1,19 @@
 """The one place that knows terminals: streams, colour, width, character set and questions. Entry point: `Terminal`."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-import msgspec
 from msgspec import Struct
 
-from datum_compute.cli.lines import NONE, Line, Piece, Table, Tone, View, dim, laid_out, text_of
+from datum_compute.cli.documents import json_text, yaml_text
+from datum_compute.cli.lines import NONE, Line, Piece, Table, Tone, View, cut, dim, hints, laid_out, text_of
 from datum_compute.cli.surroundings import Surroundings
 
 # For streams that cannot carry them; everything else they lack becomes a question mark.
 _PLAIN_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'"})
+
+_COLUMNS, _ROWS = 80, 24  # of a terminal that does not tell
 
 STRUCTURED = ("json", "yaml", "name")
 
@@ -36,7 +39,9 @@ class Terminal:
         self._stdin = surroundings.stdin
         self._style = style
         self._columns = surroundings.columns
+        self._capable = surroundings.environ.get("TERM") != "dumb"
         self._people = self._err if style.output in STRUCTURED else self._out
+        self._drawing: Drawing | None = None
 
     @property
     def live(self) -> bool:
@@ -47,6 +52,16 @@ class Terminal:
     def asks(self) -> bool:
         """Whether there is somebody to ask."""
         return self._stdin.isatty() and self._err.tty
+
+    @property
+    def redraws(self) -> bool:
+        """Whether what was shown can be replaced by something newer, in its place."""
+        return self._people.tty and not self._style.quiet and self._capable
+
+    def drawing(self) -> "Drawing":
+        """A place in the terminal, below everything shown so far, for what is shown again and again."""
+        self._drawing = Drawing(self._people, self._laid, self._columns)
+        return self._drawing
 
     def show(self, *view: str | Line | Table) -> None:
         """What the command was asked for: kept by --quiet, and data when the format is structured."""
@@ -59,7 +74,7 @@ class Terminal:
 
     def hint(self, *view: str) -> None:
         """A note that may be overlooked."""
-        self.note(*(Line((dim(text),)) for text in view))
+        self.note(*hints(*view))
 
     def aside(self, text: str) -> None:
         """A note beside the output of the command, always on stderr."""
@@ -71,40 +86,96 @@ class Terminal:
 
     def data(self, value: Any, format_: str) -> None:
         """One document of plain values on stdout."""
-        self._out.write(_document(value, format_, ascii_only=not self._out.unicode))
+        ascii_only = not self._out.unicode
+        if format_ == "yaml":
+            self._out.write(yaml_text(value, ascii_only=ascii_only))
+        else:
+            self._out.write(json_text(value, indent=2, ascii_only=ascii_only))
 
     def record(self, value: Any) -> None:
         """One compact JSON object on a line of its own, for output that goes on."""
-        self._out.write(_json(value, indent=0, ascii_only=not self._out.unicode))
+        self._out.write(json_text(value, indent=0, ascii_only=not self._out.unicode))
 
     def name(self, text: str) -> None:
         self._out.write(f"{text}\n")
 
     def confirm(self, question: str, *, default: bool) -> bool:
         """Asks on stderr. Enter is the default; the end of the input is a no."""
-        self._err.write(self._err.encodable(question))
-        answer = self._stdin.readline()
-        if not answer:
-            self._err.write("\n")
+        answer = self.ask(question)
+        if answer is None:
             return False
-        match answer.strip().lower():
+        match answer.lower():
             case "":
                 return default
             case "y" | "yes":
                 return True
-        return default and answer.strip().lower() not in ("n", "no")
+        return default and answer.lower() not in ("n", "no")
+
+    def ask(self, question: str) -> str | None:
+        """The answer to a question on stderr, without spaces around it; None at the end of the input."""
+        self._err.write(self._err.encodable(question))
+        answer = self._stdin.readline()
+        if not answer:
+            self._err.write("\n")
+            return None
+        return answer.strip()
 
     def _write(self, stream: "_Stream", view: View) -> None:
+        if self._drawing is not None:
+            self._drawing.leave()
         columns = self._columns if stream.tty else None
-        ellipsis = "…" if stream.unicode else "..."
+        for laid in self._laid(view, columns, stream.ellipsis):
+            stream.line(laid.pieces)
+
+    def _laid(self, view: View, columns: int | None, ellipsis: str) -> list[Line]:
+        lines: list[Line] = []
         for item in view:
             if isinstance(item, Table):
-                for laid in laid_out(_filled(item), columns=columns, headers=self._style.headers, ellipsis=ellipsis):
-                    stream.line(laid.pieces)
-            elif isinstance(item, Line):
-                stream.line(item.pieces)
+                lines += laid_out(_filled(item), columns=columns, headers=self._style.headers, ellipsis=ellipsis)
             else:
-                stream.line((item,))
+                lines.append(item if isinstance(item, Line) else Line((item,)))
+        return lines
+
+
+class Drawing:
+    """A part of a terminal that is drawn anew in its place. What is too wide or too high for it is cut."""
+
+    def __init__(
+        self, stream: "_Stream", laid: Callable[[View, int | None, str], list[Line]], columns: int | None
+    ) -> None:
+        self._stream = stream
+        self._laid = laid
+        self._columns = columns
+        self._drawn: list[str] = []
+        self._widths: list[int] = []  # of the lines on the screen
+
+    def draw(self, *view: str | Line | Table) -> None:
+        columns, rows = self._stream.size(self._columns)
+        lines = self._laid(view, columns, self._stream.ellipsis)
+        room = max(rows - 1, 1)  # the cursor stands on the line below
+        if len(lines) > room:
+            hidden = len(lines) - room + 1
+            lines = [*lines[: room - 1], Line((dim(f"{self._stream.ellipsis} and {hidden} more lines"),))]
+        lines = [cut(line, columns) for line in lines]
+        texts = [self._stream.text(line) for line in lines]
+        if texts == self._drawn:
+            return
+        self._stream.write(self._erased(columns) + "".join(f"{text}\n" for text in texts))
+        self._drawn = texts
+        self._widths = [sum(len(text_of(piece)) for piece in line.pieces) for line in lines]
+
+    def leave(self) -> None:
+        """Something else is written below: what was drawn stays as it is, and the next begins after that."""
+        self._drawn, self._widths = [], []
+
+    def end(self) -> None:
+        """Whatever comes now stands below; what was typed meanwhile, a Ctrl-C for one, is wiped away."""
+        self._stream.write("\r\x1b[J")
+
+    def _erased(self, columns: int) -> str:
+        """Back to where the drawing began. A window made narrower has broken its lines into several."""
+        rows = sum(max(-(-width // columns), 1) for width in self._widths)
+        return f"\r\x1b[{rows}A\x1b[J" if rows else "\r\x1b[J"
 
 
 class _Stream:
@@ -114,11 +185,22 @@ class _Stream:
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
         self._encoding = encoding
         self.unicode = encoding.replace("-", "").replace("_", "").startswith("utf")
+        self.ellipsis = "…" if self.unicode else "..."
         self._color = _wants_color(color, environ, tty=self.tty)
 
     def line(self, pieces: tuple[Piece, ...]) -> None:
-        text = "".join(self._colored(piece) for piece in _trimmed(pieces))
-        self.write(f"{self.encodable(text)}\n")
+        self.write(f"{self.text(Line(pieces))}\n")
+
+    def text(self, line: Line) -> str:
+        return self.encodable("".join(self._colored(piece) for piece in _trimmed(line.pieces)))
+
+    def size(self, columns: int | None) -> tuple[int, int]:
+        """Columns and rows as they are now: whoever looks may make the window larger or smaller."""
+        try:
+            now = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):
+            return columns or _COLUMNS, _ROWS
+        return now.columns or columns or _COLUMNS, now.lines or _ROWS
 
     def write(self, text: str) -> None:
         self._stream.write(text)
@@ -165,29 +247,3 @@ def _filled(table: Table) -> Table:
         for row in table.rows
     ]
     return Table(table.columns, rows, table.indent)
-
-
-def _document(value: Any, format_: str, *, ascii_only: bool) -> str:
-    if format_ == "json":
-        return _json(value, indent=2, ascii_only=ascii_only)
-    import yaml
-
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(
-        _plain(value), Dumper=dumper, sort_keys=False, allow_unicode=not ascii_only, default_flow_style=False
-    )
-    return text
-
-
-def _json(value: Any, *, indent: int, ascii_only: bool) -> str:
-    if ascii_only:
-        import json
-
-        return json.dumps(_plain(value), indent=indent or None) + "\n"
-    text = msgspec.json.encode(value)
-    return (msgspec.json.format(text, indent=indent) if indent else text).decode() + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Plain values only, whatever JSON text was inside."""
-    return msgspec.json.decode(msgspec.json.encode(value))

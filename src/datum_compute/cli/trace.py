@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from datum_compute.cli.masks import HIDDEN, masked
 from datum_compute.kube.plain import Exchange
 
-_HIDDEN = "(hidden)"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -34,7 +34,7 @@ def redacted(body: bytes) -> str:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return f"({len(body)} bytes)"
-    return msgspec.json.encode(_without_secrets(value)).decode()
+    return masked(msgspec.json.encode(_without_secrets(value)).decode())
 
 
 def _without_secrets(value: Any) -> Any:
@@ -51,11 +51,11 @@ def _without_secrets(value: Any) -> Any:
 
 def _field(key: str, item: Any) -> Any:
     if key == _LAST_APPLIED:
-        return _HIDDEN  # a copy of the whole object
+        return HIDDEN  # a copy of the whole object
     if key == "env" and isinstance(item, list):
-        return [one | {"value": _HIDDEN} if isinstance(one, dict) and "value" in one else one for one in item]
+        return [one | {"value": HIDDEN} if isinstance(one, dict) and "value" in one else one for one in item]
     return _without_secrets(item)
 
 
 def _masked(values: Any) -> Any:
-    return dict.fromkeys(values, _HIDDEN) if isinstance(values, dict) else _HIDDEN
+    return dict.fromkeys(values, HIDDEN) if isinstance(values, dict) else HIDDEN

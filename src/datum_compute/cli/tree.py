@@ -84,7 +84,7 @@ class Leaf(Helped):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
-        rest = super().parse_args(ctx, list(args))
+        rest = super().parse_args(ctx, self._with_values(args))
         if rest:
             if any(isinstance(param, click.Argument) for param in self.params):
                 raise Failure(
@@ -94,6 +94,26 @@ class Leaf(Helped):
                 )
             unknown_command(ctx, rest)
         return rest
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from datum_compute.cli.examples import examples
+
+        found = examples(_below_root(ctx))
+        if found:
+            program = ctx.find_root().obj.program
+            with formatter.section("Examples"):
+                for index, one in enumerate(found):
+                    if index:
+                        formatter.write_paragraph()
+                    formatter.write_text(one.title)
+                    formatter.write(f"{'':>{formatter.current_indent + 2}}$ {program} {one.line}\n")
+
+    def _with_values(self, args: Sequence[str]) -> list[str]:
+        """A flag whose value may be left out gets it here: click would take the next word for it."""
+        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
+        values = {flag: one.flag_value for one in options if isinstance(one.flag_value, str) for flag in one.opts}
+        end = args.index("--") if "--" in args else len(args)
+        return [f"{arg}={values[arg]}" if arg in values else arg for arg in args[:end]] + list(args[end:])
 
 
 class Verbs(Helped, click.Group):

@@ -45,3 +45,47 @@ def test_a_plane_without_bindings(api: ApiServer, compute: Compute, world: World
     api.answer("GET", "locationbindings", 404, reason="NotFound")
     world.workload(("DFW",))
     assert compute("cities").lines[1:] == ["DFW    —      —        no          1"]
+
+
+def test_one_city_with_its_locations_and_workloads(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    World(api, "fresh").workload(("DFW", "AMS"))
+    World(api, "elsewhere").workload(("AMS",))
+    spec = {"displayName": "Dallas 2", "topology": {TOPOLOGY_CITY: "DFW"}}
+    api.create(LOCATION_BINDING, LOCATION_BINDING.body("dfw-2") | {"spec": spec})
+    api.set_status(LOCATION_BINDING, "dfw-2", {"conditions": [condition("Available", "False", "Full", "no room")]})
+    result = compute("cities", "describe", "dfw")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        "City         DFW\n"
+        "Name         Dfw, Dallas 2\n"
+        "Region       earth\n"
+        "Available    yes\n"
+        "\n"
+        "  LOCATION   NAME       AVAILABLE   MESSAGE\n"
+        "  dfw        Dfw        yes         —\n"
+        "  dfw-2      Dallas 2   no          Full — no room\n"
+        "\n"
+        "  WORKLOAD   READY\n"
+        "  fresh      —\n"
+        "  shop       2/2\n"
+    )
+    found = json.loads(compute("cities", "get", "DFW", "-o", "json").out)
+    assert (found["city"], found["available"], found["workloads"]) == ("DFW", True, ["fresh", "shop"])
+    assert compute("cities", "describe", "dfw", "-o", "name").out == "city/DFW\n"
+
+
+def test_one_city_that_nobody_uses(api: ApiServer, compute: Compute) -> None:
+    assert compute("cities", "describe", "SIN").lines[-1] == "  No workload uses it."
+
+
+def test_one_city_that_is_no_longer_offered(api: ApiServer, compute: Compute, world: World) -> None:
+    world.workload(("OLD",))
+    assert "Available    no  (no longer offered)" in compute("cities", "describe", "old").lines
+
+
+def test_one_city_that_is_unknown(api: ApiServer, compute: Compute) -> None:
+    result = compute("cities", "describe", "XYZ")
+    assert (result.code, result.err) == (
+        3, 'Error: city "XYZ" is not offered to project demo, and no workload uses it\n\ncompute cities\n',
+    )  # fmt: skip

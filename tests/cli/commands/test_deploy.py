@@ -4,8 +4,11 @@ from collections.abc import Callable
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli.history import name_of
+from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import plain
 from tests.cli.conftest import Compute, World, condition, nothing, placement, template
 from tests.cli.server import ApiServer
@@ -58,6 +61,61 @@ def test_a_new_workload_from_flags_to_running(api: ApiServer, compute: Compute, 
         "    Status:      compute status shop\n"
         "    Instances:   compute instances --workload=shop\n"
     )
+
+
+def test_after_an_update_the_way_back_is_named(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+
+    def finish() -> None:
+        world.observe()
+        world.report("DFW", 2, 2)
+
+    result = compute("deploy", "shop", "--image=shop:9", steps=[finish])
+    assert result.lines[-4:] == [
+        "  Next steps:",
+        "    Status:      compute status shop",
+        "    Instances:   compute instances --workload=shop",
+        "    Roll back:   compute rollout undo shop",
+    ]
+
+
+def test_while_the_rollout_is_paused_nobody_waits(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    result = compute("deploy", "shop", "--image=shop:9")
+    assert (result.code, result.lines[-2:]) == (
+        0, ['Rollout of workload "shop" is paused.', "Run 'compute rollout resume shop' to let it go on."],
+    )  # fmt: skip
+
+
+def test_in_other_character_sets(api: ApiServer, compute: Compute, world: World) -> None:
+    rich(world)
+    result = compute("deploy", "shop", "--image=shop:2", "--no-wait", encoding="ascii")
+    assert "  image: shop:1 -> shop:2" in result.lines
+
+
+def test_a_message_takes_the_place_of_the_changes(api: ApiServer, compute: Compute) -> None:
+    compute(*NEW, "--no-wait", "-m", "first light")
+    entry = json.loads(api.get(CONFIG_MAP, name_of("shop")).data["1"])
+    assert (entry["changes"], entry["kind"]) == ("first light", "deploy")
+
+
+def test_a_history_that_cannot_be_written_is_a_warning(api: ApiServer, compute: Compute) -> None:
+    api.answer("POST", "/configmaps", 403, reason="Forbidden")
+    result = compute(*NEW, "--no-wait")
+    assert result.code == 0
+    assert result.err.startswith("  warning: could not write revision history: you do not have permission")
+
+
+def test_who_never_wins_against_others_is_told_to_try_again(api: ApiServer, compute: Compute, world: World) -> None:
+    world.workload(("DFW",))
+    api.answer("PUT", "/workloads/shop", 409, "modified", times=5, reason="Conflict")
+    result = compute("deploy", "shop", "--image=shop:9")
+    assert (result.code, result.err) == (
+        4, 'Error: workload "shop" was changed by someone else at the same time; try again\n',
+    )  # fmt: skip
+    assert len(api.writes()) == 5
+    assert api.all(CONFIG_MAP) == []
 
 
 def test_the_workload_that_is_written(api: ApiServer, compute: Compute) -> None:
@@ -192,9 +250,8 @@ def test_cities_and_numbers_of_several_placements_are_not_guessed(
     result = compute("deploy", "shop", "--min=3")
     assert result.code == 2
     assert result.err == (
-        'Error: workload "shop" has 2 placements — --city and --min are for workloads with one\n'
-        "  Instances:  compute scale shop --placement=NAME --min=N\n"
-        "  Cities:     kubectl edit workload shop\n"
+        'Error: workload "shop" has 2 placements — edit it with a manifest: compute deploy -f workload.yaml\n'
+        "  Get one:  compute workloads describe shop -o yaml > workload.yaml\n"
     )
     assert compute("deploy", "shop", "--image=shop:9", "--no-wait").code == 0
 
@@ -283,10 +340,11 @@ class TestNetwork:
         other = template()
         other["spec"]["networkInterfaces"] = [{"network": {"name": "private"}}]
         world.workload(spec={"template": other})
-        result = compute("deploy", "shop", "--image=x", "-y")
+        result = compute("deploy", "shop", "--image=x")
         assert (result.code, result.err) == (
-            1, 'Error: network "private" not found in project demo — create it first\n',
+            1, 'Error: network "private" not found in project demo — use --yes to auto-create or create it first\n',
         )  # fmt: skip
+        assert api.writes() == []
 
 
 def test_two_at_once_who_comes_second_is_told(api: ApiServer, compute: Compute, world: World) -> None:
@@ -404,9 +462,24 @@ def test_fail_fast_gives_up_when_an_instance_has_failed_for_a_minute(
     assert result.code == 6
     assert result.err == (
         "Error: instance shop-default-dfw-0 does not start: Failed (image unavailable)\n"
-        "  no such tag\n\n"
-        "compute instances describe shop-default-dfw-0\n"
+        "  no such tag\n"
+        "  Look closer:  compute instances describe shop-default-dfw-0\n\n"
+        "compute rollout undo shop\n"
     )
+
+
+def test_fail_fast_names_no_undo_where_there_is_nothing_to_go_back_to(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
+    def fail() -> None:
+        world.observe()
+        world.deployment("DFW")
+        world.report("DFW", 1, 0)
+        world.instance("DFW", 0, condition("Programmed", "Unknown", "InstanceCrashing"))
+
+    result = compute("deploy", "shop", "--image=x", "--city=DFW", "--fail-fast", steps=[fail, *[nothing] * 31])
+    assert result.code == 6
+    assert "undo" not in result.err
 
 
 def test_json_is_the_workload_and_nothing_else(api: ApiServer, compute: Compute, world: World) -> None:

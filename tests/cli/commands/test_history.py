@@ -73,6 +73,17 @@ def test_deploy_scale_restart_undo_make_four_and_the_last_copies_the_first(
     assert plain(api.get(WORKLOAD, "shop").spec_json) == before
 
 
+def test_deploy_scale_restart_and_a_bare_undo_copies_the_deploy(api: ApiServer, deployed: Compute) -> None:
+    before = plain(api.get(WORKLOAD, "shop").spec_json)
+    deployed("scale", "shop", "--min=3")
+    deployed("restart", "shop")
+    assert deployed("rollout", "undo", "shop").code == 0
+    kinds = [(one["rev"], one["kind"], one.get("sourceRev")) for one in entries(api)]
+    assert kinds == [(1, "deploy", None), (2, "scale", None), (3, "restart", None), (4, "rollback", 1)]
+    assert active(api) == "4"
+    assert plain(api.get(WORKLOAD, "shop").spec_json) == before
+
+
 def test_undo_passes_over_what_asks_for_the_same(api: ApiServer, deployed: Compute) -> None:
     update(deployed)
     deployed("restart", "shop")
@@ -232,3 +243,9 @@ def test_a_restart_in_one_city_is_recorded_with_the_city(api: ApiServer, deploye
     world.deployment("DFW")
     deployed("restart", "shop", "--city=dfw")
     assert (entries(api)[-1]["kind"], entries(api)[-1]["changes"]) == ("restart", "restart in DFW")
+
+
+def test_a_history_that_may_not_be_read_takes_nothing_else_away(api: ApiServer, deployed: Compute) -> None:
+    api.answer("GET", "/configmaps/", 403, "not you")
+    result = deployed("status", "shop")
+    assert (result.code, "Revision #—" in result.out) == (0, True)

@@ -66,6 +66,7 @@ def test_wait_watches_the_rollout(api: ApiServer, compute: Compute, world: World
     ]
     result = compute("scale", "shop", "--min=3", "--wait", steps=steps)
     assert result.code == 0
+    assert result.lines[1] == 'Rolling workload "shop"  rev #1 → #2'
     assert result.lines[-1] == "Rollout complete in 8s."
 
 

@@ -163,7 +163,7 @@ def test_at_80_columns_in_colour_and_in_other_character_sets(
     result = compute("status", "shop", tty=True, columns=80, encoding=encoding)
     dash = "—" if encoding == "utf-8" else "-"
     assert f"Health       \x1b[33mDegraded {dash} 1 instances below desired count\x1b[0m" in result.lines
-    assert "\x1b[31m[degraded]\x1b[0m" in result.out
+    assert "\x1b[33m[degraded]\x1b[0m" in result.out
     plain = compute("status", "shop", tty=True, columns=80, encoding=encoding, environ={"NO_COLOR": "1"})
     assert "\x1b" not in plain.out
     assert max(map(len, plain.lines)) <= 80

@@ -190,6 +190,18 @@ def test_describe(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
     )
 
 
+def test_describe_names_the_way_back_where_there_is_one(api: ApiServer, compute: Compute) -> None:
+    compute("deploy", "shop", "--image=shop:1", "--city=DFW", "--no-wait")
+    assert "undo" not in compute("workloads", "describe", "shop").out
+    compute("deploy", "shop", "--image=shop:2", "--no-wait")
+    assert compute("workloads", "describe", "shop").lines[-4:] == [
+        "Next steps:",
+        "  Status:      compute status shop",
+        "  Instances:   compute instances --workload=shop",
+        "  Roll back:   compute rollout undo shop",
+    ]
+
+
 def test_describe_in_other_formats(api: ApiServer, compute: Compute) -> None:
     World(api, "shop").settled()
     assert json.loads(compute("workloads", "get", "shop", "-o", "json").out)["kind"] == "Workload"

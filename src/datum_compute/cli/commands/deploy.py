@@ -2,32 +2,56 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import TOPOLOGY_CITY, WORKLOAD_UID
-from datum_compute.api.networking import LOCATION_BINDING, NETWORK
-from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli import edits, history
-from datum_compute.cli.changes import change_lines
+from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.workload import Workload
+from datum_compute.cli import edits, manifest
+from datum_compute.cli.applying import How, Outcome, apply
 from datum_compute.cli.commands.instances import first_addresses
 from datum_compute.cli.edits import Asked, EnvChange
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Exit, Failure, usage
 from datum_compute.cli.flags import Cities, Duration, Name, Port, Replicas, message_option, option
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.follow import Patience, follow, patience
 from datum_compute.cli.joins import Owners
 from datum_compute.cli.lines import NONE, Column, Piece, Table
-from datum_compute.cli.project import Read
-from datum_compute.cli.results import NOTHING_DONE, WRITTEN, agreed, check_changeable, show_written
-from datum_compute.cli.revisions import DEPLOY
+from datum_compute.cli.plan import from_flags, from_manifest
+from datum_compute.cli.questions import Ended, from_questions
+from datum_compute.cli.results import ABORTED, WRITTEN, is_paused
 from datum_compute.cli.run import Run, project
+from datum_compute.cli.saving import DEFAULT_FILE, save
+from datum_compute.cli.surroundings import Surroundings
+from datum_compute.cli.terminal import Style, Terminal
 from datum_compute.kube.meta import Json
 
 _VARIABLE = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
+
+
+class Manifest(click.ParamType[Json]):
+    """A file with a workload, or - for stdin; read at once, so that what is wrong with it is told before any call."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Json:
+        if isinstance(value, dict):
+            return value
+        assert ctx is not None
+        return manifest.parsed(_text(ctx.find_root().obj, value), "stdin" if value == "-" else value)
+
+
+def _text(around: Surroundings, file: str) -> str:
+    try:
+        return around.stdin.read() if file == "-" else Path(around.directory, file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Failure(f"{file}: this is no UTF-8 text") from None
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def asked(
@@ -56,12 +80,66 @@ def variable(token: str) -> EnvChange:
     return EnvChange(name, value if equals else None)
 
 
-def _check(workload: str | None, image: str | None, env: Iterable[str], **others: object) -> None:
-    if not workload:
-        example = "deploy hello --image=IMAGE --city=CITY"
-        raise usage("workload name is required" if image else "workload name and --image are required", example)
-    for token in env:
+_CHANGES = ("image", "city", "min_", "port", "instance_type", "env")
+_EXAMPLE = "deploy hello --image=IMAGE --city=CITY"
+
+
+def _check(workload: str | None, file: Json | None, **flags: Any) -> None:
+    """Everything that can be said of the words alone."""
+    named = [f"--{name.strip('_').replace('_', '-')}" for name in _CHANGES if flags[name] not in (None, ())]
+    if file is not None:
+        _check_beside_manifest(workload, file, named, flags["save_to"])
+    elif not workload and named:
+        raise usage("workload name is required", _EXAMPLE)
+    elif not workload and not _somebody_to_ask():
+        raise usage("workload name and --image are required, or use -f to specify a manifest file", _EXAMPLE)
+    for flag in ("image", "instance_type"):
+        if flags[flag] is not None and not flags[flag].strip():
+            raise usage(f"--{flag.replace('_', '-')} is empty; leave it out to keep what is there")
+    for token in flags["env"]:
         variable(token)
+    _check_pairs(**flags)
+
+
+def _somebody_to_ask() -> bool:
+    return Terminal(click.get_current_context().find_root().obj, Style()).asks
+
+
+def _check_beside_manifest(workload: str | None, file: Json, named: Sequence[str], save_to: str | None) -> None:
+    if named:
+        raise usage(f"{named[0]} cannot be combined with -f: set it in the manifest instead")
+    if save_to is not None:
+        raise usage("--save cannot be combined with -f: the manifest is in a file already")
+    name = file["metadata"]["name"]
+    if workload and workload != name:
+        raise usage(f'the manifest is of workload "{name}", not "{workload}": leave the name out, or change it there')
+
+
+def _check_pairs(
+    *,
+    dry_run: bool,
+    exit_code: bool,
+    wait: bool | None,
+    detach: bool,
+    timeout: float | None,
+    fail_fast: bool,
+    save_to: str | None,
+    no_save: bool,
+    **others: object,
+) -> None:
+    if exit_code and not dry_run:
+        raise usage("--exit-code needs --dry-run")
+    if detach and wait:
+        raise usage("--detach cannot be combined with --wait")
+    if save_to is not None and no_save:
+        raise usage("--save cannot be combined with --no-save")
+    if save_to is not None and dry_run:
+        raise usage("--save cannot be combined with --dry-run: nothing is made that could be saved")
+    if detach or wait is False:
+        off = "--detach" if detach else "--no-wait"
+        for flag, given in (("--timeout", timeout is not None), ("--fail-fast", fail_fast)):
+            if given:
+                raise usage(f"{flag} cannot be combined with {off}: there is no wait")
 
 
 @verb("deploy", needs=[project, active_entitlement], outputs=WRITTEN, check=_check)
@@ -72,182 +150,103 @@ def _check(workload: str | None, image: str | None, env: Iterable[str], **others
 @option("--port", type=Port(), metavar="PORT", help="Port that the container listens on; 0 for none.")
 @option("--instance-type", metavar="TYPE", help=f"Size of each instance; {edits.DEFAULT_INSTANCE_TYPE} unless given.")
 @option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable, or remove it with KEY-; repeatable.")
+@option("-f", "--file", type=Manifest(), metavar="FILE", help="Manifest in YAML or JSON; - reads it from stdin.")
 @option("-y", "--yes", is_flag=True, help="Do not ask.")
 @option("--dry-run", is_flag=True, help="Let the server check it, and change nothing.")
-@option("--wait/--no-wait", default=True, help="Watch the rollout until it is complete.")
+@option("--diff", is_flag=True, help="Show everything that changes, as a diff; values of variables stay hidden.")
+@option("--exit-code", is_flag=True, help="With --dry-run: exit with 8 when something would change.")
+@option("--wait/--no-wait", default=None, help="Watch the rollout until it is complete; so unless told otherwise.")
 @option("--detach", is_flag=True, help="The same as --no-wait.")
 @option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
 @option("--fail-fast", is_flag=True, help="Give up when an instance has failed for a minute.")
+@option(
+    "--save",
+    "save_to",
+    is_flag=False,
+    flag_value=DEFAULT_FILE,
+    metavar="[=PATH]",
+    help=f"Save the manifest, in {DEFAULT_FILE} unless given; so in a terminal unless told otherwise.",
+)
+@option("--no-save", is_flag=True, help="Save no manifest.")
 @message_option
 def command(
     run: Run,
-    workload: str,
+    workload: str | None,
     image: str | None,
     city: Sequence[Sequence[str]],
     min_: int | None,
     port: int | None,
     instance_type: str | None,
     env: Sequence[str],
+    file: Json | None,
     yes: bool,
     dry_run: bool,
-    wait: bool,
+    diff: bool,
+    exit_code: bool,
+    wait: bool | None,
     detach: bool,
     timeout: float | None,
     fail_fast: bool,
+    save_to: str | None,
+    no_save: bool,
     message: str,
-) -> None:
+) -> Exit:
     """Create or update a workload and watch its rollout.
 
-    On an update everything that no flag names stays as it is. Waits for ever in a terminal and 15 minutes elsewhere,
-    unless --timeout is given. Values of variables are readable by everyone who may read the workload.
+    From flags, from a manifest with -f, or, in a terminal without either, from questions. On an update by flags
+    everything that no flag names stays as it is. Waits for ever in a terminal and 15 minutes elsewhere, unless
+    --timeout is given. Values of variables are readable by everyone who may read the workload, its history and the
+    saved manifest: refer to a Secret for what is sensitive.
     """
-    wanted = asked(image=image, city=city, min_=min_, port=port, instance_type=instance_type, env=env)
-    run.terminal.note(f'Resolving workload "{workload}" in project {run.project.name}...')
-    seen = run.project.find(WORKLOAD, workload)
-    if seen is None:
-        written = _create(run, workload, wanted, message, yes=yes, dry_run=dry_run)
+    try:
+        if file is not None:
+            plan = from_manifest(run, file)
+        elif workload:
+            wanted = asked(image=image, city=city, min_=min_, port=port, instance_type=instance_type, env=env)
+            plan = from_flags(run, workload, wanted)
+        else:
+            plan = from_questions(run)
+    except Ended:
+        run.terminal.show(ABORTED)
+        return Exit.OK
+    outcome = apply(run, plan, How(yes, dry_run, diff, exit_code, message))
+    if outcome.live is None:
+        return outcome.code
+    if save_to is None and outcome.changed and run.terminal.live and file is None and not no_save:
+        save_to = DEFAULT_FILE
+    if save_to is not None:
+        save(run, outcome.live.body(), save_to)
+    if outcome.changed:
+        _accompany(run, outcome, None if detach or wait is False else patience(run, timeout, fail_fast=fail_fast))
+    return outcome.code
+
+
+def _accompany(run: Run, outcome: Outcome, patience: Patience | None) -> None:
+    """Watches the rollout, or tells how; without patience nobody waits."""
+    assert outcome.live is not None
+    workload = outcome.live.object
+    if is_paused(workload):
+        run.terminal.note(f'Rollout of workload "{workload.name}" is paused.')
+        run.terminal.hint(f"Run '{run.try_next(f'rollout resume {workload.name}')}' to let it go on.")
+    elif patience is None:
+        run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload.name}')}' to watch progress.")
     else:
-        written = _update(run, seen, wanted, message, yes=yes, dry_run=dry_run)
-    if written is None:
-        return
-    if not wait or detach:
-        run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")
-        return
-    run.terminal.note("Waiting for rollout. Ctrl-C to detach (rollout continues in background).")
-    if follow(run, written.object, patience(run, timeout, fail_fast=fail_fast)):
-        _show_instances(run, written.object)
+        run.terminal.note("Waiting for rollout. Ctrl-C to detach (rollout continues in background).")
+        if follow(run, workload, patience):
+            _show_instances(run, workload, can_undo=outcome.revision > 1)
 
 
-def _create(run: Run, name: str, wanted: Asked, message: str, *, yes: bool, dry_run: bool) -> Read[Workload] | None:
-    """None when nothing was written."""
-    if not wanted.image:
-        raise usage("--image is required", f"deploy {name} --image=IMAGE --city=CITY")
-    if not wanted.cities:
-        raise usage("--city is required (e.g. --city=DFW,IAD)", "cities")
-    spec = edits.new_spec(_with_offered_cities(run, wanted, ()))
-    _check_networks(run, edits.networks(spec), yes=yes, dry_run=dry_run)
-    run.terminal.note(*_plan(spec))
-    body = WORKLOAD.body(name, "default") | {"spec": spec}
-    if dry_run:
-        run.project.create(WORKLOAD, body, dry_run=True)
-        run.terminal.show(NOTHING_DONE)
-        return None
-    if not agreed(run, yes=yes):
-        return None
-    written = run.project.create(WORKLOAD, body)
-    show_written(run, WORKLOAD, written, f"  workload/{name} created")
-    history.record(run, written, history.Change(DEPLOY, message or "initial deploy", None))
-    return written
-
-
-def _update(
-    run: Run, seen: Read[Workload], wanted: Asked, message: str, *, yes: bool, dry_run: bool
-) -> Read[Workload] | None:
-    """None when nothing was written."""
-    check_changeable(seen.object)
-    before: Json = seen.body()["spec"]
-    _check_editable(run, seen.object.name, before, wanted)
-    used = [code for placement in edits.placements(before) for code in placement.get("cityCodes") or []]
-    wanted = _with_offered_cities(run, wanted, used)
-
-    def edit(body: Json) -> Json:
-        return body | {"spec": edits.edited_spec(body["spec"], wanted)}
-
-    after = edits.edited_spec(before, wanted)
-    changes = change_lines(before, after)
-    if not changes:
-        run.terminal.show("No changes detected.")
-        return None
-    _check_networks(run, edits.networks(after), yes=yes, dry_run=dry_run)
-    run.terminal.note(*_plan(after), *(f"  {change}" for change in changes))
-    if dry_run:
-        run.project.update(WORKLOAD, seen, edit, dry_run=True)
-        run.terminal.show(NOTHING_DONE)
-        return None
-    if not agreed(run, yes=yes):
-        return None
-    written = run.project.update(WORKLOAD, seen, edit)
-    show_written(run, WORKLOAD, written.after, f"  workload/{written.after.object.name} updated")
-    history.record(run, written.after, history.Change(DEPLOY, message or "; ".join(changes), written.before))
-    return written.after
-
-
-def _check_editable(run: Run, name: str, spec: Json, wanted: Asked) -> None:
-    if wanted.needs_container and not edits.containers(spec):
-        raise usage(f'workload "{name}" is a virtual machine; --image, --port and --env are for containers')
-    number = len(edits.placements(spec))
-    if wanted.needs_placement and number != 1:
-        raise Failure(
-            f'workload "{name}" has {number} placements — --city and --min are for workloads with one',
-            Exit.USAGE,
-            details=[
-                f"Instances:  {run.try_next(f'scale {name} --placement=NAME --min=N')}",
-                f"Cities:     kubectl edit workload {name}",
-            ],
-        )
-
-
-def _with_offered_cities(run: Run, wanted: Asked, used: Sequence[str]) -> Asked:
-    """Cities in the platform's spelling. One that the workload uses already may stay, offered or not."""
-    if not wanted.cities:
-        return wanted
-    listing = run.project.list_served(LOCATION_BINDING)
-    codes = [binding.spec.topology.get(TOPOLOGY_CITY, "") for binding in listing.items] if listing else []
-    offered = {code.lower(): code for code in codes if code}
-    if not offered:
-        return wanted
-    known = {code.lower(): code for code in used} | offered
-    for code in wanted.cities:
-        if code.lower() not in known:
-            raise usage(
-                f'city "{code}" is not offered to project {run.project.name}; '
-                f"choose one of {', '.join(sorted(offered.values()))}",
-                "cities",
-            )
-    return replace(wanted, cities=tuple(known[code.lower()] for code in wanted.cities))
-
-
-def _check_networks(run: Run, names: Sequence[str], *, yes: bool, dry_run: bool) -> None:
-    """Every network must be there; the default one is made on the way when somebody agrees."""
-    for name in names:
-        if run.project.find(NETWORK, name) is not None:
-            continue
-        if run.project.list_served(NETWORK) is None:
-            return  # a plane without networks of its own
-        if name != edits.DEFAULT_NETWORK:
-            raise Failure(f'network "{name}" not found in project {run.project.name} — create it first')
-        run.terminal.note(f'  Network "{name}" does not exist in project {run.project.name}.')
-        if dry_run:
-            continue
-        if not yes and not run.terminal.asks:
-            raise Failure(
-                f'network "{name}" not found in project {run.project.name} — '
-                "use --yes to auto-create or create it first"
-            )
-        if not yes and not run.terminal.confirm("  Create it now? (Y/n): ", default=True):
-            raise Failure(f'network "{name}" is required; answer yes, pass --yes, or create it first')
-        run.project.create(NETWORK, NETWORK.body(name, "default") | {"spec": {"ipam": {"mode": "Auto"}}})
-        run.terminal.note(f"  network/{name} created")
-
-
-def _plan(spec: Json) -> list[str]:
-    return [
-        f'  Placement "{one.get("name")}": cities=[{", ".join(one.get("cityCodes") or [])}], '
-        f"min={(one.get('scaleSettings') or {}).get('minReplicas')}"
-        for one in edits.placements(spec)
-    ]
-
-
-def _show_instances(run: Run, workload: Workload) -> None:
+def _show_instances(run: Run, workload: Workload, *, can_undo: bool) -> None:
     instances = run.project.list(INSTANCE, f"{WORKLOAD_UID}={workload.metadata.uid}").items
     rows = _by_city(instances)
     if rows:
         run.terminal.note("", "  Instances:", Table((Column(""), Column(""), Column("")), rows, indent=4))
-    run.terminal.note(
+    run.terminal.hint(
         "",
         "  Next steps:",
         f"    Status:      {run.try_next(f'status {workload.name}')}",
         f"    Instances:   {run.try_next(f'instances --workload={workload.name}')}",
+        *([f"    Roll back:   {run.try_next(f'rollout undo {workload.name}')}"] if can_undo else []),
     )
 
 

@@ -13,11 +13,12 @@ from datum_compute.api.reasons import explain
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import Choice, Name, option
+from datum_compute.cli.flags import Choice, Name, option, watch_option
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.health import Judged, State, judge
 from datum_compute.cli.joins import Owner, Owners, labelled
 from datum_compute.cli.lines import Column, Line, Piece, Table, bad, busy, good, line
+from datum_compute.cli.looks import Look, Page, keep_showing, show
 from datum_compute.cli.parts import condition_table, event_table, fact_lines
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import Fact, instance_type, is_machine, runtime_facts
@@ -41,8 +42,16 @@ class Entry(Struct, frozen=True):
 @option("--workload", type=Name("workload"), metavar="NAME", help="Only those of this workload.")
 @option("--city", metavar="CITY", help="Only those in this city.")
 @option("--status", type=Choice("available", "pending", "failed"), help="Only those in this state.")
-def list_(run: Run, workload: str | None, city: str | None, status: str | None) -> None:
+@watch_option
+def list_(run: Run, workload: str | None, city: str | None, status: str | None, watch: bool) -> None:
     """List instances with their addresses and what they wait for."""
+    if not watch:
+        show(run, _look(run, workload, city, status))
+        return
+    keep_showing(run, [run.project.watch_call(INSTANCE)], lambda: _look(run, workload, city, status))
+
+
+def _look(run: Run, workload: str | None, city: str | None, status: str | None) -> Look:
     selector = ""
     if workload is not None:
         selector = f"{WORKLOAD_UID}={run.project.get(WORKLOAD, workload).object.metadata.uid}"
@@ -60,18 +69,14 @@ def list_(run: Run, workload: str | None, city: str | None, status: str | None) 
         return owner.workload, owner.city, instance.name
 
     kept = listing.kept(wanted, order)
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data(kept.as_json(), run.output)
-        case "name":
-            for instance in kept.items:
-                run.terminal.name(f"instance/{instance.name}")
-        case _ if not kept.found:
-            run.terminal.show(_nothing(run.project.name, workload, city, status))
-        case _:
-            shown = [entries[instance.name] for instance in kept.items]
-            run.terminal.show(_table(shown, run.clock.now(), wide=run.output == "wide"))
-            run.terminal.note("", _footer(shown))
+    shown = [entries[instance.name] for instance in kept.items]
+
+    def page(now: datetime) -> Page:
+        if not shown:
+            return Page([_nothing(run.project.name, workload, city, status)])
+        return Page([_table(shown, now, wide=run.output == "wide")], ["", _footer(shown)])
+
+    return Look(page, kept.as_json(), {f"instance/{one.object.name}": one.json for one in kept.found})
 
 
 @verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
@@ -89,7 +94,7 @@ def describe(run: Run, instance: str) -> None:
             entry = Entry(seen.object, owner, judge(seen.object))
             happened = run.project.list_served(EVENT, fields=f"involvedObject.uid={seen.object.metadata.uid}")
             run.terminal.show(*_details(entry, happened.items if happened else [], run.clock.now()))
-            run.terminal.note(*_next_steps(run, entry))
+            run.terminal.hint(*_next_steps(run, entry))
 
 
 def _owners(run: Run, instances: Iterable[Instance]) -> Owners:

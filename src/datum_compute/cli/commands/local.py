@@ -1,18 +1,21 @@
 """The whole federation on this machine. Entry point: `command`."""
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from datum_compute.cli.failures import Exit, Failure, usage
+from datum_compute.cli.flags import Count, option
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import option
 from datum_compute.cli.tree import Verbs
 
 if TYPE_CHECKING:
     from datum_compute.cli.run import Run
     from datum_compute.local.state import Running
+
+_LOOK_SECONDS = 0.5
 
 directory_option = option(
     "--dir",
@@ -87,6 +90,20 @@ def kubeconfig(run: "Run", directory: Path | None) -> None:
     run.terminal.name(str(state.kubeconfig_path(_directory(directory))))
 
 
+@verb("backup")
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@directory_option
+def backup(run: "Run", path: Path, directory: Path | None) -> None:
+    """Copy everything that it stored to a new file, while it runs or not.
+
+    To go back to it: reset, copy the file to federation.db in the state directory, and start again.
+    """
+    from datum_compute.local import daemon
+
+    _said(daemon.backup, _directory(directory), path.absolute())
+    run.terminal.show(f"The local federation was copied to {path}.")
+
+
 @verb("reset")
 @directory_option
 @option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -103,6 +120,33 @@ def reset(run: "Run", directory: Path | None, yes: bool) -> None:
             return
     _said(daemon.reset, where)
     run.terminal.show("The local federation was removed.")
+
+
+@verb("logs")
+@directory_option
+@option("--tail", type=Count(), default=200, metavar="N", help="Show at most this many lines; 200 unless given.")
+@option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on; Ctrl-C ends it.")
+def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
+    """Show what the federation logged last, also when it does not run any more."""
+    from datum_compute.local import state
+
+    path = state.Paths(_directory(directory)).output
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in deque(file, maxlen=tail):
+                run.terminal.name(line.rstrip("\n"))
+            while follow:
+                line = file.readline()
+                if line:
+                    run.terminal.name(line.rstrip("\n"))
+                else:
+                    run.clock.sleep(_LOOK_SECONDS)
+    except FileNotFoundError:
+        raise Failure(
+            "the local federation has logged nothing yet", next_command=f"local up{_flag(directory)}"
+        ) from None
+    except KeyboardInterrupt:
+        return
 
 
 def _running(directory: Path | None) -> "Running":
@@ -134,4 +178,4 @@ def _said(action: Any, *arguments: Any) -> Any:
         raise Failure(str(error), Exit.FAILED) from None
 
 
-command = Verbs("local", "Run the whole federation on this machine.", [up, down, status, kubeconfig, reset])
+command = Verbs("local", "Run the whole federation on this machine.", [up, down, status, kubeconfig, logs, backup, reset])

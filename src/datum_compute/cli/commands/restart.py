@@ -8,7 +8,7 @@ from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Exit, Failure
 from datum_compute.cli.flags import Duration, message_option, option, workload_argument
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.follow import announce, follow, patience
 from datum_compute.cli.project import Read
 from datum_compute.cli.results import WRITTEN, check_not_paused, show_written, to_change
 from datum_compute.cli.revisions import RESTART
@@ -46,6 +46,7 @@ def command(run: Run, workload: str, city: str | None, wait: bool, timeout: floa
         show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" — rolling restart initiated.')
         history.record(run, seen, history.Change(RESTART, message or "restart", written.before))
     if wait:
+        announce(run, seen.object)
         follow(run, seen.object, patience(run, timeout))
     else:
         run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")

@@ -2,6 +2,7 @@
 
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli import history
+from datum_compute.cli.boards import JsonBoard, board_for
 from datum_compute.cli.commands.history import command as history_verb
 from datum_compute.cli.commands.pause import pause, resume
 from datum_compute.cli.commands.restart import command as restart
@@ -10,9 +11,8 @@ from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Failure
 from datum_compute.cli.flags import Count, Duration, option, workload_argument
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import JsonBoard, LineBoard, follow, patience, show_once
+from datum_compute.cli.follow import announce, follow, patience, show_once
 from datum_compute.cli.results import is_paused
-from datum_compute.cli.revisions import Revisions
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.tree import Verbs
 
@@ -30,7 +30,7 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, revision
     given.
     """
     seen = run.project.get(WORKLOAD, workload).object
-    board = JsonBoard(run) if run.output == "json" else LineBoard(run)
+    board = JsonBoard(run) if run.output == "json" else board_for(run)
     known = history.read(run.project, seen)
     if revision is not None and known.current != revision:
         raise Failure(
@@ -44,19 +44,11 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, revision
         run.terminal.hint(f"Run '{run.try_next(f'rollout resume {workload}')}' to let it go on.")
         return
     if run.output == "table":
-        run.terminal.note(f'Rolling workload "{workload}"{_revision(known)}')
+        announce(run, seen, known)
     if watch:
         follow(run, seen, patience(run, timeout, fail_fast=fail_fast), board)
     else:
         show_once(run, seen, board)
-
-
-def _revision(known: Revisions) -> str:
-    """The number that rolls out, and the one before it."""
-    if known.active is None:
-        return ""
-    before = [entry.rev for entry in known.entries if entry.rev < known.active.rev]
-    return f"  rev #{before[-1]} → #{known.active.rev}" if before else f"  rev #{known.active.rev}"
 
 
 def _number(number: int) -> str:

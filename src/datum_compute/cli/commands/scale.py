@@ -7,7 +7,7 @@ from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import usage
 from datum_compute.cli.flags import Duration, Replicas, message_option, option, workload_argument
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.follow import announce, follow, patience
 from datum_compute.cli.results import WRITTEN, show_written, to_change
 from datum_compute.cli.revisions import SCALE
 from datum_compute.cli.run import Run, project
@@ -55,6 +55,7 @@ def command(
         lines = change_lines(written.before.body()["spec"], written.after.body()["spec"])
         history.record(run, written.after, history.Change(SCALE, message or "; ".join(lines), written.before))
     if wait:
+        announce(run, written.after.object)
         follow(run, written.after.object, patience(run, timeout))
     elif written.changed:
         run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")

@@ -1,6 +1,7 @@
 """How a workload is doing, city by city. Entry point: `command`."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -12,10 +13,11 @@ from datum_compute.cli import history
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import workload_argument
+from datum_compute.cli.flags import watch_option, workload_argument
 from datum_compute.cli.health import Counts, State, block, counts, judge, observed
 from datum_compute.cli.joins import deployment_of
-from datum_compute.cli.lines import Column, Line, Piece, Table, bad, line
+from datum_compute.cli.lines import Column, Line, Piece, Table, busy, hints, line
+from datum_compute.cli.looks import Look, Page, keep_showing, show
 from datum_compute.cli.parts import head, health_line, health_of, last_revision, revision_text
 from datum_compute.cli.project import Read
 from datum_compute.cli.revisions import Revisions
@@ -53,9 +55,23 @@ class City(Struct, frozen=True):
 
 @verb("status", needs=[project, active_entitlement], outputs=("table", "json", "yaml"))
 @workload_argument
-def command(run: Run, workload: str) -> None:
+@watch_option
+def command(run: Run, workload: str, watch: bool) -> None:
     """Show the health of a workload, its cities, and what blocks it."""
-    seen = run.project.get(WORKLOAD, workload)
+    if not watch:
+        show(run, _look(run, workload))
+        return
+    of_workload = f"{WORKLOAD_UID}={run.project.get(WORKLOAD, workload).object.metadata.uid}"
+    calls = [
+        run.project.watch_call(WORKLOAD, name=workload),
+        run.project.watch_call(WORKLOAD_DEPLOYMENT, selector=of_workload),
+        run.project.watch_call(INSTANCE, selector=of_workload),
+    ]
+    keep_showing(run, calls, lambda: _look(run, workload))
+
+
+def _look(run: Run, name: str) -> Look:
+    seen = run.project.get(WORKLOAD, name)
     of_workload = f"{WORKLOAD_UID}={seen.object.metadata.uid}"
     deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
     instances: list[Instance] = []
@@ -63,11 +79,13 @@ def command(run: Run, workload: str) -> None:
         instances = run.project.list(INSTANCE, of_workload).items
     found = cities(seen.object, deployments, instances)
     known = history.read(run.project, seen.object)
-    if run.output == "table":
-        run.terminal.show(*_view(run, seen, deployments, found, known))
-        run.terminal.note(*_next_steps(run, workload, found))
-    else:
-        run.terminal.data(_document(run, seen, deployments, found, known), run.output)
+    document = _document(run, seen, deployments, found, known)
+
+    def page(now: datetime) -> Page:
+        view = _view(run.project.name, seen, deployments, found, known, now)
+        return Page(view, hints(*_next_steps(run, name, found)))
+
+    return Look(page, document, {f"workload/{name}": document})
 
 
 def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> list[City]:
@@ -111,17 +129,18 @@ def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> T
 
 
 def _view(
-    run: Run,
+    project_name: str,
     seen: Read[Workload],
     deployments: Sequence[WorkloadDeployment],
     found: Sequence[City],
     known: Revisions,
+    now: datetime,
 ) -> list[str | Line | Table]:
     workload = seen.object
     spec = workload.spec.template.spec
-    since = age(last_revision(seen, known), run.clock.now())
+    since = age(last_revision(seen, known), now)
     return [
-        head("Workload", workload.name, f"project: {run.project.name}"),
+        head("Workload", workload.name, f"project: {project_name}"),
         head("Image", image(spec, "(virtual machine)")),
         head("Updated", f"{since} ago", f"Revision {revision_text(seen, known)}"),
         "",
@@ -146,7 +165,7 @@ def _places(
         numbers = city.numbers
         name = city.place.placement if city.place.placement != previous else ""
         previous = city.place.placement
-        mark = () if city.asked and not city.degraded else (bad("[degraded]") if city.asked else "[removing]",)
+        mark = () if city.asked and not city.degraded else (busy("[degraded]") if city.asked else "[removing]",)
         ready = f"{numbers.ready}/{numbers.replicas}"
         kind = instance_type(workload.spec.template.spec)
         rows.append((name, city.place.city, ready, str(numbers.desired), kind, *mark))

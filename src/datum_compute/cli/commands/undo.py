@@ -8,7 +8,7 @@ from datum_compute.cli.entitlement import active_entitlement
 from datum_compute.cli.failures import Failure
 from datum_compute.cli.flags import Count, Duration, message_option, option, workload_argument
 from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import follow, patience
+from datum_compute.cli.follow import announce, follow, patience
 from datum_compute.cli.results import NOTHING_DONE, WRITTEN, agreed, check_not_paused, show_written, to_change
 from datum_compute.cli.revisions import ROLLBACK, Entry, Revisions, spec_hash
 from datum_compute.cli.run import Run, project
@@ -61,6 +61,7 @@ def command(
     hint = run.try_next(f"rollout status {workload}")
     show_written(run, WORKLOAD, written.after, f"Rollout started. Run '{hint}' to watch progress.")
     if wait:
+        announce(run, written.after.object)
         follow(run, written.after.object, patience(run, timeout))
 
 

@@ -11,10 +11,11 @@ from datum_compute.api.workload import WORKLOAD, Placement, Workload
 from datum_compute.cli import history
 from datum_compute.cli.durations import age
 from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import Choice, option, workload_argument
+from datum_compute.cli.flags import Choice, option, watch_option, workload_argument
 from datum_compute.cli.flags import command as verb
 from datum_compute.cli.health import HEALTH_STATES, Counts, Health, block, counts, progressing, total
-from datum_compute.cli.lines import Column, Line, Piece, Span, Table
+from datum_compute.cli.lines import Column, Line, Piece, Span, Table, hints
+from datum_compute.cli.looks import Look, Page, keep_showing, show
 from datum_compute.cli.parts import (
     TONES,
     condition_table,
@@ -26,6 +27,7 @@ from datum_compute.cli.parts import (
     revision_text,
 )
 from datum_compute.cli.project import Read
+from datum_compute.cli.revisions import Revisions
 from datum_compute.cli.run import Run, project
 from datum_compute.cli.specs import image, instance_type, is_machine, runtime_facts, short_image
 from datum_compute.cli.tree import Verbs
@@ -62,8 +64,17 @@ class Entry(Struct, frozen=True):
     help="Only those in this state.",
 )
 @option("--city", metavar="CITY", help="Only those with a placement in this city.")
-def list_(run: Run, health: str | None, city: str | None) -> None:
+@watch_option
+def list_(run: Run, health: str | None, city: str | None, watch: bool) -> None:
     """List workloads with their health."""
+    if not watch:
+        show(run, _look(run, health, city))
+        return
+    calls = [run.project.watch_call(WORKLOAD), run.project.watch_call(WORKLOAD_DEPLOYMENT)]
+    keep_showing(run, calls, lambda: _look(run, health, city))
+
+
+def _look(run: Run, health: str | None, city: str | None) -> Look:
     listing = run.project.list(WORKLOAD)
     deployments: dict[str, list[WorkloadDeployment]] = {}
     for deployment in run.project.list(WORKLOAD_DEPLOYMENT).items:
@@ -77,18 +88,14 @@ def list_(run: Run, health: str | None, city: str | None) -> None:
         return (city is None or entry.is_in(city)) and (health is None or entry.has_health(health))
 
     kept = listing.kept(wanted, order=lambda workload: workload.name)
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data(kept.as_json(), run.output)
-        case "name":
-            for workload in kept.items:
-                run.terminal.name(f"workload/{workload.name}")
-        case _ if not kept.found:
-            _nothing(run, health, city)
-        case _:
-            shown = [entries[workload.name] for workload in kept.items]
-            run.terminal.show(_table(shown, run.clock.now(), wide=run.output == "wide"))
-            run.terminal.note("", _footer(shown))
+    shown = [entries[workload.name] for workload in kept.items]
+
+    def page(now: datetime) -> Page:
+        if not shown:
+            return _nothing(run, health, city)
+        return Page([_table(shown, now, wide=run.output == "wide")], ["", _footer(shown)])
+
+    return Look(page, kept.as_json(), {f"workload/{one.object.name}": one.json for one in kept.found})
 
 
 @verb("describe", needs=[project, active_entitlement], outputs=("wide", "json", "yaml", "name"))
@@ -104,24 +111,27 @@ def describe(run: Run, workload: str) -> None:
         case _:
             of_workload = f"{WORKLOAD_UID}={seen.object.metadata.uid}"
             deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
-            run.terminal.show(*_details(run, seen, deployments))
-            run.terminal.note(
-                "",
-                "Next steps:",
-                f"  Status:      {run.try_next(f'status {workload}')}",
-                f"  Instances:   {run.try_next(f'instances --workload={workload}')}",
-            )
+            known = history.read(run.project, seen.object)
+            run.terminal.show(*_details(run, seen, deployments, known))
+            run.terminal.hint(*_next_steps(run, seen, known))
 
 
-def _nothing(run: Run, health: str | None, city: str | None) -> None:
+def _next_steps(run: Run, seen: Read[Workload], known: Revisions) -> list[str]:
+    name = seen.object.name
+    steps = {"Status:": f"status {name}", "Instances:": f"instances --workload={name}"}
+    if known.undo_target(seen.body()["spec"]) is not None:
+        steps["Roll back:"] = f"rollout undo {name}"
+    return ["", "Next steps:", *(f"  {label:<12} {run.try_next(command)}" for label, command in steps.items())]
+
+
+def _nothing(run: Run, health: str | None, city: str | None) -> Page:
     name = run.project.name
     if health:
-        run.terminal.show(f"No workloads in project {name} match health={health}.")
-    elif city:
-        run.terminal.show(f"No workloads in project {name} have a placement in city {city}.")
-    else:
-        run.terminal.show(f"No workloads found in project {name}.")
-        run.terminal.hint("", f"Get started:  {run.try_next('deploy hello --image=IMAGE --city=CITY')}")
+        return Page([f"No workloads in project {name} match health={health}."])
+    if city:
+        return Page([f"No workloads in project {name} have a placement in city {city}."])
+    start = f"Get started:  {run.try_next('deploy hello --image=IMAGE --city=CITY')}"
+    return Page([f"No workloads found in project {name}."], hints("", start))
 
 
 def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
@@ -160,11 +170,12 @@ def _footer(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} workload{'' if len(entries) == 1 else 's'} — {counted}"
 
 
-def _details(run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment]) -> list[str | Line | Table]:
+def _details(
+    run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment], known: Revisions
+) -> list[str | Line | Table]:
     workload = seen.object
     spec = workload.spec.template.spec
     now = run.clock.now()
-    known = history.read(run.project, workload)
     kind = "virtual-machine" if is_machine(spec) else f"sandbox/{instance_type(spec)}"
     return [
         head("Workload", workload.name, f"project: {run.project.name}"),

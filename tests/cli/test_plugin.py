@@ -1,0 +1,134 @@
+"""The plugin as one file, on a machine that has Python and nothing else."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datum_compute.cli import boot, bundle
+from datum_compute.local import daemon
+from tests.cli.conftest import World, kubeconfig
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built once; tests that change it work on a copy."""
+    path = tmp_path_factory.mktemp("built") / "datumctl-compute"
+    assert bundle.main([str(path)]) == 0
+    return path
+
+
+class Machine:
+    """A home folder, and a PATH with nothing but the interpreter outside of any environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.programs = folder / "bin"
+        self.home.mkdir()
+        self.programs.mkdir()
+        (self.programs / "python3").symlink_to(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
+
+    @property
+    def unpacked(self) -> list[Path]:
+        return sorted((self.home / ".cache" / "datum-compute").glob("*"))
+
+    def __call__(self, file: Path, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        around = {"PATH": str(self.programs), "HOME": str(self.home)} | environ
+        return subprocess.run([file, *words], env=around, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_manifest_is_told_without_unpacking_anything(file: Path, machine: Machine) -> None:
+    done = machine(file, "--plugin-manifest")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["name"] == "compute"
+    assert machine.unpacked == []
+
+
+def test_it_needs_nothing_but_python(file: Path, machine: Machine, world: World, tmp_path: Path) -> None:
+    world.settled()
+    path = kubeconfig(tmp_path / "kubeconfig", world.api.project_url())
+    done = machine(file, "workloads", "-o", "yaml", KUBECONFIG=str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "name: shop" in done.stdout
+
+
+def test_it_is_unpacked_once_and_for_its_user_only(file: Path, machine: Machine) -> None:
+    assert machine(file, "--version").stdout == "datumctl compute 0.1.0\n"
+    [folder] = machine.unpacked
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    before = folder.stat().st_ctime_ns, folder.stat().st_ino
+    assert machine(file, "--version").returncode == 0
+    assert machine.unpacked == [folder]
+    assert (folder.stat().st_ctime_ns, folder.stat().st_ino) == before
+
+
+def test_what_others_could_have_changed_is_not_run(file: Path, machine: Machine) -> None:
+    machine(file, "--version")
+    [folder] = machine.unpacked
+    folder.chmod(0o777)
+    done = machine(file, "--version")
+    assert done.returncode == 1
+    assert done.stderr == f"Error: others can change {folder}, so it is not used; remove it and try again\n"
+
+
+def test_a_place_that_cannot_be_written_to_is_named(file: Path, machine: Machine) -> None:
+    blocked = machine.home / "file"
+    blocked.touch()
+    done = machine(file, "--version", XDG_CACHE_HOME=str(blocked))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: cannot unpack into {blocked}/datum-compute: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_two_that_start_at_once_both_work(file: Path, machine: Machine) -> None:
+    environ = {"PATH": str(machine.programs), "HOME": str(machine.home)}
+    running = [subprocess.Popen([file, "--version"], env=environ, stdout=subprocess.PIPE) for _ in range(3)]
+    assert [process.communicate()[0] for process in running] == [b"datumctl compute 0.1.0\n"] * 3
+    assert len(machine.unpacked) == 1
+
+
+def test_a_file_for_another_machine_says_so(monkeypatch: pytest.MonkeyPatch, machine: Machine, tmp_path: Path) -> None:
+    monkeypatch.setattr(boot, "this_machine", lambda: "cpython-399 plan9 vax")
+    other = tmp_path / "datumctl-compute"
+    other.write_bytes(bundle.archive(_few()))
+    other.chmod(0o755)
+    done = machine(other, "--version")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: this file is made for python3.99 on plan9 vax, and here is cpython-3")
+
+
+def test_the_same_content_gives_the_same_file() -> None:
+    assert bundle.archive(_few()) == bundle.archive(dict(reversed(_few().items())))
+
+
+def _few() -> dict[str, bytes]:
+    """Of this package only what starts the file."""
+    return {f"datum_compute/{name}": (bundle._ROOT / name).read_bytes() for name in (*bundle._AT_HAND, "cli/boot.py")}
+
+
+def test_datumctl_knows_it_by_a_bare_name(file: Path, machine: Machine) -> None:
+    managed = machine.home / ".datumctl" / "plugins" / "compute"
+    managed.parent.mkdir(parents=True)
+    os.link(file, managed)
+    assert machine(managed, "--version").stdout == "datumctl compute 0.1.0\n"
+
+
+@pytest.mark.timeout(120)
+def test_it_carries_the_whole_federation(file: Path, machine: Machine, tmp_path: Path) -> None:
+    directory = tmp_path / "federation"
+    try:
+        up = machine(file, "local", "up", "--dir", str(directory))
+        assert up.returncode == 0, up.stderr
+        done = machine(file, "cities", "-o", "name", DATUM_COMPUTE_LOCAL_DIR=str(directory))
+        assert (done.returncode, done.stdout.split()) == (0, ["city/AMS", "city/DFW", "city/SIN"])
+    finally:
+        daemon.down(directory)

@@ -1,0 +1,189 @@
+"""The program in a real terminal: its width, its colours, and what Ctrl-C does."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from datum_compute.api.workload import WORKLOAD
+from tests.cli.conftest import Compute, World
+from tests.cli.server import ApiServer
+from tests.cli.test_prompts import _PROGRAM, CTRL_C, Session
+
+ESCAPE = "\x1b"
+LONG_IMAGE = "registry.example/a-team/with-a-long-name/and-an-image-with-a-longer-one:2026-11-02"
+
+
+class Sized(Session):
+    """A terminal of this many columns."""
+
+    def __init__(self, words: tuple[str, ...], environ: dict[str, str], directory: Path, columns: int) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environ,
+            cwd=directory,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.text = ""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.replace("\r\n", "\n").splitlines()
+
+
+Open = Callable[..., Sized]
+
+
+@pytest.fixture
+def terminal(compute: Compute, tmp_path: Path) -> Iterator[Open]:
+    sessions: list[Sized] = []
+    around = {**compute.environ, "HOME": str(tmp_path), "DATUM_COMPUTE_LOCAL_DIR": str(tmp_path / "local")}
+
+    def start(*words: str, columns: int = 80, **environ: str) -> Sized:
+        usual = {"TERM": "xterm", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+        sessions.append(Sized(words, around | usual | environ, tmp_path, columns))
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        session.__exit__()
+
+
+@pytest.fixture
+def shop(world: World) -> World:
+    world.settled()
+    return world
+
+
+@pytest.fixture
+def wide(shop: World) -> World:
+    """What would make a table of more than 120 columns."""
+    container = {"name": "app", "image": LONG_IMAGE}
+    runtime = {"runtime": {"sandbox": {"containers": [container]}}}
+    shop.api.patch(WORKLOAD, "shop", {"spec": {"template": {"spec": runtime}}})
+    return shop
+
+
+@pytest.mark.parametrize("columns", [70, 80, 100])
+def test_a_table_is_as_wide_as_the_terminal(wide: World, terminal: Open, columns: int) -> None:
+    session = terminal("workloads", columns=columns, NO_COLOR="1")
+    assert session.ended() == 0
+    assert max(map(len, session.lines)) == columns
+    assert "…" in session.text
+
+
+def test_a_wide_terminal_cuts_nothing(wide: World, terminal: Open) -> None:
+    session = terminal("workloads", columns=200, NO_COLOR="1")
+    assert session.ended() == 0
+    assert LONG_IMAGE.removeprefix("registry.example/") in session.text
+
+
+def test_a_pipe_has_no_width(wide: World, compute: Compute) -> None:
+    assert LONG_IMAGE.removeprefix("registry.example/") in compute("workloads").out
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "coloured"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"NO_COLOR": ""}, True),
+        ([], {"TERM": "dumb"}, False),
+        (["--color=always"], {"NO_COLOR": "1"}, True),
+        (["--color=never"], {"CLICOLOR_FORCE": "1"}, False),
+    ],
+)
+def test_colour(shop: World, terminal: Open, words: list[str], environ: dict[str, str], coloured: bool) -> None:
+    session = terminal("workloads", *words, **environ)
+    assert session.ended() == 0
+    assert (f"{ESCAPE}[32mAvailable{ESCAPE}[0m" in session.text) is coloured
+    assert (ESCAPE in session.text) is coloured
+
+
+def test_ctrl_c_at_a_question_ends_the_command_and_changes_nothing(shop: World, terminal: Open) -> None:
+    session = terminal("destroy", "shop")
+    session.answer("Continue? (y/N): ", CTRL_C)
+    assert session.ended() == 130
+    assert shop.api.writes() == []
+
+
+def test_ctrl_c_detaches_from_a_watch_and_the_rollout_goes_on(world: World, terminal: Open) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal("rollout", "status", "shop", TERM="dumb")
+    session.answer("Pending", CTRL_C)
+    assert session.ended() == 0
+    assert session.lines[-1] == "^CDetached. Rollout continues in background."  # the terminal echoes what was typed
+    assert "Traceback" not in session.text
+
+
+def test_a_watch_is_drawn_in_place_where_the_terminal_can(world: World, terminal: Open) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal("rollout", "status", "shop", NO_COLOR="1")
+    session.answer("Pending", "")
+    world.observe()
+    world.deployment("AMS", replicas=1)
+    world.report("AMS", 1, 1, desired=1)
+    assert session.ended() == 0
+    assert f"{ESCAPE}[2A\r{ESCAPE}[J" in session.text or f"\r{ESCAPE}[2A{ESCAPE}[J" in session.text
+    assert "Rollout complete in " in session.lines[-1]
+
+
+def test_a_terminal_that_cannot_gets_a_line_for_each_change(world: World, terminal: Open) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal("rollout", "status", "shop", TERM="dumb")
+    session.answer("Pending", "")
+    world.observe()
+    world.deployment("AMS", replicas=1)
+    world.report("AMS", 1, 1, desired=1)
+    assert session.ended() == 0
+    assert ESCAPE not in session.text
+    assert [line.split()[-1] for line in session.lines if line.startswith("  default")][-1] == "Done"
+
+
+def test_ctrl_c_while_the_server_thinks_ends_the_command(api: ApiServer, world: World, terminal: Open) -> None:
+    world.settled()
+    held = threading.Event()
+    asked = threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        held.wait(30)
+
+    api.before("GET", "/workloads", hold)
+    session = terminal("workloads")
+    assert asked.wait(30)
+    session.answer("", CTRL_C)
+    try:
+        assert session.ended() == 130
+    finally:
+        held.set()
+    assert "Traceback" not in session.text
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shop: World, compute: Compute, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    around = {**compute.environ, "HOME": str(tmp_path)}
+    process = subprocess.run(
+        [sys.executable, "-m", "datum_compute.cli.main", "workloads", "-o", "json"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=around,
+        check=False,
+    )
+    os.close(write)
+    assert (process.returncode, process.stderr) == (0, b"")
