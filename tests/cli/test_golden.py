@@ -59,6 +59,7 @@ OTHERS = {
     "local reset": ["local reset -y", "local reset"],
     "local kubeconfig": ["local kubeconfig"],
     "local logs": ["local logs"],
+    "local backup": ["local backup monday.db"],
     "destroy": ["destroy shop", "destroy nope -y"],
     "rollout resume": ["rollout resume blog"],
     "quota": ["quota --constrained", "quota --city=AMS"],

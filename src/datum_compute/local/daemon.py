@@ -1,4 +1,5 @@
-"""Starts and stops a local federation as a background process. Entry points: `up`, `down`, `status`, `reset`.
+"""Starts and stops a local federation as a background process. Entry points: `up`, `down`, `status`, `backup`,
+`reset`.
 
 The process reports through a pipe: either that it is ready, or one sentence why it cannot be. It holds a lock on its
 directory for as long as it lives, so that two never serve the same file.
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 from datum_compute.local.state import Paths, Running, default_directory, holder, is_locked, kubeconfig_path, running
 
-__all__ = ["LocalError", "Running", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
+__all__ = ["LocalError", "Running", "backup", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -74,6 +75,28 @@ def down(directory: Path) -> bool:
         if _until(lambda: not is_locked(lock), STOP_SECONDS):
             return True
     raise LocalError(f"process {pid} does not stop; end it by hand and try again")
+
+
+def backup(directory: Path, to: Path) -> None:
+    """Copies the state as it is at this moment; the federation may run meanwhile, or not."""
+    from datum_compute.embedded.log import LogError, copy
+
+    source = Paths(directory).log
+    if not source.exists():
+        raise LocalError(f"there is nothing to back up in {directory}; start a federation with 'compute local up'")
+    try:
+        os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise LocalError(f"{to} exists already; choose another name for the backup") from None
+    except OSError as error:
+        raise LocalError(f"cannot write to {to}: {error.strerror}; choose another place for the backup") from None
+    try:
+        copy(source, to)
+    except BaseException as error:
+        to.unlink(missing_ok=True)  # half a backup is worse than none
+        if isinstance(error, LogError):
+            raise LocalError(f"the backup was not made: {error}") from None
+        raise
 
 
 def reset(directory: Path) -> None:

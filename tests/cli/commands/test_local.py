@@ -36,6 +36,9 @@ class Pretended:
     def reset(self, directory: Path) -> None:
         self.calls.append(("reset", directory))
 
+    def backup(self, directory: Path, path: Path) -> None:
+        self.calls.append(("backup", directory, path))
+
     def find(self, directory: Path) -> Running | None:
         return self.running
 
@@ -43,7 +46,7 @@ class Pretended:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     fake = Pretended()
-    for name in ("up", "down", "reset"):
+    for name in ("up", "down", "reset", "backup"):
         monkeypatch.setattr(daemon, name, getattr(fake, name))
     monkeypatch.setattr(state, "running", fake.find)
     return fake
@@ -117,3 +120,49 @@ def test_reset_asks_first(compute: Compute, pretended: Pretended, tmp_path: Path
     assert compute("local", "reset", tty=True, stdin="y\n").code == 0
     assert compute("local", "reset", "-y").out == "The local federation was removed.\n"
     assert pretended.calls == [("reset", tmp_path / "local")] * 2
+
+
+def test_a_backup_goes_to_the_file_that_is_named(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
+    file = tmp_path / "monday.db"
+    result = compute("local", "backup", str(file))
+    assert (result.code, result.out) == (0, f"The local federation was copied to {file}.\n")
+    assert pretended.calls == [("backup", tmp_path / "local", file)]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    path = state.Paths(tmp_path / "local").output
+    path.parent.mkdir()
+    path.write_text("one\ntwo\nthree\n")
+    return path
+
+
+@pytest.mark.parametrize(("flags", "shown"), [([], "one\ntwo\nthree\n"), (["--tail=2"], "two\nthree\n")])
+def test_logs_are_shown_also_when_it_does_not_run(compute: Compute, logged: Path, flags: list[str], shown: str) -> None:
+    result = compute("local", "logs", *flags)
+    assert (result.code, result.out, result.err) == (0, shown, "")
+
+
+def test_logs_can_be_followed_until_ctrl_c(
+    compute: Compute, logged: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = iter(["four\n", "five\n"])
+
+    def sleep(seconds: float) -> None:
+        line = next(more, None)
+        if line is None:
+            raise KeyboardInterrupt
+        with logged.open("a") as file:
+            file.write(line)
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    result = compute("local", "logs", "-f", "--tail=1")
+    assert (result.code, result.out) == (0, "three\nfour\nfive\n")
+
+
+def test_without_logs_there_is_nothing_to_show(compute: Compute) -> None:
+    result = compute("local", "logs")
+    assert (result.code, result.err) == (
+        1,
+        "Error: the local federation has logged nothing yet\n\ncompute local up\n",
+    )
