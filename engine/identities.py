@@ -20,7 +20,14 @@ _TOKEN_SECONDS = 24 * 3600
 _RBAC = "rbac.authorization.k8s.io"
 
 # What this engine needs beside what is always needed: it has no Milo, service catalog or network operator.
-DEFAULT_SWITCHES = (When.LEADER_ELECTION, When.ENTITLEMENT, When.QUOTA, When.NETWORKING, When.NETWORK)
+DEFAULT_SWITCHES = (
+    When.LEADER_ELECTION,
+    When.ENTITLEMENT,
+    When.QUOTA,
+    When.LOCATIONS,
+    When.NETWORKING,
+    When.NETWORK,
+)
 
 
 class Identity(Struct, frozen=True):

@@ -96,7 +96,7 @@ POINTER = {
 # What the contract's table leaves open, by its nearest neighbour there.
 OURS_YOU = {"Failed", "RuntimeClassNotServed", "RolloutPaused", "DeploymentNameTaken"}
 OURS_PLATFORM = {
-    *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing"),
+    *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing", "StrayInstance"),
     *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation"),
 }
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}

@@ -172,10 +172,21 @@ def test_what_shall_become_of_dependents(body: bytes, query: dict[str, str], pro
     assert delete_options(Call("DELETE", "/", query, body)).propagation == propagation
 
 
-@pytest.mark.parametrize("body", [b'{"propagationPolicy":"Sideways"}', b'{"preconditions":3}', b"[]", b"{"])
-def test_delete_options_that_make_no_sense_are_refused(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [b'{"preconditions":3}', b'{"gracePeriodSeconds":"x"}', b'{"kind":"Pod"}', b"[]", b"{"]
+)
+def test_delete_options_that_cannot_be_read_are_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         delete_options(Call("DELETE", "/", {}, body))
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"propagationPolicy":"Sideways"}', b'{"propagationPolicy":"Orphan","orphanDependents":true}']
+)
+def test_delete_options_that_make_no_sense_are_refused(body: bytes) -> None:
+    with pytest.raises(Invalid) as refused:
+        delete_options(Call("DELETE", "/", {}, body))
+    assert [cause.field for cause in refused.value.causes] == ["propagationPolicy"]
 
 
 @pytest.mark.parametrize(

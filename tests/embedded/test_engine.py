@@ -55,7 +55,7 @@ async def test_what_is_on_one_plane_is_not_on_another(simulation: Simulation) ->
     created = await two.create(NAMESPACE, NAMESPACE.body("default"))
     assert created.metadata.uid != (await one.get(NAMESPACE, "default")).metadata.uid
     async with two.watch(NAMESPACE, "0", timeout_seconds=1) as events:
-        assert [event.object async for event in events] == [created]
+        assert [event.object async for event in events if event.type != "BOOKMARK"] == [created]
 
 
 async def test_a_plane_serves_the_kinds_of_its_role(simulation: Simulation) -> None:
@@ -89,6 +89,39 @@ async def test_a_plane_that_comes_later_is_looked_after_as_well(simulation: Simu
     await stopped(run)
 
 
+async def test_a_plane_that_is_left_costs_nothing_any_more_and_is_as_it_was_when_it_returns(
+    simulation: Simulation,
+) -> None:
+    engine = new_engine(simulation)
+    run = asyncio.create_task(engine.run(), name="engine")
+    engine.serve("stays", CELL)
+    engine.serve("goes", CELL)
+    client = engine.client("goes")
+    await client.create(NAMESPACE, NAMESPACE.body("default"))
+
+    async def watched() -> list[str]:
+        async with client.watch(NAMESPACE, "", timeout_seconds=600) as events:
+            return [event.type async for event in events]
+
+    watching = asyncio.create_task(watched())
+    await simulation.settle()
+    engine.leave("goes")
+    engine.leave("goes")
+    assert await watching == ["ADDED"]
+    assert simulation.time() < 60
+    await simulation.settle()
+    assert not [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith("/goes")]
+    assert engine.plane("goes") is None
+    assert not run.done()
+
+    engine.serve("goes", CELL)
+    again = engine.client("goes")
+    await again.delete(NAMESPACE, "default")
+    await simulation.settle()
+    assert (await again.list(NAMESPACE)).items == []
+    await stopped(run)
+
+
 async def test_a_quiet_watch_hears_from_the_server_every_minute(simulation: Simulation) -> None:
     engine = new_engine(simulation)
     engine.serve("cell", CELL)
@@ -102,6 +135,7 @@ async def test_a_quiet_watch_hears_from_the_server_every_minute(simulation: Simu
     assert [(when, event.type, event.resource_version) for when, event in heard] == [
         (60, "BOOKMARK", "1"),
         (120, "BOOKMARK", "1"),
+        (130, "BOOKMARK", "1"),  # and at the end
     ]
     await stopped(run)
 
@@ -125,7 +159,7 @@ async def test_all_is_there_after_a_restart_and_resource_versions_go_on(simulati
     client = again.client("cell")
     assert await client.list(INSTANCE) == before
     async with client.watch(INSTANCE, seen.metadata.resource_version, timeout_seconds=1) as events:
-        assert [event.type async for event in events] == ["ADDED", "DELETED"]
+        assert [event.type async for event in events] == ["ADDED", "DELETED", "BOOKMARK"]
     created = await client.create(INSTANCE, INSTANCE.body("c", "default"))
     assert created.metadata.revision == int(before.resource_version) + 1
     again.close()
@@ -245,6 +279,8 @@ async def _replayed(client: Client, start: str, newer_than: int | None = None) -
     objects: dict[str, WorkloadDeployment] = {}
     async with client.watch(WORKLOAD_DEPLOYMENT, start, timeout_seconds=1) as events:
         async for event in events:
+            if event.type == "BOOKMARK":
+                continue
             assert event.object is not None
             name = event.object.name
             if newer_than is not None:

@@ -1,4 +1,6 @@
-"""Unmodified kubectl against the embedded API: the one from KUBECTL or from PATH; where there is none, this is said."""
+"""Unmodified kubectl against the embedded API: the one from KUBECTL, from PATH or of the real engine; where there is
+none, this is said.
+"""
 
 import os
 import shutil
@@ -67,7 +69,7 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    program = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    program = os.environ.get("KUBECTL") or shutil.which("kubectl") or _of_the_engine()
     if not program:
         pytest.skip("no kubectl in PATH, and KUBECTL does not name one: nothing was checked against a real client")
     if (minor := _minor(program)) < 29:
@@ -76,6 +78,12 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     api = Background(home)
     yield Kubectl(program, api, home)
     api.close()
+
+
+def _of_the_engine() -> str:
+    """The one that `make engine` built, if it ever did."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return next((str(found) for found in sorted(cache.glob("datum-compute/engine/kubernetes-*/kubectl"))), "")
 
 
 def _minor(program: str) -> int:
@@ -99,6 +107,13 @@ def test_what_is_served_is_listed_and_explained(kubectl: Kubectl) -> None:
     assert {"workloads", "instances", "namespaces", "events", "leases"} <= {line.split()[0] for line in resources}
     assert "clusters" in kubectl("--context=hub", "api-resources", "--output=name")
     assert "placements" in kubectl("explain", "workload.spec")
+    assert "minReplicas" in kubectl("explain", "workload.spec.placements.scaleSettings")
+    assert "cityCodes" in kubectl("explain", "workload", "--recursive")
+    assert "FIELD: labels" in kubectl("explain", "workload.metadata.labels")
+    assert 'field "nope" does not exist' in kubectl.refused("explain", "workload.nope")
+    assert "data" in kubectl("explain", "configmap")
+    assert kubectl("api-resources", "--api-group=compute.datumapis.com", "--verbs=deletecollection", "--output=name")
+    assert "compute.datumapis.com/v1alpha" in kubectl("api-versions").splitlines()
     assert "projects" in kubectl("--context=root", "api-resources", "--output=name")
 
 
@@ -214,6 +229,82 @@ def test_changes_are_shown_as_they_happen(kubectl: Kubectl) -> None:
         watching.kill()
         watching.communicate()
     kubectl.api.until(lambda: kubectl.api.watches() == 0)
+
+
+def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl) -> None:
+    kubectl("create", given=workload("left", labels={"side": "left"}))
+    arguments = ("--watch", "--no-headers", "--output-watch-events", "--selector=side=right")
+    watching = kubectl.start("get", "workloads", *arguments)
+    try:
+        kubectl.api.until(lambda: kubectl.api.watches() == 1)
+        kubectl("label", "workload", "left", "side=right", "--overwrite")
+        kubectl("label", "workload", "left", "side-")
+        assert watching.stdout is not None
+        told = [watching.stdout.readline().split()[:2] for _ in range(2)]
+        assert told == [["ADDED", "left"], ["DELETED", "left"]]
+    finally:
+        watching.kill()
+        watching.communicate()
+    kubectl.api.until(lambda: kubectl.api.watches() == 0)
+
+
+@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+def test_dependents_are_deleted_as_asked(kubectl: Kubectl, cascade: str) -> None:
+    owner, child = f"owner-{cascade}", f"child-{cascade}"
+    kubectl("create", given=workload(owner))
+    uid = kubectl("get", "workload", owner, "--output=jsonpath={.metadata.uid}")
+    reference = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "name": owner, "uid": uid}
+    metadata = {"name": child, "ownerReferences": [reference | {"blockOwnerDeletion": True}]}
+    kubectl("create", given={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    assert "deleted" in kubectl("delete", "workload", owner, f"--cascade={cascade}")
+    assert "NotFound" in kubectl.refused("get", "workload", owner)
+    if cascade == "orphan":
+        kept = msgspec.json.decode(kubectl("get", "configmap", child, "--output=json"))
+        assert "ownerReferences" not in kept["metadata"]
+    else:
+        kubectl("wait", f"configmap/{child}", "--for=delete", "--timeout=20s")
+        assert "NotFound" in kubectl.refused("get", "configmap", child)
+
+
+def test_many_are_deleted_at_once(kubectl: Kubectl) -> None:
+    for name in ("many-1", "many-2"):
+        kubectl("create", "configmap", name)
+        kubectl("label", "configmap", name, "many=yes")
+    assert kubectl("delete", "configmaps", "--selector=many=yes").count("deleted") == 2
+    assert kubectl("get", "configmaps", "--selector=many=yes", "--output=name") == ""
+
+
+def test_a_kind_is_defined_used_and_taken_away(kubectl: Kubectl) -> None:
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {
+            "openAPIV3Schema": {
+                "type": "object",
+                "properties": {"size": {"type": "integer", "description": "How large it is."}},
+            }
+        },
+        "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".size"}],
+    }
+    names = {"kind": "Box", "plural": "boxes", "shortNames": ["bx"]}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boxes.example.test"},
+        "spec": {"group": "example.test", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+    assert kubectl("apply", given=definition).endswith("boxes.example.test created\n")
+    kubectl("wait", "crd/boxes.example.test", "--for=condition=Established", "--timeout=20s")
+    assert kubectl("apply", given=definition).endswith("boxes.example.test unchanged\n")
+    box = {"apiVersion": "example.test/v1", "kind": "Box", "metadata": {"name": "one"}, "size": 3}
+    assert kubectl("apply", given=box) == "box.example.test/one created\n"
+    assert kubectl("apply", given=box | {"size": 4}) == "box.example.test/one configured\n"
+    assert kubectl("get", "bx").splitlines()[1].split() == ["one", "4"]
+    assert "How large it is." in kubectl("explain", "box.size")
+    assert "boxes.example.test" in kubectl("get", "crd")
+    assert "deleted" in kubectl("delete", "crd", "boxes.example.test")
+    assert "boxes" not in kubectl("api-resources", "--output=name", "--cached=false")
 
 
 def test_a_wrong_token_and_an_unknown_plane_are_told(kubectl: Kubectl) -> None:

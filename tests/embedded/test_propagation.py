@@ -349,6 +349,27 @@ async def test_a_copy_goes_with_its_original_once_nothing_holds_it(web: Hub) -> 
     assert await web.copy() is None
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("finalizers", [None, ["example.test/held"]])
+async def test_an_object_that_is_deleted_and_created_anew_at_once_gets_a_copy_of_its_own(
+    web: Hub, finalizers: list[str] | None, seed: int
+) -> None:
+    before = await web.copied()
+    await web.patch(web.cell(), {"metadata": {"finalizers": finalizers}})
+    await web.patch(web.cell(), {"status": status(7)}, "status")
+    await web.settle()
+    await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS)
+    await web.deploy()
+    await web.settle()
+    if finalizers:
+        assert (await web.copied()).metadata.deleting
+        assert plain((await web.original()).status_json) == {}, "what the old one did says nothing of the new one"
+        await web.patch(web.cell(), {"metadata": {"finalizers": None}})
+    after = await web.copied()
+    assert after.metadata.uid != before.metadata.uid
+    assert plain((await web.original()).status_json) == {}
+
+
 async def test_an_object_of_the_cells_own_is_left_alone(hub: Hub) -> None:
     await hub.route()
     await hub.settle()
@@ -417,6 +438,56 @@ async def test_two_clusters_of_one_city_each_run_it_and_their_statuses_are_summe
     assert found is not None
     assert (found.replicas, found.ready_replicas, found.desired_replicas) == (3, 3, 3)
     await hub.stop()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_cell_that_is_away_over_a_restart_still_counts_until_its_cluster_is_gone(
+    simulation: Simulation, seed: int
+) -> None:
+    cells = {"cell-1": "DFW", "cell-2": "DFW"}
+    first = Hub(simulation, cells)
+    await first.seed()
+    await first.start()
+    await first.route()
+    await first.deploy()
+    for cell, number in (("cell-1", 1), ("cell-2", 2)):
+        copy = await first.copied(cell)
+        assert not any("aggregated" in key for key in copy.metadata.annotations)
+        await first.patch(first.cell(cell), {"status": status(number)}, "status")
+    await first.settle()
+    await first.stop()
+
+    again = Hub(simulation, cells, log=first.engine.log)
+    again.wires["cell-2"].take_away()
+    await again.start()
+    await again.settle()
+    assert plain((await again.original()).status_json)["readyReplicas"] == 3
+    await again.patch(again.cell("cell-1"), {"status": status(5)}, "status")
+    await again.settle()
+    assert plain((await again.original()).status_json)["readyReplicas"] == 7
+    again.wires["cell-2"].bring_back()
+    await asyncio.sleep(60)
+    await again.patch(again.cell("cell-2"), {"status": status(3)}, "status")
+    await again.settle()
+    assert plain((await again.original()).status_json)["readyReplicas"] == 8
+    await again.stop()
+
+    last = Hub(simulation, cells, log=first.engine.log)
+    last.wires["cell-2"].take_away()
+    await last.client.delete(CLUSTER, "cell-2")
+    await last.start()
+    await last.settle()
+    assert plain((await last.original()).status_json)["readyReplicas"] == 5
+    await last.stop()
+
+
+async def test_a_status_of_cells_that_nobody_could_have_written_is_written_anew(web: Hub) -> None:
+    await web.patch(web.cell(), {"status": status(1)}, "status")
+    broken = {"metadata": {"annotations": {"work.karmada.io/aggregated-status": "{"}}}
+    await web.patch(web.client, broken)
+    await web.settle()
+    assert "work.karmada.io/aggregated-status" not in (await web.original()).metadata.annotations
+    assert plain((await web.original()).status_json) == status(1)
 
 
 ONE = status(1, "False", observedGeneration=5, location={"name": "first"}, future={"kept": [1, None]})

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datum_compute.embedded import store as module
-from datum_compute.embedded.log import Log, Row
+from datum_compute.embedded.log import Log, LogError, Row
 from datum_compute.embedded.store import CountedUids, Event, Key, Operation, RandomUids, Record, Store, Transaction
 from datum_compute.kube.errors import Conflict, Gone
 from datum_compute.kube.meta import Json
@@ -257,7 +257,109 @@ def test_a_listener_hears_every_kind_of_its_plane_from_now_on() -> None:
     assert [name for _, name, _ in told.heard] == ["a", "b"]
 
 
+# compaction
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is long after ten rows, of which five stay, two a step."""
+    for name, value in {"_LONGEST": 10, "KEPT": 5, "_STEP": 2}.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def compacted(store: Store) -> list[int]:
+    """Compacts until there is nothing to do; the marks on the way."""
+    marks: list[int] = []
+    while (mark := store.compact()) is not None:
+        store.forget(mark)
+        marks.append(mark)
+    return marks
+
+
+@pytest.mark.usefixtures("short")
+def test_a_log_is_compacted_when_it_is_long_and_then_down_to_what_is_kept() -> None:
+    log = Log()
+    store = new_store(log)
+    for size in range(10):
+        store.apply([put(key("a"), size)])
+    assert compacted(store) == []
+    store.apply([put(key("b"))])
+    assert compacted(store) == [2, 4, 6]
+    assert [row.revision for row in log.rows()] == [7, 8, 9, 10, 11]
+    assert compacted(store) == []
+
+
+@pytest.mark.usefixtures("short")
+def test_below_the_mark_a_watch_and_a_look_at_the_past_are_gone_and_after_it_all_is_there() -> None:
+    store = new_store()
+    for size in range(11):
+        store.apply([put(key("a"), size)])
+    compacted(store)
+    told = Told()
+    for resource in (WIDGETS, "gadgets"):  # also a kind of which there never was anything
+        with pytest.raises(Gone):
+            store.watch("demo", resource, 5, Told())
+    with pytest.raises(Gone):
+        store.scan("demo", WIDGETS, at=5)
+    store.watch("demo", WIDGETS, 6, told)
+    assert [revision for _, _, revision in told.heard] == [7, 8, 9, 10, 11]
+    assert store.scan("demo", WIDGETS, at=6)[0][1].object()["size"] == 5
+
+
+@pytest.mark.usefixtures("short")
+def test_the_log_stays_short_however_much_is_written() -> None:
+    log = Log()
+    store = new_store(log)
+    for size in range(200):
+        store.apply([put(key("busy"), size), *([put(key(f"kept-{size}"))] if size % 50 == 0 else [])])
+        if (mark := store.compact()) is not None:
+            store.forget(mark)
+        assert len(list(log.rows())) <= 10 + 3 + 1 + 4
+    assert len(store._tables["demo", WIDGETS].history) <= 10 + 3
+
+
+places = st.builds(key, st.sampled_from("ab"), plane=st.sampled_from(["demo", "other"]))
+steps = st.tuples(st.sampled_from(["put", "remove", "fail"]), places, st.integers(0, 3))
+
+
+@settings(deadline=None, max_examples=count(60, 2000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(steps, min_size=1, max_size=3), min_size=6, max_size=30), data=st.data())
+@pytest.mark.usefixtures("short")
+def test_compaction_at_any_moment_changes_neither_state_nor_what_a_restart_finds(
+    batches: list[list[tuple[str, Key, int]]], data: st.DataObject
+) -> None:
+    log, plain_log = Log(), Log()
+    store, plain = new_store(log), new_store(plain_log)
+    for batch in batches:
+        store.apply([_step(*step) for step in batch])
+        plain.apply([_step(*step) for step in batch])
+        if data.draw(st.booleans()):
+            store.compact()  # and killed before anybody was told
+        assert state(store) == state(plain)
+    again = new_store(log)
+    assert (state(again), again.revision) == (state(plain), plain.revision)
+    told, expected = Told(), Told()
+    again.watch("demo", WIDGETS, log.mark, told)
+    plain.watch("demo", WIDGETS, log.mark, expected)
+    assert told.events == expected.events
+    assert again.scan("demo", WIDGETS, at=log.mark) == plain.scan("demo", WIDGETS, at=log.mark)
+
+
 # starting again
+
+
+def test_a_row_that_cannot_be_read_is_told_and_the_file_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = Log(path)
+    log.append([Row(1, "demo", WIDGETS, "default", "a", "ADDED", b'{"metadata":{"resourceVersion":"1"}}', b"")])
+    log.append([Row(2, "demo", WIDGETS, "default", "b", "ADDED", b'{"metadata":{"resou', b"")])
+    log.close()
+    before = path.read_bytes()
+    log = Log(path)
+    with pytest.raises(LogError, match=r"log\.db is damaged: row 2 cannot be read: "):
+        new_store(log)
+    log.close()
+    assert path.read_bytes() == before
 
 
 def test_revisions_are_never_used_twice(tmp_path: Path) -> None:
@@ -299,10 +401,6 @@ def test_random_uids_are_all_different() -> None:
     store = Store(Log(), RandomUids())
     records = applied(store, *(put(key(str(number))) for number in range(20)))
     assert len({record.metadata.uid for record in records}) == 20
-
-
-places = st.builds(key, st.sampled_from("ab"), plane=st.sampled_from(["demo", "other"]))
-steps = st.tuples(st.sampled_from(["put", "remove", "fail"]), places, st.integers(0, 3))
 
 
 @settings(deadline=None, max_examples=count(40, 1000))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from datum_compute.embedded.served import served_by
+from datum_compute.embedded.kinds import served_by
 from datum_compute.embedded.strictness import unknown_fields
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.meta import Json

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.embedded.served import CONFIG_MAPS, EVENTS, Served, served_by
+from datum_compute.embedded.builtin import CONFIG_MAPS, EVENTS
+from datum_compute.embedded.kinds import served_by
+from datum_compute.embedded.served import Served
 from datum_compute.embedded.table import age, json_path, table_event, table_of
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.meta import Json
@@ -136,15 +138,15 @@ def config_map(name: str) -> Json:
     return {"kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
 
 
-def test_a_kind_without_columns_shows_name_and_age() -> None:
+def test_a_config_map_shows_how_much_it_holds() -> None:
     listed = {
         "kind": "ConfigMapList",
         "metadata": {"resourceVersion": "9"},
         "items": [config_map("b"), config_map("c")],
     }
     shown = table(table_of(CONFIG_MAPS, msgspec.json.encode(listed), NOW, "None"))
-    assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Age"]
-    assert [row["cells"] for row in shown["rows"]] == [["b", "60s"], ["c", "60s"]]
+    assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Data", "Age"]
+    assert [row["cells"] for row in shown["rows"]] == [["b", 1, "60s"], ["c", 1, "60s"]]
     assert shown["metadata"] == {"resourceVersion": "9"}
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datum_compute.kube.errors import BadRequest, Invalid
+from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
 from datum_compute.kube.meta import Json
 from datum_compute.kube.patches import apply_json_patch, merge, strategic
 
@@ -81,6 +81,8 @@ def moved(name: str, source: str, path: str) -> Json:
         ({"a": 1}, op("replace", "/a", {"b": 2}), {"a": {"b": 2}}),
         ({"a": [1, 2]}, op("replace", "/a/0", 5), {"a": [5, 2]}),
         ({"a": 1}, op("replace", "", {"b": 2}), {"b": 2}),
+        ({"a": 1}, op("replace", "/b", 2), {"a": 1, "b": 2}),  # as API servers take it
+        ({"a": 1}, op("test", "/b", None), {"a": 1}),
         # move
         ({"a": {"b": 1}, "c": {}}, moved("move", "/a/b", "/c/d"), {"a": {}, "c": {"d": 1}}),
         ({"a": [1, 2, 3]}, moved("move", "/a/0", "/a/2"), {"a": [2, 3, 1]}),
@@ -116,7 +118,6 @@ def test_an_operation_is_applied(target: Any, operation: Json, result: Any) -> N
     ("target", "operation"),
     [
         ({"a": 1}, op("remove", "/b")),
-        ({"a": 1}, op("replace", "/b", 1)),
         ({"a": 1}, op("test", "/b", 1)),
         ({"a": 1}, op("test", "/a", 2)),
         ({"a": 1}, op("test", "/a", "1")),
@@ -276,3 +277,14 @@ def test_any_strategic_patch_is_applied_or_refused_and_never_changes_its_target(
     with suppress(BadRequest):
         strategic(target, patch)
     assert (target, patch) == before
+
+
+def test_copies_of_copies_are_refused_before_they_are_made() -> None:
+    doubling = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(60)]
+    with pytest.raises(TooLarge, match="copies of a JSON patch"):
+        apply_json_patch({"a": {"text": "x" * 100}}, doubling)
+
+
+def test_a_patch_of_very_many_operations_is_refused() -> None:
+    with pytest.raises(TooLarge, match="maximum operations in a JSON patch is 10000, got 10001"):
+        apply_json_patch({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)

@@ -2,11 +2,16 @@
 
 import asyncio
 import os
+import re
+import resource
+import shutil
 import signal
 import socket
+import sqlite3
 import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ import pytest
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.embedded.log import Log
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kubeconfig import Kubeconfig, load
@@ -132,9 +138,89 @@ def test_a_damaged_file_is_told_and_left_alone(directory: Path) -> None:
     directory.mkdir()
     damaged = b"this is not a database, " * 100
     Paths(directory).log.write_bytes(damaged)
-    with pytest.raises(LocalError, match=r"cannot be read: .*compute local reset"):
+    with pytest.raises(LocalError, match=r"cannot be used: .*nothing was changed: .*compute local reset"):
         daemon.up(directory)
     assert Paths(directory).log.read_bytes() == damaged
+
+
+def test_a_file_of_a_newer_version_is_told_and_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    with closing(sqlite3.connect(Paths(directory).log)) as database:
+        database.executescript("create table log (id integer); pragma user_version = 99")
+    before = Paths(directory).log.read_bytes()
+    with pytest.raises(
+        LocalError, match=r"written by a newer version of this program \(format 99, this one knows \d\)"
+    ):
+        daemon.up(directory)
+    assert Paths(directory).log.read_bytes() == before
+
+
+def test_a_file_that_another_process_has_open_is_told(directory: Path) -> None:
+    directory.mkdir()
+    log = Log(Paths(directory).log)
+    try:
+        with pytest.raises(LocalError, match=rf"is in use by process {os.getpid()}; stop that one first"):
+            daemon.up(directory)
+    finally:
+        log.close()
+
+
+def test_a_disk_that_is_full_at_the_start_is_told(directory: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(LocalError) as told:
+            daemon.up(directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert re.search(r"(cannot be used|cannot write to) ?.*: ", str(told.value))
+    assert daemon.up(directory).pid  # and with room it starts as if nothing had been
+
+
+# Backups
+
+
+def test_a_backup_taken_while_it_runs_brings_back_that_moment(directory: Path, tmp_path: Path) -> None:
+    daemon.up(directory)
+
+    async def deploy(client: Client) -> None:
+        await _deploy(client, 1)
+        await _until_ready(client, 1)
+
+    async def remove(client: Client) -> None:
+        await client.delete(WORKLOAD, "web", "default")
+
+    _talk(directory, deploy)
+    daemon.backup(directory, tmp_path / "backup.db")
+    assert (tmp_path / "backup.db").stat().st_mode & 0o777 == 0o600
+    _talk(directory, remove)
+    daemon.reset(directory)
+    shutil.copyfile(tmp_path / "backup.db", Paths(directory).log)
+    daemon.up(directory)
+
+    async def is_back(client: Client) -> None:
+        assert [one.name for one in (await client.list(WORKLOAD)).items] == ["web"]
+        await _until_ready(client, 1)
+
+    _talk(directory, is_back)
+
+
+def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match=r"there is nothing to back up in .*compute local up"):
+        daemon.backup(directory, tmp_path / "backup.db")
+    directory.mkdir()
+    Log(Paths(directory).log).close()
+    daemon.backup(directory, tmp_path / "backup.db")
+    made = (tmp_path / "backup.db").read_bytes()
+    with pytest.raises(LocalError, match=r"backup\.db exists already; choose another name"):
+        daemon.backup(directory, tmp_path / "backup.db")
+    assert (tmp_path / "backup.db").read_bytes() == made
+    with pytest.raises(LocalError, match=r"cannot write to .*: No such file or directory"):
+        daemon.backup(directory, tmp_path / "nowhere" / "backup.db")
+    Paths(directory).log.write_bytes(b"this is not a database, " * 100)
+    with pytest.raises(LocalError, match=r"the backup was not made: .*federation\.db cannot be used: "):
+        daemon.backup(directory, tmp_path / "second.db")
+    assert not (tmp_path / "second.db").exists()
 
 
 def test_reset_removes_everything_it_stored(directory: Path) -> None:

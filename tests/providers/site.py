@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from datum_compute.embedded import engine
-from datum_compute.embedded.served import Served, served_by
+from datum_compute.embedded.kinds import served_by
+from datum_compute.embedded.served import Served
 
 _OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _PODS = Served(

@@ -41,7 +41,10 @@ class Running(Manager):
         return sum(value for found, value in self.samples(name) if labels.items() <= found.items())
 
     def leads(self) -> bool:
-        return self.process.poll() is None and self.total("leader_election_master_status") > 0
+        try:
+            return self.process.poll() is None and self.total("leader_election_master_status") > 0
+        except OSError:
+            return False  # it is about to end
 
     def idle(self) -> bool:
         """Every plane is engaged and followed, and no controller has anything to do now."""
@@ -69,7 +72,7 @@ class Managers:
 
     def start(self, names: Iterable[str] = (MANAGEMENT, *CELLS.values())) -> None:
         """Returns when all are ready: every project that they have a kubeconfig of is engaged."""
-        started = [self._start(name) for name in names if name not in self.running]
+        started = [self._start(name) for name in names if not self._runs(name)]
         for manager in started:
             manager.until_ready()
 
@@ -96,10 +99,15 @@ class Managers:
         election = ("--leader-elect", f"--leader-elect-namespace={NAMESPACE}")
         return {name: self._management(name, *election) for name in names}
 
-    def check(self) -> None:
-        """None may have ended, and a pass that crashed is a defect, also when a later one succeeded."""
+    def alive(self) -> None:
+        """None may have ended by itself."""
         for name, manager in self.running.items():
-            assert manager.process.poll() is None, f"{name} ended by itself\n{manager.said()}"
+            assert self._runs(name), f"{name} ended by itself\n{manager.said()}"
+
+    def check(self) -> None:
+        """And a pass that crashed is a defect, also when a later one succeeded."""
+        self.alive()
+        for name, manager in self.running.items():
             crashes = int(manager.total("controller_runtime_reconcile_panics_total"))
             before, self._crashes[name] = self._crashes[name], crashes
             assert crashes <= before, f"a pass of {name} crashed\n{manager.said()}"
@@ -110,6 +118,9 @@ class Managers:
     def close(self) -> None:
         for manager in self.running.values():
             manager.close()
+
+    def _runs(self, name: str) -> bool:
+        return name in self.running and self.running[name].process.poll() is None
 
     def _start(self, name: str) -> Running:
         self._crashes[name] = 0

@@ -13,13 +13,14 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK_BINDING, SUBNET_CLAIM
 from datum_compute.api.permissions import Who
-from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.quota import RESOURCE_CLAIM, RESOURCE_GRANT
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NotFound
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kubeconfig import load
 from datum_compute.local.federation import prepare_project
+from datum_compute.platform.grants import DEFAULT_LIMITS
 from engine.harness import Engine
 from tests.scenarios.federation import Federation
 from tests.scenarios.managers import CELLS, PROJECTS, Managers
@@ -31,7 +32,8 @@ PLANES = {HUB_PLANE: "downstream", **PROJECTS, **{cell: cell for cell in CELLS.v
 
 _LOOK_SECONDS = 0.05
 _PATIENCE = 3  # scenarios say how long something takes when nothing else is going on; machines are busy
-_RECOVERY_SECONDS = 90  # after an outage Karmada itself takes a minute to notice
+_RECOVERY_SECONDS = 90
+_WAITING_AFTER_OUTAGES = ("karmada-controller-manager", "karmada-scheduler")
 
 
 class RealFederation:
@@ -65,7 +67,18 @@ class RealFederation:
         for project, client in self._projects.items():
             await prepare_project(client)
             await self.until(partial(self._offers, client), 60, f"{project} has cities")
+            await self._restore_quota(client)
         await self.clear()
+
+    async def _restore_quota(self, client: Client) -> None:
+        """A scenario may have allowed less."""
+        for grant in (await client.list(RESOURCE_GRANT)).items:
+            default = [
+                {"resourceType": one.resource_type, "buckets": [{"amount": DEFAULT_LIMITS[one.resource_type]}]}
+                for one in grant.spec.allowances
+            ]
+            patch = {"spec": {"allowances": default}}
+            await client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, patch)
 
     async def _offers(self, client: Client) -> bool:
         return len((await client.list(LOCATION_BINDING)).items) == len(CELLS)
@@ -126,7 +139,13 @@ class RealFederation:
                 await transport.close()
 
     async def _recover(self) -> None:
-        """Until a workload goes its whole way again: the next test must not find Karmada still waiting to try again."""
+        """Until a workload goes its whole way again: the next test must not find Karmada still waiting to try again.
+
+        By itself it takes a minute, which tests of Karmada measure; started anew, it looks at once.
+        """
+        for name in _WAITING_AFTER_OUTAGES:
+            await asyncio.to_thread(self._engine.kill, name)
+            await asyncio.to_thread(self._engine.start, name)
         project = Federation(self).project()
         await project.deploy("canary", list(CELLS))
         await project.until_ready("canary", len(CELLS), _RECOVERY_SECONDS)
@@ -136,6 +155,7 @@ class RealFederation:
         try:
             async with asyncio.timeout(within * _PATIENCE):
                 while True:
+                    self.managers.alive()
                     try:
                         if await condition():
                             break

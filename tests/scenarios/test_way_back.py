@@ -11,6 +11,7 @@ from datum_compute.api.labels import (
     WORKLOAD_UID,
 )
 from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.reasons import IMAGE_UNAVAILABLE
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
 from tests.scenarios.federation import Federation, is_ready
@@ -116,22 +117,25 @@ async def test_labels_never_decide_identity(federation: Federation) -> None:
 
 async def test_the_project_sees_why_an_instance_waits(federation: Federation) -> None:
     project = federation.project()
-    await project.deploy("web", ["DFW"], replicas=2)
-    seen: list[str] = []
+    await project.deploy("web", ["DFW"], image="registry.example/hello:image-unavailable")
 
-    async def second_is_ready() -> bool:
+    async def reason() -> str:
         try:
-            instance = await project.client.get(INSTANCE, "web-main-dfw-1", "default")
+            instance = await project.client.get(INSTANCE, "web-main-dfw-0", "default")
         except NotFound:
-            return False
+            return ""
         ready = conditions.find(instance.status.conditions, READY) if instance.status else None
-        if ready is not None and ready.reason not in seen:
-            seen.append(ready.reason)
-        return is_ready(instance)
+        return ready.reason if ready else ""
 
-    await federation.until(second_is_ready, "the second instance is ready")
-    assert seen[-1] == "Available"
-    assert "Provisioning" in seen
+    async def waits() -> bool:
+        return await reason() == IMAGE_UNAVAILABLE
+
+    async def runs() -> bool:
+        return await reason() == "Available"
+
+    await federation.until(waits, "the project sees that the image cannot be had")
+    await project.set_image("web", "registry.example/hello:2")
+    await federation.until(runs, "the project sees that it runs")
 
 
 async def test_a_delete_leaves_nothing_on_any_plane(federation: Federation) -> None:

@@ -37,5 +37,5 @@ def facts_of_locations(locations: Iterable[Location]) -> Facts:
 
 def _closed(binding: LocationBinding) -> str | None:
     """Why a binding cannot be used; None when it can, or does not say."""
-    condition = conditions.find(binding.status.conditions if binding.status else (), AVAILABLE)
+    condition = conditions.find(conditions.of(binding), AVAILABLE)
     return condition.message or condition.reason if condition is not None and condition.status == "False" else None

@@ -153,7 +153,7 @@ def _object_schema(kind: AnyKind) -> Json:
     parts = {part: _part(kind, type_) for part, type_ in _PARTS[kind].items()}
     if kind in _INITIAL_STATUS:
         parts["status"]["default"] = deepcopy(_INITIAL_STATUS[kind])
-    # Upstream requires spec of a Workload only; whoever writes the other two always sends one.
+    # Upstream requires spec of a Workload only; whoever writes the others always sends one.
     required = {"required": ["spec"]} if kind is WORKLOAD else {}
     head = {
         "apiVersion": {"description": "Group and version of this object.", "type": "string"},

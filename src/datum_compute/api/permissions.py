@@ -76,11 +76,15 @@ _LEASES = Rule(
     own_namespace=True,
 )
 
+_METRICS = (
+    _may("create", "authentication.k8s.io", "tokenreviews", "who asks for metrics", When.SECURE_METRICS),
+    _may("create", "authorization.k8s.io", "subjectaccessreviews", "if they may have them", When.SECURE_METRICS),
+)
+
 PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.MANAGEMENT, On.HOST): (
         _LEASES,
-        _may("create", "authentication.k8s.io", "tokenreviews", "who asks for metrics", When.SECURE_METRICS),
-        _may("create", "authorization.k8s.io", "subjectaccessreviews", "if they may have them", When.SECURE_METRICS),
+        *_METRICS,
     ),
     (Who.MANAGEMENT, On.ROOT): (
         _may(_READ, RESOURCE_MANAGER_GROUP, "projects", "which projects there are", When.MILO_DISCOVERY),
@@ -135,6 +139,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs; its gates, labels and finalizers"),
         _may("update", COMPUTE, "instances/status", "if it is ready, or why not"),
         _LEASES,
+        *_METRICS,
         _may(_READ, NETWORKING, "locations networkcontexts subnets", "if the network is ready", When.NETWORKING),
         _may(f"{_READ} create patch", NETWORKING, "networkbindings", "a network for each interface", When.NETWORKING),
         _may(f"{_READ} create", NETWORKING, "subnetclaims", "addresses in it", When.NETWORKING),

@@ -59,8 +59,10 @@ NO_AVAILABLE_PLACEMENTS = "NoAvailablePlacements"
 NETWORK_NOT_FOUND = "NetworkNotFound"
 DEPLOYMENT_NAME_TAKEN = "DeploymentNameTaken"
 
-# WorkloadDeployment: an event only
+# Events only, of an Instance and of WorkloadDeployments
+STRAY_INSTANCE = "StrayInstance"
 FEDERATION_FAILED = "FederationFailed"
+WITHDRAWN = "Withdrawn"
 
 # Workload and WorkloadDeployment: Progressing
 ROLLOUT_PAUSED = "RolloutPaused"
@@ -200,7 +202,11 @@ REASONS = (
         DEPLOYMENT_NAME_TAKEN, "Another workload has a deployment of the same name.",
         workload=6, acts=_YOU, todo="Give one of the two workloads, or its placement, another name.",
     ),
+    Reason(
+        STRAY_INSTANCE, "Nothing says which instance of its deployment it is, so it is removed.", acts=_PLATFORM
+    ),
     Reason(FEDERATION_FAILED, "The deployment could not be handed on to its site.", acts=_PLATFORM),
+    Reason(WITHDRAWN, "The deployment was withdrawn, so the site removes it."),
     Reason(
         ROLLOUT_PAUSED, "The rollout is paused.",
         acts=_YOU, todo="Resume the rollout to replace the instances that are left.",

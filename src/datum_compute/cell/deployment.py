@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import (
     AVAILABLE,
@@ -23,7 +24,6 @@ from datum_compute.api.labels import (
     INSTANCE_INDEX,
     PLACEMENT_NAME,
     ROLLOUT_PAUSED,
-    UPSTREAM_CLUSTER,
     UPSTREAM_GENERATION,
     WORKLOAD_FINALIZER,
     WORKLOAD_NAME,
@@ -36,11 +36,10 @@ from datum_compute.cell.leftovers import Leftovers
 from datum_compute.cell.network import BY_CITY, Networking, by_city
 from datum_compute.cell.ordering import Create, Delete, Member, steps
 from datum_compute.cell.replicas import Network, deployment_status, is_paused, is_ready
-from datum_compute.cell.scope import is_foreign
-from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.federation.roles import CELL, HUB
+from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, ApiError
-from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, controller_of, itself
@@ -62,18 +61,17 @@ class DeploymentController:
     sweep_role = CELL
     sweep_seconds = 600.0
 
-    def __init__(self, fleet: Fleet, clock: Clock, *, networking: bool = False, only_labelled: bool = True) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock, *, networking: bool = False) -> None:
         self._fleet = fleet
         self._clock = clock
         self._networking = Networking() if networking else None
-        self._only_labelled = only_labelled
         self._leftovers = Leftovers(fleet)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, {BY_UID: _uid, BY_CITY: by_city}, when=_is_asked),
             Source(CELL, INSTANCE, _owner, {BY_DEPLOYMENT: _deployment_uid}, when=_is_settled),
-            Source(CELL, NAMESPACE, _in_namespace, when=_is_labelled),
+            waking(WORKLOAD_DEPLOYMENT),
             Source(HUB, WORKLOAD_DEPLOYMENT),
             *(self._networking.sources() if self._networking else ()),
         )
@@ -85,7 +83,7 @@ class DeploymentController:
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
-        if deployment is None or (self._only_labelled and is_foreign(plane, request.namespace)):
+        if deployment is None or is_foreign(plane, request.namespace):
             return
         write = plane.writer(self.name)
         if deployment.metadata.deleting:
@@ -95,7 +93,7 @@ class DeploymentController:
         if await self._leftovers.confirmed(deployment, pass_):
             sentence = "The hub no longer has this deployment"
             plane.events.normal(
-                COMPONENT, WORKLOAD_DEPLOYMENT, deployment, "Withdrawn", sentence, now=self._clock.now()
+                COMPONENT, WORKLOAD_DEPLOYMENT, deployment, reasons.WITHDRAWN, sentence, now=self._clock.now()
             )
             await write.delete(WORKLOAD_DEPLOYMENT, deployment)
             return
@@ -162,7 +160,7 @@ class DeploymentController:
                 if _ordinal(instance) is None:
                     sentence = f"Neither label nor name says which instance of {deployment.name} it is; it is removed"
                     plane.events.warning(
-                        COMPONENT, INSTANCE, instance, "StrayInstance", sentence, now=self._clock.now()
+                        COMPONENT, INSTANCE, instance, reasons.STRAY_INSTANCE, sentence, now=self._clock.now()
                     )
 
     async def _mend(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
@@ -226,18 +224,6 @@ def _owner(plane: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
     if change.object.metadata.controller is None:  # made by hand: nothing but its label says where it belongs
         label = change.object.metadata.labels.get(DEPLOYMENT_UID, "")
         for deployment in plane.informer(WORKLOAD_DEPLOYMENT).by(BY_UID, label):
-            yield Request(plane.name, deployment.namespace, deployment.name)
-
-
-def _is_labelled(change: Change[Namespace]) -> bool:
-    """A namespace that begins to belong to a project; what is in it was passed over until now."""
-    labels = [one.metadata.labels.get(UPSTREAM_CLUSTER) if one else None for one in (change.before, change.after)]
-    return not change.initial and labels[0] != labels[1]
-
-
-def _in_namespace(plane: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
-    if PROJECT in plane.roles:
-        for deployment in plane.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
             yield Request(plane.name, deployment.namespace, deployment.name)
 
 

@@ -19,10 +19,10 @@ from datum_compute.cell.network import failure_of
 from datum_compute.cell.news import FEDERATED, identified, news
 from datum_compute.cell.quota import COMPONENT, Claims, Quota, Verdict, kept, tier
 from datum_compute.cell.readiness import Decided, readiness
-from datum_compute.cell.scope import is_foreign
 from datum_compute.cell.writeback import WriteBack
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL, CLAIMS, HUB
+from datum_compute.federation.scope import is_foreign
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable
 from datum_compute.kube.kinds import NAMESPACE, Namespace
@@ -70,7 +70,6 @@ class InstanceController:
         write_back: WriteBack | None,
         *,
         networking: bool = False,
-        only_labelled: bool = True,
         metrics: Metrics | None = None,
     ) -> None:
         self._fleet = fleet
@@ -78,7 +77,6 @@ class InstanceController:
         self._quota = quota
         self._write_back = write_back
         self._networking = networking
-        self._only_labelled = only_labelled
         self._metrics = metrics or Metrics()
         self._troubles: dict[Request, _Trouble] = {}  # failures that no condition shows (R18)
         self._asked: dict[str, float] = {}  # loop time at which quota or provider was asked, by uid, for a moment
@@ -105,7 +103,7 @@ class InstanceController:
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         cell = self._fleet.plane(request.plane)
         instance = cell.informer(INSTANCE).get(request.namespace, request.name)
-        if self._only_labelled and is_foreign(cell, request.namespace):
+        if is_foreign(cell, request.namespace):
             return
         if instance is None:
             self._troubles.pop(request, None)
@@ -188,7 +186,7 @@ class InstanceController:
         return after
 
     def _status(self, cell: Plane, instance: Instance, verdict: Verdict) -> Json:
-        before = instance.status.conditions if instance.status else ()
+        before = conditions.of(instance)
         failure = failure_of(cell, instance) if self._networking and gates(instance) else None
         missing = self._write_back.missing_labels(instance) if self._write_back is not None else []
         if not missing:
@@ -239,7 +237,7 @@ class InstanceController:
 def _is_unanswered(instance: Instance, verdict: Verdict) -> bool:
     if not verdict.granted:
         return verdict.status == "Unknown"
-    programmed = conditions.find(instance.status.conditions if instance.status else (), PROGRAMMED)
+    programmed = conditions.find(conditions.of(instance), PROGRAMMED)
     is_silent = programmed is None or programmed.reason == reasons.PENDING
     return is_silent and set(gates(instance)) <= {NETWORK_GATE}
 

@@ -166,7 +166,7 @@ def failure_of(plane: Plane, instance: Instance) -> str | None:
     deployment = owner.name if owner is not None else instance.metadata.labels.get(DEPLOYMENT_NAME, "")
     for index in range(len(instance.spec.network_interfaces)):
         binding = plane.informer(NETWORK_BINDING).get(instance.namespace, binding_name(deployment, index))
-        ready = conditions.find(binding.status.conditions, READY) if binding and binding.status else None
+        ready = conditions.find(conditions.of(binding), READY) if binding is not None else None
         if ready is not None and (ready.status, ready.reason) == ("False", reasons.NETWORK_FAILED_TO_CREATE):
             return ready.message
     return None

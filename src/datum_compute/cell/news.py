@@ -41,4 +41,4 @@ def identified(missing: Sequence[str]) -> list[Decided]:
 
 
 def _find(instance: Instance, type_: str) -> Condition | None:
-    return conditions.find(instance.status.conditions if instance.status else (), type_)
+    return conditions.find(conditions.of(instance), type_)

@@ -109,7 +109,7 @@ def kept(instance: Instance, verdict: Verdict) -> Verdict:
     An admitted Instance stays so while the quota system cannot be asked (R18), and a denied one while its claim, made
     anew, waits to be decided (R9): only a real verdict changes either.
     """
-    said = conditions.find(instance.status.conditions if instance.status else (), QUOTA_GRANTED)
+    said = conditions.find(conditions.of(instance), QUOTA_GRANTED)
     if said is None:
         return verdict
     if verdict.failed and said.status == "True" and QUOTA_GATE not in gates(instance):
@@ -227,7 +227,7 @@ class Claims:
         if not self._is_ours(cell, instance, claim):
             owner = claim.metadata.labels.get(SOURCE_CLUSTER, "nobody we know")
             return _failed(reasons.QUOTA_MISCONFIGURED, f"Claim {claim.name} belongs to {owner}")
-        granted = conditions.find(claim.status.conditions if claim.status else (), GRANTED)
+        granted = conditions.find(conditions.of(claim), GRANTED)
         if claim.metadata.deleting or granted is None:
             return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING)
         match granted.status, granted.reason:
@@ -281,7 +281,7 @@ class Claims:
 
 
 def _is_decided(claim: ResourceClaim) -> bool:
-    granted = conditions.find(claim.status.conditions if claim.status else (), GRANTED)
+    granted = conditions.find(conditions.of(claim), GRANTED)
     return granted is not None and granted.reason != reasons.PENDING_EVALUATION
 
 

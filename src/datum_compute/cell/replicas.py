@@ -67,7 +67,7 @@ def deployment_status(
         blocker = _best_blocker(deployment.spec.city_code, instances, counts, desired, network)
         available = decide(AVAILABLE, False, blocker.reason, blocker.message)
     wanted = [available, replicas_ready]
-    before = deployment.status.conditions if deployment.status else ()
+    before = conditions.of(deployment)
     if is_paused(deployment):
         sentence = "The rollout is paused: no instance is replaced until it is resumed"
         wanted.append(decide(PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, sentence))
@@ -95,7 +95,7 @@ def is_paused(deployment: WorkloadDeployment) -> bool:
 
 
 def is_ready(instance: Instance) -> bool:
-    return instance.status is not None and conditions.is_true(instance.status.conditions, READY)
+    return conditions.is_true(conditions.of(instance), READY)
 
 
 def _counts(instances: Collection[Instance], template_hash: str) -> Counts:

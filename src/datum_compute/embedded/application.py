@@ -6,27 +6,27 @@ Who may call, which plane is meant, and in what form the answer is wanted; what 
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import parse_qsl
 
+import msgspec
 import structlog
 from msgspec import Struct
 
 from datum_compute import __version__
-from datum_compute.embedded import openapi
-from datum_compute.embedded.discovery import discovered
+from datum_compute.embedded import forms, openapi
+from datum_compute.embedded.discovery import aggregated, discovered
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.pages import number
 from datum_compute.embedded.server import DEFAULT_WATCH_SECONDS, PlaneServer
-from datum_compute.embedded.table import Include, table_event, table_of
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.errors import (
     ApiError,
     BadRequest,
     MethodNotAllowed,
-    NotAcceptable,
     NotFound,
     ServerError,
+    Timeout,
     TooLarge,
     Unauthorized,
 )
@@ -43,7 +43,9 @@ MILO = "/apis/resourcemanager.miloapis.com/v1alpha1"  # below it, projects/<name
 
 _BODY_LIMIT = 3 * 1024 * 1024
 _READ_ANYWAY = 10 * _BODY_LIMIT  # read and thrown away, so that the client gets to see why it was refused
+_BODY_SECONDS = 60.0
 _WATCH_GRACE_SECONDS = 5.0  # for what is on its way when a watch should have ended
+_WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next event
 _VERSION = {
     "major": "1",
     "minor": "35",
@@ -112,19 +114,19 @@ class Application:
         self._authenticate(request)
         if isinstance(server, ApiError):
             raise server
-        described = _described(server, path, base=request.path.removesuffix(path))
+        accept = request.headers.get("accept", "")
+        described = _described(server, path, request.path.removesuffix(path), accept)
         if described is not None:
             if request.method != "GET":
                 raise MethodNotAllowed(f"the server does not allow {request.method} on {request.path}")
-            return Answer(200, described)
+            return described
         served = server.target(path).served
-        as_table = _wants_table(request.headers.get("accept", ""))
-        include = _include(request.query)
+        form, include = forms.asked(accept), forms.included(request.query)
         if request.watches:
             call = Call("GET", path, request.query)
 
             def shown(line: bytes) -> bytes:
-                return table_event(served, line, self._clock.now(), include) if as_table else line
+                return form.event(served, line, self._clock.now(), include)
 
             await self._watch(server, call, shown, receive, send)
             return None
@@ -134,9 +136,10 @@ class Application:
             query = {"fieldValidation": "Warn"} | query
         content_type = request.headers.get("content-type", "")
         answer = await server.answer(Call(request.method, path, query, body, content_type))
-        if as_table and request.method == "GET" and answer.code == 200:
-            return Answer(200, table_of(served, answer.body, self._clock.now(), include))
-        return answer
+        if answer.code >= 300 or form is forms.Form.WHOLE or (form is forms.Form.TABLE and request.method != "GET"):
+            return answer
+        body = form.shown(served, answer.body, self._clock.now(), include)
+        return msgspec.structs.replace(answer, body=body)
 
     def _authenticate(self, request: _Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -178,20 +181,27 @@ class Application:
             _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
 
 
-def _described(server: PlaneServer, path: str, base: str) -> bytes | None:
+def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
     """Discovery and OpenAPI; None for the path of a resource."""
     kinds = tuple(server.kinds.values())
     if path == "/openapi/v3":
-        return openapi.index(kinds, base)
+        return Answer(200, openapi.index(kinds, base))
     if path.startswith("/openapi/v3/"):
-        return openapi.document(kinds, path.removeprefix("/openapi/v3/"))
+        document = openapi.document(kinds, path.removeprefix("/openapi/v3/"))
+        return Answer(200, document) if document else None
+    if forms.aggregated(accept) and (whole := aggregated(kinds, path)) is not None:
+        return Answer(200, encode(whole), content_type=forms.AGGREGATED)
     found = discovered(kinds, path)
-    return encode(found) if found is not None else None
+    return Answer(200, encode(found)) if found is not None else None
 
 
 async def _copy(lines: AsyncIterator[bytes], shown: Callable[[bytes], bytes], send: Send) -> None:
     async for line in lines:
-        await send({"type": "http.response.body", "body": shown(line) + b"\n", "more_body": True})
+        try:
+            async with asyncio.timeout(_WATCH_STALL_SECONDS):
+                await send({"type": "http.response.body", "body": shown(line) + b"\n", "more_body": True})
+        except TimeoutError:
+            return  # it takes nothing; without the end of the answer its connection is closed
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -204,11 +214,16 @@ async def _body(request: _Request, receive: Receive) -> bytes:
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > _READ_ANYWAY:
         raise _too_large()
+    deadline = asyncio.get_running_loop().time() + _BODY_SECONDS
     parts: list[bytes] = []
     size = 0
     more = True
     while more:
-        message = await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            raise Timeout(f"the body of the request did not arrive within {_BODY_SECONDS:.0f} s") from None
         if message["type"] == "http.disconnect":
             raise BadRequest("the client went away before its request was complete")
         size += len(message.get("body", b""))
@@ -226,28 +241,6 @@ def _too_large() -> TooLarge:
     return TooLarge(f"Request entity too large: limit is {_BODY_LIMIT}")
 
 
-def _wants_table(accept: str) -> bool:
-    """What the client would rather have, of the two forms there are."""
-    for wanted in accept.split(",") if accept else ["*/*"]:
-        media_type, *parameters = (part.strip() for part in wanted.split(";"))
-        given = dict(parameter.partition("=")[::2] for parameter in parameters)
-        if media_type not in ("application/json", "application/*", "*/*"):
-            continue
-        if given.get("as") == "Table" and (given.get("g"), given.get("v")) == ("meta.k8s.io", "v1"):
-            return True
-        if "as" not in given:
-            return False
-    raise NotAcceptable("only the following media types are accepted: application/json")
-
-
-def _include(query: Mapping[str, str]) -> Include:
-    asked = query.get("includeObject") or "Metadata"
-    for include in get_args(Include):
-        if asked == include:
-            return include  # type: ignore[no-any-return]
-    raise BadRequest(f'includeObject is "{asked}"; it must be None, Metadata or Object')
-
-
 def _refusal(error: ApiError) -> Answer:
     return Answer(error.code, encode(error.status()))
 
@@ -257,15 +250,15 @@ async def _send(send: Send, answer: Answer) -> None:
     headers += [(b"warning", _warning(text)) for text in answer.warnings]
     if answer.code == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if answer.code == 413:
+    if answer.code in (413, 504):
         headers.append((b"connection", b"close"))  # what was not read would be taken for the next request
-    await send(_head(answer.code, headers, text=answer.body[:1] != b"{"))
+    looks = "application/json" if answer.body[:1] == b"{" else "text/plain; charset=utf-8"
+    await send(_head(answer.code, headers, answer.content_type or looks))
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _head(code: int, headers: Iterable[tuple[bytes, bytes]], *, text: bool = False) -> Message:
-    content_type = b"text/plain; charset=utf-8" if text else b"application/json"
-    common = [(b"content-type", content_type), (b"cache-control", b"no-cache, private")]
+def _head(code: int, headers: Iterable[tuple[bytes, bytes]], content_type: str = "application/json") -> Message:
+    common = [(b"content-type", content_type.encode()), (b"cache-control", b"no-cache, private")]
     return {"type": "http.response.start", "status": code, "headers": [*common, *headers]}
 
 

@@ -1,7 +1,7 @@
 """What a request says in its body and query. Entry points: `object_of`, `change_of`, `delete_options`, `dry_run`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import yaml
@@ -60,6 +60,8 @@ class DeleteOptions(Struct, frozen=True, rename="camel"):
     propagation_policy: Propagation | None = None
     orphan_dependents: bool | None = None
     dry_run: list[str] | None = None
+    grace_period_seconds: int | None = None  # accepted: nothing here takes time to go
+    kind: Literal["DeleteOptions"] = "DeleteOptions"
 
     @property
     def uid(self) -> str | None:
@@ -79,10 +81,21 @@ class DeleteOptions(Struct, frozen=True, rename="camel"):
 def delete_options(call: Call) -> DeleteOptions:
     """From the body, or from the query when there is none."""
     said = object_of(call) if call.body else {"propagationPolicy": call.query.get("propagationPolicy")}
+    policy = said.get("propagationPolicy")
+    if isinstance(policy, str) and policy not in get_args(Propagation):
+        message = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan"'
+        raise refused_option("FieldValueNotSupported", message, "propagationPolicy")
+    if policy and said.get("orphanDependents") is not None:
+        message = f'Invalid value: "{policy}": orphanDependents and propagationPolicy cannot both be set'
+        raise refused_option("FieldValueInvalid", message, "propagationPolicy")
     try:
         return msgspec.convert(said, DeleteOptions)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the delete options cannot be read: {error}") from None
+
+
+def refused_option(reason: str, message: str, option: str) -> Invalid:
+    return Invalid(f"{option}: {message}", causes=[Cause(reason, message, option)])
 
 
 def dry_run(query: Mapping[str, str], options: DeleteOptions | None = None) -> bool:
@@ -90,8 +103,8 @@ def dry_run(query: Mapping[str, str], options: DeleteOptions | None = None) -> b
     asked = [*((options and options.dry_run) or ()), *([query["dryRun"]] if query.get("dryRun") else [])]
     for value in asked:
         if value != "All":
-            message = f'Unsupported value: "{value}": supported values: "All"'
-            raise Invalid(f"dryRun: {message}", causes=[Cause("FieldValueNotSupported", message, "dryRun")])
+            message = f'Unsupported value: ["{value}"]: supported values: "All"'
+            raise refused_option("FieldValueNotSupported", message, "dryRun")
     return bool(asked)
 
 

@@ -1,11 +1,11 @@
-"""What a plane serves, as clients ask for it. Entry point: `discovered`."""
+"""What a plane serves, as clients ask for it. Entry points: `discovered`, `aggregated`."""
 
 from collections.abc import Sequence
 
 from datum_compute.embedded.served import Served
 from datum_compute.kube.meta import Json
 
-_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]
 
 
@@ -27,6 +27,44 @@ def discovered(kinds: Sequence[Served], path: str) -> Json | None:
         case ["apis", group, version]:
             return _resources(kinds, group, version)
     return None
+
+
+def aggregated(kinds: Sequence[Served], path: str) -> Json | None:
+    """All of `/api` or `/apis` in one document, which saves clients a call for each group; None for other paths."""
+    match path.strip("/"):
+        case "api":
+            groups = [("", "v1")]
+        case "apis":
+            groups = _versions(kinds)
+        case _:
+            return None
+    items = [
+        {
+            "metadata": {"name": group} if group else {},
+            "versions": [{"version": version, "resources": _aggregated(kinds, group, version), "freshness": "Current"}],
+        }
+        for group, version in groups
+    ]
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+
+
+def _aggregated(kinds: Sequence[Served], group: str, version: str) -> list[Json]:
+    resources = []
+    for served in kinds:
+        if (served.group, served.version) != (group, version):
+            continue
+        kind = {"group": group, "version": version, "kind": served.kind}
+        entry: Json = {
+            "resource": served.plural,
+            "responseKind": kind,
+            "scope": "Namespaced" if served.namespaced else "Cluster",
+            "singularResource": served.singular,
+            "verbs": _verbs(served),
+        } | _aliases(served)
+        if served.has_status:
+            entry["subresources"] = [{"subresource": "status", "responseKind": kind, "verbs": _STATUS_VERBS}]
+        resources.append(entry)
+    return resources
 
 
 def _versions(kinds: Sequence[Served]) -> list[tuple[str, str]]:
@@ -57,10 +95,16 @@ def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None
 
 def _entries(served: Served) -> list[Json]:
     common = {"namespaced": served.namespaced, "kind": served.kind}
-    entry = {"name": served.plural, "singularName": served.singular, **common, "verbs": _VERBS}
-    if served.short_names:
-        entry["shortNames"] = list(served.short_names)
-    if served.categories:
-        entry["categories"] = list(served.categories)
+    entry = {"name": served.plural, "singularName": served.singular, **common}
+    entry |= {"verbs": _verbs(served)} | _aliases(served)
     status = {"name": f"{served.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS}
     return [entry, status] if served.has_status else [entry]
+
+
+def _verbs(served: Served) -> list[str]:
+    return _VERBS if served.collectable else [verb for verb in _VERBS if verb != "deletecollection"]
+
+
+def _aliases(served: Served) -> Json:
+    given = {"shortNames": list(served.short_names), "categories": list(served.categories)}
+    return {key: value for key, value in given.items() if value}

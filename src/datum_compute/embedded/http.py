@@ -4,8 +4,10 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from datum_compute.embedded.application import MILO, ROOT_PLANE, Application
 from datum_compute.embedded.certificates import Credentials
@@ -19,6 +21,13 @@ _BACKLOG = 512
 _IDLE_SECONDS = 120  # longer than clients keep a connection, so that they are the ones who close it
 _LAST_SECONDS = 2  # for answers that are under way when the server stops
 _RENEWAL_SECONDS = 24 * 3600.0
+_HEAD_BYTES = 64 * 1024  # of a request, before its body
+_HEAD_SECONDS = 20.0
+_GATHERED_BYTES = 64 * 1024
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 class HttpsServer:
@@ -92,7 +101,7 @@ class HttpsServer:
         return uvicorn.Config(
             self._application,
             interface="asgi3",
-            http="httptools",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -116,6 +125,82 @@ class HttpsServer:
             context = self._uvicorn.config.ssl
             assert context is not None
             context.load_cert_chain(self._credentials.certificate, self._credentials.key)
+
+
+class _Connection(HttpToolsProtocol):
+    """Leaves a client whose request does not get to the point: whose head is endless, or does not come to its end."""
+
+    _reading_head = True
+    _head_bytes = 0
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._reading_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading_head, self._head_bytes = True, 0
+        self._wait_for_head()
+
+    def on_headers_complete(self) -> None:
+        self._reading_head = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _wait_for_head(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Gathering:
+    """A transport that sends at once what is written in one step of the loop: a head with its body, events of a commit.
+
+    Each piece by itself would be encrypted and sent by itself, which is most of what an answer costs.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._send)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > _GATHERED_BYTES:  # so that a client that does not read is noticed as ever
+            self._send()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        if pieces and not self._transport.is_closing():
+            self._transport.write(b"".join(pieces))
 
 
 class _Uvicorn(uvicorn.Server):

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from datum_compute.embedded import registry
-from datum_compute.embedded.served import NAMESPACES, Served
+from datum_compute.embedded.builtin import NAMESPACES
+from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Store
 from datum_compute.kube.errors import ApiError

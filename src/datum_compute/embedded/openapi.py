@@ -3,7 +3,7 @@
 """
 
 import hashlib
-from functools import cache
+from functools import lru_cache
 
 from datum_compute.embedded.served import Served
 from datum_compute.kube.meta import Json, encode
@@ -15,7 +15,7 @@ _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _ROOT = "/openapi/v3"
 
 
-@cache
+@lru_cache(maxsize=64)
 def index(kinds: Kinds, base: str) -> bytes:
     """Where the document of each group and version is; the hash lets clients keep what has not changed.
 
@@ -29,7 +29,7 @@ def index(kinds: Kinds, base: str) -> bytes:
     return encode({"paths": paths})
 
 
-@cache
+@lru_cache(maxsize=64)
 def document(kinds: Kinds, prefix: str) -> bytes | None:
     """The document of `api/v1` or `apis/<group>/<version>`; None when nothing is served there."""
     served = [kind for kind in kinds if _prefix(kind) == prefix]

@@ -1,4 +1,4 @@
-"""Lists in pieces, all of one moment. Entry point: `page_of`."""
+"""Lists in pieces, all of one moment. Entry points: `page_of`, `check_options`."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
+from datum_compute.embedded.bodies import refused_option
 from datum_compute.embedded.store import Key, Record, Store
-from datum_compute.kube.errors import BadRequest, Gone
+from datum_compute.kube.errors import BadRequest, Gone, Invalid
 from datum_compute.kube.meta import Json, encode
 
 
@@ -61,6 +62,33 @@ def page_of(
     if not query.get("labelSelector") and not query.get("fieldSelector"):
         metadata["remainingItemCount"] = len(found) - limit
     return Page([record for _, record in found[:limit]], metadata)
+
+
+def check_options(query: Mapping[str, str], *, watch: bool) -> None:
+    """Refuses options that make no sense together, in the words of the option that is too much."""
+    match, version, initial = (
+        query.get(key, "") for key in ("resourceVersionMatch", "resourceVersion", "sendInitialEvents")
+    )
+    forbidden = ""
+    if initial and not watch:
+        raise _forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+    if match not in ("", "Exact", "NotOlderThan"):
+        message = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+        raise refused_option("FieldValueNotSupported", message, "resourceVersionMatch")
+    if initial and match != "NotOlderThan":
+        forbidden = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    elif watch and match and not initial:
+        forbidden = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    elif not watch and match and not version:
+        forbidden = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match == "Exact" and version == "0":
+        forbidden = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+    if forbidden:
+        raise _forbidden("resourceVersionMatch", forbidden)
+
+
+def _forbidden(option: str, rule: str) -> Invalid:
+    return refused_option("FieldValueForbidden", f"Forbidden: {rule}", option)
 
 
 def _moment(store: Store, query: Mapping[str, str], token: _Token | None) -> int:

@@ -2,11 +2,13 @@
 
 Namespaces of the hub are copied to every cell. An object that a policy selects is copied to the cells whose Cluster the
 policy selects; its status comes back. A copy stays where it is when the policy or the label goes; it is deleted with
-its hub object, or when another policy takes that over.
+its hub object, also when another of that name comes at once, or when another policy takes that over.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import AVAILABLE
@@ -30,6 +32,8 @@ _HUB_UID = f"{_FROM}/uid"
 _LABELS_FROM_HUB = f"{_FROM}/managed-labels"
 _ANNOTATIONS_FROM_HUB = f"{_FROM}/managed-annotations"
 _POLICY = "propagationpolicy.karmada.io/name"
+# On the hub: the status of each cell, where several have one, so that one that cannot be asked still counts.
+_STATUSES = "work.karmada.io/aggregated-status"
 
 _RESERVED = ("karmada-", "kube-")
 
@@ -137,6 +141,9 @@ class Propagation:
         cell = self._fleet.plane(name)
         write = cell.writer(self.name)
         copy = cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if copy is not None and not _is_copy(copy, original):
+            await self._take_away(name, request)  # of one that was deleted; its end brings us back
+            return
         labels, annotations = _from_hub(original)
         annotations |= {_POLICY: policy} if policy else {}
         if copy is None:
@@ -155,10 +162,26 @@ class Propagation:
                 await write.patch(WORKLOAD_DEPLOYMENT, copy, patch)
 
     async def _collect_status(self, hub: Plane, original: WorkloadDeployment) -> None:
+        write = hub.writer(self.name)
+        before = original.metadata.annotations.get(_STATUSES, "")
+        statuses = self._statuses(hub, original, _remembered(before))
+        after = msgspec.json.encode(statuses, order="deterministic").decode() if len(statuses) > 1 else ""
+        if after != before:
+            patch = {"metadata": {"annotations": {_STATUSES: after or None}}}
+            original = await write.patch(WORKLOAD_DEPLOYMENT, original, patch)
+        if status := aggregate([status for _, status in sorted(statuses.items())]):
+            await write.status(WORKLOAD_DEPLOYMENT, original, status)
+
+    def _statuses(self, hub: Plane, original: WorkloadDeployment, known: dict[str, Json]) -> dict[str, Json]:
+        """By cell: what it says, or said last when it is one of ours and cannot be asked."""
         request = Request(hub.name, original.namespace, original.name)
-        statuses = [plain(copy.status_json) for _, copy in self._copies(request) if copy is not None]
-        if status := aggregate([status for status in statuses if status]):
-            await hub.writer(self.name).status(WORKLOAD_DEPLOYMENT, original, status)
+        away = {
+            cluster.name: known[cluster.name]
+            for cluster in hub.informer(CLUSTER).all()
+            if cluster.name in known and not self._fleet.has(cluster.name)
+        }
+        copies = [(name, copy) for name, copy in self._copies(request) if copy and _is_copy(copy, original)]
+        return away | {name: status for name, copy in copies if (status := plain(copy.status_json))}
 
     def _on_hub(self, cell: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
         yield Request(self._hub, change.object.namespace, change.object.name)
@@ -202,6 +225,18 @@ def _managed(copy: WorkloadDeployment | None) -> WorkloadDeployment | None:
     return copy if copy is not None and MANAGED in copy.metadata.labels else None
 
 
+def _remembered(annotation: str) -> dict[str, Json]:
+    try:
+        return msgspec.json.decode(annotation, type=dict[str, dict[str, Any]]) if annotation else {}
+    except msgspec.MsgspecError:
+        return {}  # somebody else wrote it; it will be written anew
+
+
+def _is_copy(copy: WorkloadDeployment, original: WorkloadDeployment) -> bool:
+    """Whether it is of this very object, and not of an earlier one of the same name."""
+    return copy.metadata.annotations.get(_HUB_UID, original.metadata.uid) == original.metadata.uid
+
+
 def _selects(policy: PropagationPolicy, object_: WorkloadDeployment) -> bool:
     return any(
         selector.api_version == WORKLOAD_DEPLOYMENT.api_version
@@ -224,13 +259,14 @@ def _matches(wanted: LabelMatch, labels: Mapping[str, str]) -> bool:
 def _from_hub(original: KubeObject) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations of a copy: those of the hub, and what it takes to withdraw them again."""
     metadata = original.metadata
+    annotations = {key: value for key, value in metadata.annotations.items() if key != _STATUSES}
     marks = {
         HUB_GENERATION: str(metadata.generation),
         _HUB_UID: metadata.uid,
         _LABELS_FROM_HUB: ",".join(sorted(metadata.labels)),
-        _ANNOTATIONS_FROM_HUB: ",".join(sorted(metadata.annotations)),
+        _ANNOTATIONS_FROM_HUB: ",".join(sorted(annotations)),
     }
-    return metadata.labels | {MANAGED: "true"}, metadata.annotations | marks
+    return metadata.labels | {MANAGED: "true"}, annotations | marks
 
 
 def _metadata_changes(copy: KubeObject, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Json:

@@ -4,14 +4,13 @@ Each returns an operation for `Store.apply`: it checks and changes inside one tr
 that becomes the caller's `Status`.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
 
 import msgspec
-from msgspec import Struct
 
+from datum_compute.embedded.metadata import Owner, Said
+from datum_compute.embedded.metadata import violations as metadata_violations
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.store import Key, Operation, Record, Transaction, record_of
 from datum_compute.kube.errors import (
@@ -24,28 +23,10 @@ from datum_compute.kube.errors import (
     NotFound,
     Subject,
 )
-from datum_compute.kube.meta import Json, OwnerReference, encode, timestamp
+from datum_compute.kube.meta import Json, encode, timestamp
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LONGEST_NAME = 253
 _LONGEST_PREFIX = 58  # of a generated name; with the suffix it is as long as a label may be
-
-
-class _Metadata(Struct, frozen=True, rename="camel"):
-    """The part of metadata that a client may say, with the types the server insists on."""
-
-    name: str | None = None
-    generate_name: str | None = None
-    namespace: str | None = None
-    uid: str | None = None
-    resource_version: str | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    finalizers: list[str] | None = None
-    owner_references: list[OwnerReference] | None = None
 
 
 def create(served: Served, plane: str, namespace: str, body: Json, *, now: datetime, suffix: str) -> Operation[Record]:
@@ -68,7 +49,7 @@ def create(served: Served, plane: str, namespace: str, body: Json, *, now: datet
             **({"generateName": said.generate_name} if said.generate_name else {}),
             **({"namespace": namespace} if namespace else {}),
             "uid": transaction.new_uid(key),
-            "generation": 1,
+            **({"generation": 1} if served.generations else {}),
             "creationTimestamp": timestamp(now),
             **_writable(served, name, said),
         }
@@ -90,10 +71,11 @@ def update(served: Served, key: Key, body: Json, *, subresource: str) -> Operati
     def operation(transaction: Transaction) -> Record:
         said = _said(served, body)
         if said.name != key.name:
-            raise BadRequest(f"the name of the object ({said.name}) does not match the name on the URL ({key.name})")
+            raise _other_name(said.name, key)
         current = _existing(transaction, served, key)
         if said.uid and said.uid != current.metadata.uid:
-            raise _conflict(served, key, _other("UID", said.uid, current.metadata.uid))
+            told = f"UID in precondition: {said.uid}, UID in object meta: {current.metadata.uid}"
+            raise _conflict(served, key, f"Precondition failed: {told}")
         return _replace(transaction, served, key, current, body, subresource)
 
     return operation
@@ -109,7 +91,10 @@ def patch(served: Served, key: Key, change: Callable[[Json], Json], *, subresour
         if not isinstance(after, dict) or not isinstance(after.get("metadata"), dict):
             raise BadRequest("the patch does not leave an object behind")
         if after["metadata"].get("name") != key.name:
-            raise BadRequest("the name of an object cannot be patched")
+            raise _other_name(after["metadata"].get("name"), key)
+        if after.get("apiVersion") != served.api_version:
+            message = f'Invalid value: "{after.get("apiVersion")}": must be {served.api_version}'
+            raise invalid(served, key.name, [Cause("FieldValueInvalid", message, "apiVersion")])
         return _replace(transaction, served, key, current, after, subresource)
 
     return operation
@@ -140,10 +125,14 @@ def delete(
             (revision, current.metadata.resource_version, "ResourceVersion"),
         ):
             if given is not None and given != actual:
-                raise _conflict(served, key, _other(what, given, actual))
+                why = f"the {what} in the precondition ({given}) does not match the {what} in record ({actual})"
+                message = f'Operation cannot be fulfilled on {served.kind_name} "{key.name}": {why}'
+                raise Conflict(message, about=Subject(key.name, served.group, served.kind))
         value = current.object()
         metadata = value["metadata"]
         finalizers = _propagated(metadata.get("finalizers", []), propagation)
+        if served.cleanup and not current.metadata.deleting:
+            finalizers = [*finalizers, served.cleanup]
         asked_before = current.metadata.deleting and finalizers == list(current.metadata.finalizers)
         if finalizers:
             metadata["finalizers"] = finalizers
@@ -154,11 +143,8 @@ def delete(
         if asked_before:
             return current, False
         if not current.metadata.deleting:
-            value["metadata"] = metadata | {
-                "generation": metadata.get("generation", 0) + 1,
-                "deletionTimestamp": timestamp(now),
-                "deletionGracePeriodSeconds": 0,
-            }
+            going = {"deletionTimestamp": timestamp(now), "deletionGracePeriodSeconds": 0}
+            value["metadata"] = _next_generation(served, metadata) | going
         if served.kind == "Namespace":
             value["status"] = value.get("status", {}) | {"phase": "Terminating"}
         return transaction.put(key, value), False
@@ -209,8 +195,8 @@ def _replace(
     if _same(after, before):
         return current
     if not _same(_content(served, after), _content(served, before)):
-        after["metadata"] = after["metadata"] | {"generation": before["metadata"].get("generation", 0) + 1}
-    _check(served, after)
+        after["metadata"] = _next_generation(served, after["metadata"])
+    _check(served, after, before)
     if current.metadata.deleting and not _held(served, after):
         transaction.delete(key)
         return record_of(encode(after))
@@ -220,7 +206,7 @@ def _replace(
 _WRITABLE = ("labels", "annotations", "finalizers", "ownerReferences")
 
 
-def _writable(served: Served, name: str, said: _Metadata) -> Json:
+def _writable(served: Served, name: str, said: Said) -> Json:
     """The metadata a client owns; what is empty is left out, as a server prints it."""
     own = {"kubernetes.io/metadata.name": name} if served.kind == "Namespace" else {}
     given = {
@@ -232,14 +218,14 @@ def _writable(served: Served, name: str, said: _Metadata) -> Json:
     return {key: value for key, value in given.items() if value}
 
 
-def _reference(owner: OwnerReference) -> Json:
+def _reference(owner: Owner) -> Json:
     reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
     flags = {"controller": owner.controller, "blockOwnerDeletion": owner.block_owner_deletion}
-    return reference | {key: True for key, value in flags.items() if value}
+    return reference | {key: value for key, value in flags.items() if value is not None}
 
 
-def _said(served: Served, body: Json) -> _Metadata:
-    given = body if served.group else _with_type(served, body)  # only built-in kinds may leave their type out
+def _said(served: Served, body: Json) -> Said:
+    given = _with_type(served, body) if served.builtin else body  # only built-in kinds may leave their type out
     version, kind = given.get("apiVersion"), given.get("kind")
     if not kind:
         raise BadRequest("Object 'Kind' is missing")
@@ -247,16 +233,18 @@ def _said(served: Served, body: Json) -> _Metadata:
         raise BadRequest(
             f"the API version in the data ({version}) does not match the expected API version ({served.api_version})"
         )
+    if kind != served.kind and served.builtin:
+        raise BadRequest(f'{kind} in version "{served.version}" cannot be handled as a {served.kind}')
     if kind != served.kind:
         cause = Cause("FieldValueInvalid", f'Invalid value: "{kind}": must be {served.kind}', "kind")
         raise invalid(served, "", [cause])
     try:
-        return msgspec.convert(body.get("metadata") or {}, _Metadata)
+        return msgspec.convert(body.get("metadata") or {}, Said)
     except msgspec.ValidationError as error:
         raise BadRequest(f"metadata of the {served.kind} cannot be read: {error}") from None
 
 
-def _check_place(said: _Metadata, namespace: str) -> None:
+def _check_place(said: Said, namespace: str) -> None:
     if namespace and (said.namespace or namespace) != namespace:
         raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
 
@@ -282,6 +270,10 @@ def _content(served: Served, value: Json) -> Json:
     return {k: v for k, v in value.items() if k != "metadata" and (k != "status" or not served.has_status)}
 
 
+def _next_generation(served: Served, metadata: Json) -> Json:
+    return metadata | {"generation": metadata.get("generation", 0) + 1} if served.generations else metadata
+
+
 def _held(served: Served, value: Json) -> bool:
     """Whether something still has to happen before the object may go."""
     if value["metadata"].get("finalizers"):
@@ -301,8 +293,8 @@ def _conflict(served: Served, key: Key, why: str) -> Conflict:
     return Conflict(message, about=_subject(served, key.name))
 
 
-def _other(what: str, given: str, actual: str) -> str:
-    return f"the {what} in the precondition ({given}) does not match the {what} in record ({actual})"
+def _other_name(given: object, key: Key) -> BadRequest:
+    return BadRequest(f"the name of the object ({given}) does not match the name on the URL ({key.name})")
 
 
 def not_found(served: Served, name: str) -> NotFound:
@@ -316,7 +308,8 @@ def _subject(served: Served, name: str) -> Subject:
 def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None:
     namespace = transaction.get(Key(key.plane, "namespaces", "", key.namespace))
     if namespace is None:
-        raise NotFound(f'namespaces "{key.namespace}" not found')
+        about = Subject(key.namespace, "", "namespaces")
+        raise NotFound(f'namespaces "{key.namespace}" not found', about=about)
     if namespace.metadata.deleting:
         sentence = f"unable to create new content in namespace {key.namespace} because it is being terminated"
         raise Forbidden(
@@ -324,12 +317,18 @@ def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None
             causes=[
                 Cause("NamespaceTerminating", f"namespace {key.namespace} is being terminated", "metadata.namespace")
             ],
+            about=_subject(served, key.name),
         )
 
 
-def _check(served: Served, value: Json) -> None:
+def _check(served: Served, value: Json, before: Json | None = None) -> None:
     metadata = value["metadata"]
-    causes = [*_metadata_violations(served, metadata), *served.violations(value)]
+    causes = [*metadata_violations(served, metadata), *served.violations(value)]
+    if before is not None and not causes:
+        causes = served.transition(before, value)
+    if served.builtin and any(cause.reason == "FieldValueTypeInvalid" for cause in causes):  # it could not be read
+        told = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
+        raise BadRequest(f'{served.kind} in version "{served.version}" cannot be handled as a {served.kind}: {told}')
     if causes:
         raise invalid(served, metadata["name"], causes)
 
@@ -337,59 +336,6 @@ def _check(served: Served, value: Json) -> None:
 def invalid(served: Served, name: str, causes: list[Cause]) -> Invalid:
     sentences = [f"{cause.field}: {cause.message}" for cause in causes]
     listed = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
-    kind = f"{served.kind}.{served.group}" if served.group else served.kind
     name = name[:_LONGEST_NAME]  # nobody reads more of one that is too long
     about = Subject(name, served.group, served.kind)
-    return Invalid(f'{kind} "{name}" is invalid: {listed}', causes=causes, about=about)
-
-
-def _metadata_violations(served: Served, metadata: Json) -> list[Cause]:
-    causes = []
-    name = metadata["name"]
-    if served.kind == "Namespace" and not _DNS_LABEL.fullmatch(name):
-        causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 label of at most 63 characters"))
-    elif len(name) > _LONGEST_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
-        causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
-    for label, value in metadata.get("labels", {}).items():
-        if not _is_label_key(label):
-            causes.append(
-                _bad(label[:260], "metadata.labels", "a label key: an optional DNS prefix, / and a name of at most 63")
-            )
-        if not _is_label_value(value):
-            causes.append(_bad(value[:80], "metadata.labels", "a label value: at most 63 letters, digits, -, _ or ."))
-    for annotation in metadata.get("annotations", {}):
-        if not _is_label_key(annotation.lower()):
-            causes.append(
-                _bad(
-                    annotation[:260], "metadata.annotations", "an annotation key: an optional DNS prefix, / and a name"
-                )
-            )
-    for finalizer in metadata.get("finalizers", ()):
-        if not _is_label_key(finalizer):
-            causes.append(
-                _bad(finalizer[:260], "metadata.finalizers", "a finalizer: an optional DNS prefix, / and a name")
-            )
-    for owner in metadata.get("ownerReferences", ()):
-        causes += [_bad("", f"metadata.ownerReferences.{key}", "given") for key in _OWNER if not owner[key]]
-    if sum(bool(owner.get("controller")) for owner in metadata.get("ownerReferences", ())) > 1:
-        causes.append(_bad("true", "metadata.ownerReferences", "only one reference can have controller set to true"))
-    return causes
-
-
-_OWNER = ("apiVersion", "kind", "name", "uid")
-
-
-def _bad(value: str, field: str, wanted: str) -> Cause:
-    return Cause("FieldValueInvalid", f'Invalid value: "{value}": must be {wanted}', field)
-
-
-@lru_cache(maxsize=4096)
-def _is_label_key(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    in_domain = not slash or (len(prefix) <= 253 and bool(_DNS_SUBDOMAIN.fullmatch(prefix)))
-    return in_domain and bool(_LABEL_NAME.fullmatch(name))
-
-
-@lru_cache(maxsize=4096)
-def _is_label_value(value: str) -> bool:
-    return bool(_LABEL_VALUE.fullmatch(value))
+    return Invalid(f'{served.kind_name} "{name}" is invalid: {listed}', causes=causes, about=about)

@@ -3,19 +3,19 @@
 import asyncio
 import random
 import string
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from datum_compute.embedded import bodies, registry
-from datum_compute.embedded.pages import number, page_of
+from datum_compute.embedded.pages import Page, check_options, number, page_of
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.store import Event, Key, Operation, Record, Store, Transaction, record_of
 from datum_compute.embedded.strictness import Strictness
 from datum_compute.kube.admission import Admit, Review
-from datum_compute.kube.errors import ApiError, BadRequest, Gone, MethodNotAllowed, NotFound
+from datum_compute.kube.errors import ApiError, BadRequest, Forbidden, Gone, MethodNotAllowed, NotFound
 from datum_compute.kube.meta import Json, decode, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector
 from datum_compute.kube.transport import Answer, Call
@@ -24,7 +24,7 @@ from datum_compute.runtime.clock import Clock
 T = TypeVar("T")
 
 DEFAULT_WATCH_SECONDS = 1800
-_BACKLOG = 100_000  # events; a watcher that far behind is cut off and lists again
+_BACKLOG = 10_000  # events beside its first list; a watcher that far behind is cut off and lists again
 
 
 class Target(Struct, frozen=True):
@@ -74,6 +74,28 @@ class PlaneServer:
         self._clock = clock
         self._generator = generator
         self._watches: dict[int, _Watch] = {}
+        self.terminating: set[str] = set()  # kinds whose definition is being deleted
+
+    def define(self, served: Served, *, terminating: bool) -> None:
+        """Serves a kind from now on, or serves it as it is now defined."""
+        self.kinds[served.resource] = served
+        self._by_path[served.group, served.version, served.plural] = served
+        if terminating:
+            self.terminating.add(served.resource)
+
+    def undefine(self, resource: str) -> None:
+        """Serves a kind no longer; who watches it is told by the end of the watch."""
+        self.terminating.discard(resource)
+        if served := self.kinds.pop(resource, None):
+            del self._by_path[served.group, served.version, served.plural]
+            for watch in self._watches.values():
+                if watch.served.resource == resource:
+                    watch.end()
+
+    def close(self) -> None:
+        """Ends every watch; who asks again will not be led here."""
+        for watch in self._watches.values():
+            watch.end()
 
     async def answer(self, call: Call) -> Answer:
         try:
@@ -91,7 +113,7 @@ class PlaneServer:
                 return Answer(200, self._get(target))
             case "GET", False, "":
                 return Answer(200, self._list(target, call.query))
-            case "POST", False, "":
+            case "POST", False, "" if bool(target.namespace) == target.served.namespaced:
                 body = bodies.object_of(call)
                 warnings = Strictness.asked(call.query).of_object(target.served, body)
                 operation = self._admitted(target, self._create(target, body))
@@ -106,8 +128,16 @@ class PlaneServer:
                 return Answer(200, record.value, warnings)
             case "PATCH", True, "" | "status" as subresource:
                 return await self._patch(target, call, subresource)
+            case "PUT", True, "finalize":
+                body = bodies.object_of(call)
+                operation = registry.update(target.served, self._key(target), body, subresource="finalize")
+                return Answer(200, (await self._write(operation, bodies.dry_run(call.query))).value)
             case "DELETE", True, "":
                 return await self._delete(target, call)
+            case "DELETE", False, "" if (
+                target.served.collectable and bool(target.namespace) == target.served.namespaced
+            ):
+                return await self._delete_collection(target, call)
         raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
 
     def _get(self, target: Target) -> bytes:
@@ -117,11 +147,10 @@ class PlaneServer:
         return record.value
 
     def _list(self, target: Target, query: dict[str, str]) -> bytes:
+        check_options(query, watch=False)
         served, selection = target.served, _selection(target, query)
         page = page_of(self._store, self.plane, served.resource, target.namespace, query, selection.has)
-        head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
-        items = b",".join([record.value for record in page.records])
-        return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
+        return _listed(served, page)
 
     def _admitted(self, target: Target, operation: Operation[Record]) -> Operation[Record]:
         """The same write, taken back when the rules speak against what it made."""
@@ -170,6 +199,11 @@ class PlaneServer:
 
     def _create(self, target: Target, body: Json) -> Operation[Record]:
         served = target.served
+        if served.resource in self.terminating:
+            rule = "create not allowed while custom resource definition is terminating"
+            metadata = body.get("metadata")
+            name = metadata.get("name") if isinstance(metadata, dict) else ""
+            raise Forbidden(f'{served.resource} "{name}" is forbidden: {rule}')
         if served.kind == "Namespace":
             body = _new_namespace(body)
         return registry.create(
@@ -189,10 +223,30 @@ class PlaneServer:
         record, gone = await self._write(operation, bodies.dry_run(call.query, options))
         if not gone:
             return Answer(200, record.value)
-        details = {"name": target.name, "group": target.served.group, "kind": target.served.plural}
-        details["uid"] = record.metadata.uid
+        group = {"group": target.served.group} if target.served.group else {}
+        details = {"name": target.name, **group, "kind": target.served.plural, "uid": record.metadata.uid}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return Answer(200, encode(status))
+
+    async def _delete_collection(self, target: Target, call: Call) -> Answer:
+        """One after the other, as an API server does it; the answer lists what was found."""
+        options, served = bodies.delete_options(call), target.served
+        dry = bodies.dry_run(call.query, options)
+        page = page_of(
+            self._store, self.plane, served.resource, target.namespace, call.query, _selection(target, call.query).has
+        )
+        for record in page.records:
+            operation = registry.delete(
+                served,
+                Key(self.plane, served.resource, record.metadata.namespace, record.metadata.name),
+                now=self._clock.now(),
+                uid=options.uid,
+                revision=options.revision,
+                propagation=options.propagation,
+            )
+            with suppress(NotFound):  # somebody else was faster
+                await self._write(operation, dry)
+        return Answer(200, _listed(served, page))
 
     def _key(self, target: Target) -> Key:
         return Key(self.plane, target.served.resource, target.namespace, target.name)
@@ -214,7 +268,8 @@ class PlaneServer:
             raise NotFound(f"the server could not find the requested resource: {path}")
         name = rest[1] if len(rest) > 1 else ""
         subresource = rest[2] if len(rest) > 2 else ""
-        if subresource and not (subresource == "status" and served.has_status):
+        finalize = subresource == "finalize" and served.kind == "Namespace"
+        if subresource and not finalize and not (subresource == "status" and served.has_status):
             raise NotFound(f"the server could not find the requested resource: {path}")
         if name and served.namespaced and not namespace:
             raise NotFound(f"the server could not find the requested resource: {path}")
@@ -223,6 +278,7 @@ class PlaneServer:
     @asynccontextmanager
     async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
         target = self.target(call.path)
+        check_options(call.query, watch=True)
         selection = _selection(target, call.query)
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
         watch = _Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
@@ -232,18 +288,24 @@ class PlaneServer:
         streamed = call.query.get("sendInitialEvents") == "true"
         if not start or streamed:
             start = self._store.revision
-            for key, record in self._store.scan(self.plane, target.served.resource, target.namespace):
-                watch.deliver(Event("ADDED", key, record, None))
+            watch.first(self._store.scan(self.plane, target.served.resource, target.namespace))
         if streamed:
             watch.bookmark(start, {"k8s.io/initial-events-end": "true"})
         cancel = self._store.watch(self.plane, target.served.resource, start, watch.deliver)
         self._watches[id(watch)] = watch
+        end = asyncio.get_running_loop().call_later(seconds, self._finish, watch)
         try:
-            async with aclosing(watch.lines(seconds)) as lines:
+            async with aclosing(watch.lines()) as lines:
                 yield lines
         finally:
+            end.cancel()
             self._watches.pop(id(watch), None)
             cancel()
+
+    def _finish(self, watch: "_Watch") -> None:
+        """The last word says from where the next watch may go on, however quiet this one was."""
+        watch.bookmark(self._store.revision)
+        watch.end()
 
     def bookmark(self) -> None:
         """Tells every watch that asked for it how far it has come, so that a quiet kind can resume from here."""
@@ -252,45 +314,57 @@ class PlaneServer:
 
 
 class _Watch:
-    """The events on their way to one watcher, already in wire form."""
+    """The events on their way to one watcher; those who wait share what they wait for, until it is sent."""
 
     def __init__(self, served: Served, selection: Selection, *, bookmarks: bool) -> None:
-        self._served = served
+        self.served = served
         self._selection = selection
         self._bookmarks = bookmarks
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
+        self._listed = 0
         self._cut = False
+
+    def first(self, listed: Iterable[tuple[Key, Record]]) -> None:
+        """What there is to begin with, however much it is."""
+        for key, record in listed:
+            if self._selection.has(key, record):
+                self._queue.put_nowait(("ADDED", record.value))
+        self._listed = self._queue.qsize()
 
     def deliver(self, event: Event) -> None:
         if self._cut:
             return
-        if self._queue.qsize() >= _BACKLOG:
+        if self._queue.qsize() >= self._listed + _BACKLOG:
             self._cut = True
-            self._queue.put_nowait(_line("ERROR", encode(Gone("the watcher is too far behind; list again").status())))
+            self._queue.put_nowait(("ERROR", encode(Gone("the watcher is too far behind; list again").status())))
             self._queue.put_nowait(None)
             return
         now = event.type != "DELETED" and self._selection.has(event.key, event.record)
         before = event.previous is not None and self._selection.has(event.key, event.previous)
         if now:
-            self._queue.put_nowait(_line("MODIFIED" if before else "ADDED", event.record.value))
+            self._queue.put_nowait(("MODIFIED" if before else "ADDED", event.record.value))
         elif before:
-            self._queue.put_nowait(_line("DELETED", _last(event).value))
+            self._queue.put_nowait(("DELETED", _last(event).value))
 
     def bookmark(self, revision: int, annotations: Json | None = None) -> None:
         if self._bookmarks and not self._cut:
-            head = {"kind": self._served.kind, "apiVersion": self._served.api_version}
+            head = {"kind": self.served.kind, "apiVersion": self.served.api_version}
             said = {"annotations": annotations} if annotations else {}
             body = encode(head | {"metadata": {"resourceVersion": str(revision), **said}})
-            self._queue.put_nowait(_line("BOOKMARK", body))
+            self._queue.put_nowait(("BOOKMARK", body))
 
-    async def lines(self, seconds: int) -> AsyncGenerator[bytes, None]:
-        loop = asyncio.get_running_loop()
-        end = loop.call_later(seconds, self._queue.put_nowait, None)
-        try:
-            while (line := await self._queue.get()) is not None:
-                yield line
-        finally:
-            end.cancel()
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        while (event := await self._queue.get()) is not None:
+            yield _line(*event)
+
+
+def _listed(served: Served, page: Page) -> bytes:
+    head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
+    items = b",".join([record.value for record in page.records])
+    return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
 
 
 def _last(event: Event) -> Record:

@@ -5,89 +5,39 @@ before the log has committed. The two halves may run in different threads: `comm
 `publish` and everything that reads in the other, each batch in the order of its commit.
 """
 
-import hashlib
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from datum_compute.embedded.log import Log, Row
-from datum_compute.kube.errors import ApiError, Gone
-from datum_compute.kube.meta import Json, ObjectMeta, encode
+from datum_compute.embedded.log import Log, LogError, Row
+from datum_compute.embedded.records import CountedUids, Event, Key, RandomUids, Record, Uids, record_of
+from datum_compute.kube.errors import ApiError, Gone, TooLarge
+from datum_compute.kube.meta import Json, encode
+
+__all__ = [
+    "Committed",
+    "CountedUids",
+    "Event",
+    "Key",
+    "Operation",
+    "RandomUids",
+    "Record",
+    "Store",
+    "Transaction",
+    "Uids",
+    "record_of",
+]
 
 T = TypeVar("T")
 
 HISTORY = 4096  # events kept a plane and kind; a watch that asks for older ones is told to list again
-
-
-class Key(Struct, frozen=True, order=True):
-    plane: str
-    resource: str
-    namespace: str
-    name: str
-
-
-class Record(Struct, frozen=True):
-    """One stored object: its JSON, and what the server looks at without decoding the rest."""
-
-    value: bytes
-    metadata: ObjectMeta
-
-    @property
-    def revision(self) -> int:
-        return self.metadata.revision
-
-    def object(self) -> Json:
-        """A fresh copy as plain values."""
-        value: Json = msgspec.json.decode(self.value)
-        return value
-
-
-class Event(Struct, frozen=True):
-    type: str
-    key: Key
-    record: Record
-    previous: Record | None
-
-    @property
-    def revision(self) -> int:
-        return self.record.revision
-
-
-class Uids(Protocol):
-    """Where uids come from. `loaded` tells of every creation found in the log."""
-
-    def assign(self, key: Key, uncommitted: int) -> str:
-        """`uncommitted` is how often the same batch has created the key already."""
-        ...
-
-    def loaded(self, key: Key) -> None: ...
-
-
-class RandomUids:
-    def assign(self, key: Key, uncommitted: int) -> str:
-        return str(uuid.uuid4())
-
-    def loaded(self, key: Key) -> None:
-        pass
-
-
-class CountedUids:
-    """A uid that depends only on the name and how often it was used, so that different runs can be compared."""
-
-    def __init__(self) -> None:
-        self._incarnations: dict[Key, int] = {}
-
-    def loaded(self, key: Key) -> None:
-        self._incarnations[key] = self._incarnations.get(key, 0) + 1
-
-    def assign(self, key: Key, uncommitted: int) -> str:
-        incarnation = self._incarnations.get(key, 0) + uncommitted + 1
-        text = "\0".join((key.plane, key.resource, key.namespace, key.name, str(incarnation)))
-        return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+KEPT = 10_000  # rows of the log that stay when the rest is compacted
+_LONGEST = 2 * KEPT  # rows after the mark; more, and the oldest are compacted
+_STEP = 1000  # rows compacted at once, so that no write waits long
+_LARGEST = 4 * 1024 * 1024  # bytes of an object, however it came to be so large
 
 
 class _Table:
@@ -108,6 +58,11 @@ class _Table:
         self.history.append(event)
         if len(self.history) > HISTORY:
             self.floor = self.history.popleft().revision
+
+    def forget(self, mark: int) -> None:
+        while self.history and self.history[0].revision <= mark:
+            self.history.popleft()
+        self.floor = max(self.floor, mark)
 
     def records_at(self, revision: int) -> dict[tuple[str, str], Record]:
         """The past, by undoing what came after it."""
@@ -140,9 +95,27 @@ class Store:
         self._tables: dict[tuple[str, str], _Table] = {}
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
         self._watch_ids = 0
-        for row in log.rows():
-            self._publish(_event(row))
+        self._compacting = False
+        self._floor = log.mark  # of a kind that has no history yet
+        self._load(log)
         self._ahead = _Ahead(self)
+
+    def _load(self, log: Log) -> None:
+        """Raises `LogError`; the log is not changed before all of it was read."""
+        self.revision = log.mark
+        for row in log.rows():
+            try:
+                event = _event(row)
+            except msgspec.MsgspecError as error:
+                raise LogError(f"{log.path} is damaged: row {row.revision} cannot be read: {error}") from None
+            if event.revision != row.revision:
+                raise LogError(f"{log.path} is damaged: row {row.revision} says that it is row {event.revision}")
+            if row.revision > log.mark:
+                self._publish(event)
+            else:
+                self._table(row.plane, row.resource).records[row.namespace, row.name] = event.record
+                self.uids.loaded(event.key)
+        log.begin()
 
     def get(self, key: Key) -> Record | None:
         table = self._tables.get((key.plane, key.resource))
@@ -201,6 +174,33 @@ class Store:
         for event in committed.events:
             self._publish(event)
 
+    def compact(self) -> int | None:
+        """Shortens a log that has grown long, by one step; the new mark, or None when there was nothing to do.
+
+        Called by the thread that commits; the one that publishes passes the mark on to `forget`.
+        """
+        mark, newest = self._log.mark, self._ahead.revision
+        if newest - mark <= (_LONGEST if not self._compacting else KEPT):
+            self._compacting = False
+            return None
+        self._compacting = True
+        up_to = min(mark + _STEP, newest - KEPT)
+        dead: list[int] = []
+        for row in self._log.rows(mark, up_to):
+            current = self._ahead.get(Key(row.plane, row.resource, row.namespace, row.name))
+            if current is None or current.revision != row.revision:
+                dead.append(row.revision)
+            if row.previous:
+                dead.append(record_of(row.previous).revision)
+        self._log.compact(up_to, dead)
+        return up_to
+
+    def forget(self, mark: int) -> None:
+        """Watches from before the mark have to list again, as they would after a restart."""
+        self._floor = mark
+        for table in self._tables.values():
+            table.forget(mark)
+
     def watch(self, plane: str, resource: str, after: int, deliver: Callable[[Event], None]) -> Callable[[], None]:
         """Delivers every event after a revision, past ones at once; the returned function ends it."""
         table = self._table(plane, resource)
@@ -218,8 +218,15 @@ class Store:
         """Delivers every event of a plane from now on, whatever its kind."""
         self._listeners.setdefault(plane, []).append(deliver)
 
+    def leave(self, plane: str) -> None:
+        """Ends all that listen to a plane; what is stored there stays."""
+        self._listeners.pop(plane, None)
+
     def _table(self, plane: str, resource: str) -> _Table:
-        return self._tables.setdefault((plane, resource), _Table(floor=0))
+        found = self._tables.get((plane, resource))
+        if found is None:
+            found = self._tables[plane, resource] = _Table(self._floor)
+        return found
 
     def _publish(self, event: Event) -> None:
         table = self._table(event.key.plane, event.key.resource)
@@ -343,8 +350,10 @@ class Transaction:
         if self._rehearsing:
             return record_of(encode(value))
         revision = self._store.revision + len(self.events) + 1
-        stamped = value | {"metadata": value["metadata"] | {"resourceVersion": str(revision)}}
-        return record_of(encode(stamped))
+        encoded = encode(value | {"metadata": value["metadata"] | {"resourceVersion": str(revision)}})
+        if len(encoded) > _LARGEST:  # patches can make it so from little
+            raise TooLarge(f"the object would have {len(encoded)} bytes; the limit is {_LARGEST}")
+        return record_of(encoded)
 
 
 Operation = Callable[[Transaction], T]
@@ -355,17 +364,6 @@ def _set(records: dict[tuple[str, str], Record], key: Key, record: Record | None
         records.pop((key.namespace, key.name), None)
     else:
         records[key.namespace, key.name] = record
-
-
-class _OnlyMeta(Struct, frozen=True):
-    metadata: ObjectMeta
-
-
-_read_meta = msgspec.json.Decoder(_OnlyMeta).decode
-
-
-def record_of(value: bytes) -> Record:
-    return Record(value, _read_meta(value).metadata)
 
 
 def _event(row: Row) -> Event:

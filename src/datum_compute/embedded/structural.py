@@ -146,7 +146,7 @@ def _copied(value: Any) -> Any:
 
 
 def _each_field(rewrites: dict[str, Rewrite | None]) -> Rewrite | None:
-    effective = tuple((name, rewrite) for name, rewrite in rewrites.items() if rewrite)
+    effective = {name: rewrite for name, rewrite in rewrites.items() if rewrite}
     if not effective:
         return None
 
@@ -154,9 +154,9 @@ def _each_field(rewrites: dict[str, Rewrite | None]) -> Rewrite | None:
         if not isinstance(value, dict):
             return value
         result = value
-        for name, rewrite in effective:
-            if name in value:
-                before = value[name]
+        for name, before in value.items():  # an object has few of the fields that its schema has
+            rewrite = effective.get(name)
+            if rewrite is not None:
                 after = rewrite(before)
                 if after is not before:
                     result = dict(value) if result is value else result

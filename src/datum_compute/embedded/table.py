@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -72,7 +72,7 @@ def _definition(column: Json) -> Json:
         "name": column["name"],
         "type": column["type"],
         "format": column.get("format", ""),
-        "description": column.get("description", f"Column in JSONPath format: {column['jsonPath']}"),
+        "description": column.get("description", f"Column in JSONPath format: {column.get('jsonPath', '')}"),
         "priority": column.get("priority", 0),
     }
 
@@ -87,9 +87,15 @@ def _included(object_: Json, include: Include) -> Json:
     return {}
 
 
-@cache
+@lru_cache(maxsize=256)
 def _cells(served: Served) -> tuple[Callable[[Json, datetime], Any], ...]:
-    return tuple(_cell(column["type"], json_path(column["jsonPath"])) for column in _columns(served))
+    return tuple(_cell(column["type"], _reader(column)) for column in _columns(served))
+
+
+def _reader(column: Json) -> Read:
+    if "read" in column:  # of a built-in kind
+        return lambda value: [column["read"](value)]
+    return json_path(column["jsonPath"])
 
 
 def _cell(type_: str, read: Read) -> Callable[[Json, datetime], Any]:

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+import structlog
 from msgspec import Struct
 
 from datum_compute.embedded.store import Committed, Operation, Store
@@ -18,6 +19,8 @@ from datum_compute.kube.errors import ServerError, Unavailable
 T = TypeVar("T")
 
 _LARGEST_BATCH = 256  # operations; keeps the loop's share of one publication short
+
+_log = structlog.get_logger(__name__)
 
 
 class Writer(Protocol):
@@ -55,7 +58,7 @@ class WriterThread:
     Only this thread uses the log. Only the loop's thread publishes and reads, a whole batch in one step, so readers and
     watchers see whole committed batches in order, exactly as with `InlineWriter`; answers go out with the publication.
     The thread starts with the first write and belongs to the loop of that one. `close` may be called with the loop
-    running, stopped or closed.
+    running, stopped or closed. After each commit it shortens a log that has grown long, a little at a time.
     """
 
     def __init__(self, store: Store) -> None:
@@ -63,6 +66,7 @@ class WriterThread:
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._closed = False
+        self._told = False  # that the log cannot be compacted
 
     async def submit(self, operation: Operation[T]) -> T:
         if self._closed:
@@ -89,9 +93,11 @@ class WriterThread:
         last = False
         while not last:
             writes, last = self._next()
-            for committed, outcomes in self._commit(writes):
-                with suppress(RuntimeError):  # the loop is closed: nobody waits for an answer any more
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for an answer any more
+                for committed, outcomes in self._commit(writes):
                     loop.call_soon_threadsafe(self._publish, committed, outcomes)
+                if (mark := self._compact()) is not None:
+                    loop.call_soon_threadsafe(self._store.forget, mark)
 
     def _next(self) -> tuple[list[_Write], bool]:
         """Everything that waits, at least one, and whether it is the last."""
@@ -119,6 +125,17 @@ class WriterThread:
             if isinstance(error, (sqlite3.Error, OSError)):
                 error = ServerError(f"the change could not be stored: {error}")
             return [(Committed([error], []), waiting)]
+
+    def _compact(self) -> int | None:
+        try:
+            mark = self._store.compact()
+        except (sqlite3.Error, OSError) as error:  # a full disk, most likely; the log is as good as before
+            if not self._told:
+                _log.warning("the log cannot be compacted", error=str(error))
+            self._told = True
+            return None
+        self._told = False
+        return mark
 
     # On the loop
 

@@ -1,5 +1,7 @@
 """The PropagationPolicy that sends the deployments of a city to its cluster. Entry points: `city_policy`, `routes`."""
 
+from functools import lru_cache
+
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.karmada import PROPAGATION_POLICY, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
@@ -19,16 +21,24 @@ def city_policy(namespace: str, city: str) -> Json:
 
 def routes(policy: PropagationPolicy, city: str) -> bool:
     """Whether a policy does exactly what `city_policy` asks for; what else the server fills in is its own affair."""
-    wanted = decode(encode(city_policy(policy.namespace, city)), PropagationPolicy)
-    selected = [
+    wanted = _wanted(city)
+    return (
+        _selected(policy) == _selected(wanted)
+        and policy.spec.placement == wanted.spec.placement
+        and not _narrowed(policy)
+    )
+
+
+@lru_cache  # every pass of every deployment compares with one of these
+def _wanted(city: str) -> PropagationPolicy:
+    return decode(encode(city_policy("", city)), PropagationPolicy)
+
+
+def _selected(policy: PropagationPolicy) -> list[tuple[object, ...]]:
+    return [
         (selector.api_version, selector.kind, selector.name, selector.label_selector)
         for selector in policy.spec.resource_selectors
     ]
-    asked = [
-        (selector.api_version, selector.kind, selector.name, selector.label_selector)
-        for selector in wanted.spec.resource_selectors
-    ]
-    return selected == asked and policy.spec.placement == wanted.spec.placement and not _narrowed(policy)
 
 
 def _narrowed(policy: PropagationPolicy) -> bool:

@@ -1,9 +1,25 @@
-"""How conditions are read and updated. Entry points: `find`, `is_true`, `updated`."""
+"""How conditions are read and updated. Entry points: `of`, `find`, `is_true`, `updated`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from datum_compute.kube.meta import Condition, Json, timestamp
+
+
+class _Status(Protocol):
+    @property
+    def conditions(self) -> tuple[Condition, ...]: ...
+
+
+class _Reported(Protocol):
+    @property
+    def status(self) -> _Status | None: ...
+
+
+def of(object_: _Reported) -> tuple[Condition, ...]:
+    """What an object's status says; nothing while it has none."""
+    return object_.status.conditions if object_.status is not None else ()
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:

@@ -63,7 +63,8 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def status(self) -> dict[str, Any]:
-        details: dict[str, Any] = msgspec.to_builtins(self.about) if self.about else {}
+        told = msgspec.to_builtins(self.about) if self.about else {}
+        details: dict[str, Any] = {key: value for key, value in told.items() if value}
         if self.causes:
             details["causes"] = [msgspec.to_builtins(cause) for cause in self.causes]
         if self.retry_after:

@@ -1,6 +1,7 @@
 """What a kind is called and where it is served. Entry point: `Kind`."""
 
 from datetime import datetime
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from datum_compute.kube.meta import Json, KubeObject
 T = TypeVar("T", bound=KubeObject)
 
 
-class Kind(Struct, Generic[T], frozen=True):
+class Kind(Struct, Generic[T], frozen=True, dict=True):
     group: str
     version: str
     name: str
@@ -19,11 +20,11 @@ class Kind(Struct, Generic[T], frozen=True):
     type: type[T]
     namespaced: bool = True
 
-    @property
+    @cached_property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    @property
+    @cached_property
     def resource(self) -> str:
         """`plural.group`, as error messages and CRD names write it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural

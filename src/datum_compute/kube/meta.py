@@ -155,7 +155,7 @@ def same_json(one: Raw | bytes, other: Raw | bytes) -> bool:
 
 def timestamp(moment: datetime) -> str:
     """A time as Kubernetes writes it: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def owner_reference(api_version: str, kind: str, owner: ObjectMeta, *, controller: bool) -> Json:

@@ -6,13 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from datum_compute.kube.errors import BadRequest, Invalid
-from datum_compute.kube.meta import Json
+from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
+from datum_compute.kube.meta import Json, encode
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+
+_MOST_OPERATIONS = 10_000
+_MOST_COPIED = 3 * 1024 * 1024
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -78,10 +81,21 @@ def _listed(key: str, value: Any) -> list[Any]:
 
 
 def apply_json_patch(target: Any, operations: Sequence[Json]) -> Any:
-    """RFC 6902. An operation that does not fit the object is refused whole, as an API server does."""
+    """RFC 6902. An operation that does not fit the object is refused whole, as an API server does.
+
+    So is a patch that would make much out of little: copies of copies double with every operation.
+    """
+    if len(operations) > _MOST_OPERATIONS:
+        message = f"The allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
+        raise TooLarge(message)
+    copied = 0
     for operation in operations:
         if not isinstance(operation, dict):
             raise BadRequest("a JSON patch is a list of operations, each an object with op and path")
+        if operation.get("op") == "copy":
+            copied += len(encode(_read(target, _tokens(operation.get("from")))))
+            if copied > _MOST_COPIED:
+                raise TooLarge(f"the copies of a JSON patch may have {_MOST_COPIED} bytes in all")
         target = _apply(target, operation)
     return target
 
@@ -93,8 +107,7 @@ def _apply(target: Any, operation: Json) -> Any:
             return _edit(
                 target, path, lambda container, key: _add(container, key, _value(operation)), _value(operation)
             )
-        case "replace":
-            _read(target, path)
+        case "replace":  # a field that is not there is set: that is how API servers read the standard
             return _edit(
                 target, path, lambda container, key: _set(container, key, _value(operation)), _value(operation)
             )
@@ -102,7 +115,8 @@ def _apply(target: Any, operation: Json) -> Any:
             _read(target, path)
             return _edit(target, path, _remove, None)
         case "test":
-            if not _equal(_read(target, path), _value(operation)):
+            found = _found(target, path)
+            if not _equal(found, _value(operation)):
                 raise Invalid(f"the server rejected our request: testing path {operation['path']} failed")
             return target
         case "move" | "copy" as op:
@@ -159,6 +173,12 @@ def _read(target: Any, path: list[str]) -> Any:
         else:
             raise Invalid(f"the server rejected our request: there is nothing at path /{'/'.join(path)}")
     return target
+
+
+def _found(target: Any, path: list[str]) -> Any:
+    """As `_read`, with null for a field that is not there."""
+    container = _read(target, path[:-1])
+    return container.get(path[-1]) if path and isinstance(container, dict) else _read(target, path)
 
 
 def _edit(target: Any, path: list[str], change: Any, whole: Any) -> Any:

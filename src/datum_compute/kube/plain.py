@@ -198,7 +198,7 @@ class PlainTransport:
     def _explained(self, action: Callable[[], T]) -> T:
         """What `action` gives, its failure turned into the error of a call that has no answer."""
         origin = f"{self._host}:{self._port}"
-        peer = f"the proxy {self._proxy.hostname}:{self._proxy.port}" if self._proxy else origin
+        peer = f"the proxy {self._proxy.hostname}:{self._proxy.port or 80}" if self._proxy else origin
         try:
             return action()
         except ssl.SSLCertVerificationError as error:

@@ -10,7 +10,7 @@ from datum_compute.kube.errors import BadRequest
 
 class Requirement(Struct, frozen=True):
     key: str
-    operator: str  # In, NotIn, Exists, DoesNotExist
+    operator: str  # In, NotIn, Exists, DoesNotExist, Gt, Lt
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -23,6 +23,12 @@ class Requirement(Struct, frozen=True):
                 return self.key in labels
             case "DoesNotExist":
                 return self.key not in labels
+            case "Gt" | "Lt":
+                value = labels.get(self.key, "")
+                limit = int(self.values[0])
+                return bool(_NUMBER.fullmatch(value)) and (
+                    int(value) > limit if self.operator == "Gt" else int(value) < limit
+                )
         raise BadRequest(f'"{self.operator}" is not a valid label selector operator')
 
     def __str__(self) -> str:
@@ -33,14 +39,19 @@ class Requirement(Struct, frozen=True):
                 return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
             case "Exists":
                 return self.key
+            case "Gt" | "Lt":
+                return f"{self.key}{'>' if self.operator == 'Gt' else '<'}{self.values[0]}"
         return f"!{self.key}"
 
 
-_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.\-/]*[A-Za-z0-9])?"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_PART = r"[A-Za-z0-9]([A-Za-z0-9_.\-]*[A-Za-z0-9])?"
+_NAME = rf"({_PART}/)?{_PART}"
 _TERM = re.compile(
     rf"""\s*(?:
       !\s*(?P<absent>{_NAME})
-    | (?P<set_key>{_NAME})\s+(?P<set_op>in|notin)\s*\((?P<values>[^()]*[^()\s][^()]*)\)
+    | (?P<set_key>{_NAME})\s+(?P<set_op>in|notin)\s*\((?P<values>[^()]*)\)
+    | (?P<limited>{_NAME})\s*(?P<than>[<>])\s*(?P<limit>-?[0-9]{{1,18}})
     | (?P<key>{_NAME})\s*(?P<op>==|=|!=)\s*(?P<value>[A-Za-z0-9_.\-]*)
     | (?P<present>{_NAME})
     )\s*(?:,(?=\s*\S)|$)""",
@@ -83,6 +94,8 @@ def _requirement(term: re.Match[str]) -> Requirement:
     if group["set_key"]:
         values = tuple(value.strip() for value in group["values"].split(","))
         return Requirement(group["set_key"], "In" if group["set_op"] == "in" else "NotIn", values)
+    if group["limited"]:
+        return Requirement(group["limited"], "Gt" if group["than"] == ">" else "Lt", (group["limit"],))
     if group["key"]:
         return Requirement(group["key"], "NotIn" if group["op"] == "!=" else "In", (group["value"],))
     return Requirement(group["present"], "Exists")

@@ -27,6 +27,7 @@ class Answer(Struct, frozen=True):
     body: bytes
     warnings: tuple[str, ...] = ()  # for the person who asked; no program acts on them
     retry_after: int = 0  # seconds the server wants to be left alone; 0 when it did not say
+    content_type: str = ""  # of the body, where it is another than its look tells
 
 
 class Broken(Unavailable):

@@ -66,7 +66,7 @@ class Federation:
         self.manager = Manager(
             fleet,
             [
-                ProjectController(fleet, clock, self._open_project),
+                ProjectController(fleet, clock, self._open_project, engine.leave),
                 ProjectDiscovery(fleet, self._project_plane),
                 EntitlementController(fleet, clock, cities=tuple(self.cities), limits=limits),
                 QuotaBroker(fleet, clock),

@@ -3,11 +3,9 @@
 import asyncio
 import errno
 import fcntl
-import logging
 import os
 import random
 import signal
-import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,7 +20,7 @@ from datum_compute.api.quota import ALLOWANCE_BUCKET
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.log import Log
+from datum_compute.embedded.log import Log, LogError
 from datum_compute.embedded.writer import WriterThread
 from datum_compute.kube.files import write_private
 from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
@@ -31,6 +29,7 @@ from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
 from datum_compute.local.state import Paths, Running
 from datum_compute.platform.grants import DEFAULT_LIMITS, LIMITS
 from datum_compute.providers.simulated import Behaviour
+from datum_compute.runtime import logs
 from datum_compute.runtime.clock import SystemClock
 
 CITIES = {"DFW": "cell-dfw", "AMS": "cell-ams", "SIN": "cell-sin"}
@@ -46,7 +45,7 @@ _log = structlog.get_logger(__name__)
 def main(arguments: list[str]) -> int:
     directory, port, pipe = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     _leave()
-    _log_lines()
+    logs.configure()
     report = partial(_report, pipe)
     paths = Paths(directory)
     lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
@@ -60,13 +59,19 @@ def main(arguments: list[str]) -> int:
     paths.running.unlink(missing_ok=True)
     try:
         asyncio.run(_serve(paths, port, report))
-    except LocalError as error:
+    except (LocalError, OSError) as error:
         os.close(lock)  # first: who reads the report may try again at once
-        report(Report(error=str(error)))
+        report(Report(error=_sentence(error, directory)))
         return 1
     finally:
         paths.running.unlink(missing_ok=True)
     return 0
+
+
+def _sentence(error: LocalError | OSError, directory: Path) -> str:
+    if isinstance(error, LocalError):
+        return str(error)
+    return f"cannot write to {error.filename or directory}: {error.strerror}; make room, or use another --dir"
 
 
 async def _serve(paths: Paths, port: int, report: Callable[[Report], None]) -> None:
@@ -106,11 +111,12 @@ async def _serve(paths: Paths, port: int, report: Callable[[Report], None]) -> N
 
 
 def _open(paths: Paths) -> Engine:
+    """The state, as it was left; one that cannot be used is not touched."""
     try:
         return Engine(Log(paths.log), writer=WriterThread, admit=admit)
-    except sqlite3.DatabaseError as error:
+    except LogError as error:
         raise LocalError(
-            f"{paths.log} cannot be read: {error}; keep a copy of it, then start anew with 'compute local reset'"
+            f"{error}; nothing was changed: copy a backup over the file, or start anew with 'compute local reset'"
         ) from None
 
 
@@ -174,19 +180,6 @@ def _leave() -> None:
 def _report(pipe: int, report: Report) -> None:
     os.write(pipe, msgspec.json.encode(report))
     os.close(pipe)
-
-
-def _log_lines() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 if __name__ == "__main__":

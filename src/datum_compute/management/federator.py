@@ -163,17 +163,17 @@ class Federator:
 
     async def _ensure_policy(self, hub: Plane, write: Writer, namespace: str, city: str) -> None:
         """On every pass: the last user of a city may have removed the policy a moment ago."""
-        body = city_policy(namespace, city)
         found = hub.informer(PROPAGATION_POLICY).get(namespace, policy_name(city))
         if found is None:
             try:
-                await write.create(PROPAGATION_POLICY, body)
+                await write.create(PROPAGATION_POLICY, city_policy(namespace, city))
                 return
             except AlreadyExists:
                 found = await hub.client.get(PROPAGATION_POLICY, policy_name(city), namespace)
         if not routes(found, city):
-            actual = {key: value for key, value in plain(found.spec_json).items() if key in body["spec"]}
-            await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, body["spec"])})
+            wanted = city_policy(namespace, city)["spec"]
+            actual = {key: value for key, value in plain(found.spec_json).items() if key in wanted}
+            await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, wanted)})
 
     async def _report_unscheduled(
         self, project: Plane, hub: Plane, deployment: WorkloadDeployment, copy: WorkloadDeployment, pass_: Pass
@@ -193,7 +193,7 @@ class Federator:
         decided = conditions.condition(
             AVAILABLE, False, reasons.NO_MATCHING_LOCATION, message, generation=generation, now=now
         )
-        before = deployment.status.conditions if deployment.status else ()
+        before = conditions.of(deployment)
         earlier = conditions.find(before, AVAILABLE)
         counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
         status: Json = plain(deployment.status_json) | dict.fromkeys(counters, 0)

@@ -79,7 +79,7 @@ def without_networks(workload: Workload, missing: Sequence[str], now: datetime) 
 
 
 def _workload_conditions(workload: Workload, available: Condition, now: datetime) -> list[Json]:
-    before = workload.status.conditions if workload.status else ()
+    before = conditions.of(workload)
     decided = [available]
     if is_paused(workload):
         message = "The rollout is paused: no instance is replaced until it is resumed"

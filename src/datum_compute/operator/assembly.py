@@ -4,13 +4,14 @@ import asyncio
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
+from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
@@ -56,7 +57,13 @@ class Assembly:
         self._background: list[Callable[[], Awaitable[None]]] = [self._heartbeat.run]
         self._own: list[str] = []  # planes without which there is nothing to do
         self._discovery: ProjectDiscovery | DirectoryDiscovery | None = None
-        self._host = HttpTransport(endpoints.host) if endpoints.host is not None else None
+        # One for all planes that are reached with it: a plugin is run once, not once a project.
+        self._host_credentials = _credentials(endpoints.host)
+        self._project_credentials = _credentials(endpoints.project)
+        self._claim_credentials = _credentials(endpoints.quota)
+        self._host = (
+            HttpTransport(endpoints.host, credentials=self._host_credentials) if endpoints.host is not None else None
+        )
         self._add_fixed_planes()
         self._find_projects()
         self.manager = Manager(
@@ -119,11 +126,14 @@ class Assembly:
             self.fleet.add(self.planes.plane(HUB_PLANE, HUB, endpoints.hub))
         if settings.projects and settings.config.discovery.mode == SINGLE:
             also = [CELL, *([CLAIMS] if settings.quota else [])] if settings.shared else []
-            self.fleet.add(self.planes.plane(SINGLE, PROJECT, _needed(endpoints.host), also))
+            self.fleet.add(self._at_host(SINGLE, PROJECT, also))
             self._own.append(SINGLE)
         if settings.cell and not settings.shared:
-            self.fleet.add(self.planes.plane(CELL_PLANE, CELL, _needed(endpoints.host)))
+            self.fleet.add(self._at_host(CELL_PLANE, CELL))
             self._own.append(CELL_PLANE)
+
+    def _at_host(self, name: str, role: str, also: Sequence[str] = ()) -> Plane:
+        return self.planes.plane(name, role, _needed(self._endpoints.host), also, credentials=self._host_credentials)
 
     def _find_projects(self) -> None:
         settings, discovery = self._settings, self._settings.config.discovery
@@ -161,14 +171,16 @@ class Assembly:
         self._background += [claims.run, directory.run]
 
     def _milo_project(self, name: str) -> Plane:
-        return self._project(name, self._endpoints.of_project(name))
+        return self._project(name, self._endpoints.of_project(name), self._project_credentials)
 
-    def _project(self, name: str, endpoint: Endpoint) -> Plane:
+    def _project(self, name: str, endpoint: Endpoint, credentials: EndpointCredentials | None = None) -> Plane:
         claimed = self._settings.cell and self._settings.quota
-        return self.planes.plane(name, PROJECT, endpoint, also=[CLAIMS] if claimed else [])
+        also = [CLAIMS] if claimed else []
+        return self.planes.plane(name, PROJECT, endpoint, also, credentials=credentials)
 
     def _milo_claims(self, name: str) -> Plane:
-        return self.planes.plane(name, CLAIMS, self._endpoints.of_quota(name))
+        endpoint = self._endpoints.of_quota(name)
+        return self.planes.plane(name, CLAIMS, endpoint, credentials=self._claim_credentials)
 
     # What it does there
 
@@ -197,8 +209,7 @@ class Assembly:
             addressed = settings.networking and NETWORK in settings.builtins
             of_cell += provider(settings.provider, self.fleet, self._clock, addressed=addressed)
         if settings.shared:
-            of_projects = apart(of_projects, self.fleet, SINGLE, in_copies=False)
-            of_cell = apart(of_cell, self.fleet, SINGLE, in_copies=True)
+            of_projects = apart(of_projects, self.fleet, SINGLE)
         return [*of_projects, *of_cell]
 
     def _election(self) -> Election:
@@ -207,6 +218,10 @@ class Assembly:
             raise Refused("--leader-elect needs to know where the lease lives: add --leader-elect-namespace")
         identity = f"{socket.gethostname()}_{uuid.UUID(int=self._generator.getrandbits(128), version=4)}"
         return Election(self.host, namespace, self._settings.lease, identity, self._clock, self._generator)
+
+
+def _credentials(endpoint: Endpoint | None) -> EndpointCredentials | None:
+    return EndpointCredentials(endpoint) if endpoint is not None else None
 
 
 def _needed(endpoint: Endpoint | None) -> Endpoint:

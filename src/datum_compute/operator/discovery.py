@@ -71,7 +71,7 @@ class ProjectDiscovery:
         ]
 
     def _is_ready(self, project: Any) -> bool:
-        return project.status is not None and conditions.is_true(project.status.conditions, self._announced.condition)
+        return conditions.is_true(conditions.of(project), self._announced.condition)
 
 
 class ClaimDiscovery:

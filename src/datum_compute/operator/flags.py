@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("json", "console")
+from datum_compute.runtime.logs import ENCODERS, LEVELS
 
 
 class UsageError(Exception):
@@ -83,8 +82,8 @@ FLAGS = (
     Flag("leader-elect", "Of several replicas, let one work while the others stand by."),
     Flag("leader-elect-namespace", "Where the lease lives; without it, the namespace it runs in.", "NAMESPACE"),
     Flag("health-probe-bind-address", "Where /healthz and /readyz answer; 0 is nowhere.", "ADDRESS"),
-    Flag("log-level", f"The least that is logged: {', '.join(LOG_LEVELS)}.", "LEVEL", LOG_LEVELS),
-    Flag("log-format", f"How log lines look: {', '.join(LOG_FORMATS)}.", "FORMAT", LOG_FORMATS),
+    Flag("log-level", f"The least that is logged: {', '.join(LEVELS)}.", "LEVEL", tuple(LEVELS)),
+    Flag("log-format", f"How log lines look: {', '.join(ENCODERS)}.", "FORMAT", ENCODERS),
 )
 
 

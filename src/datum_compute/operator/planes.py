@@ -11,9 +11,12 @@ from msgspec import Struct
 
 from datum_compute import __version__
 from datum_compute.kube.client import Client
+from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.incluster import in_cluster
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, load
+from datum_compute.kube.retries import Policy
+from datum_compute.kube.retrying import Retrying
 from datum_compute.operator.config import KUBECONFIGS, MILO
 from datum_compute.operator.settings import Refused, Settings
 from datum_compute.runtime.plane import Plane
@@ -25,6 +28,10 @@ ROOT_PLANE = "@root"
 CELL_PLANE = "@cell"
 
 _AGENT = f"compute-manager/{__version__}"
+# For what passes off in a moment. Whoever hangs must not hold a worker, which has other planes to serve: a pass that
+# fails is queued again, with pauses that grow.
+_PATIENCE = Policy(tries=3, first_pause=0.05, deadline=1.0)
+_ANSWER_SECONDS = 10.0
 _INTERNAL_URL = "https://milo-apiserver.project-{project}.svc.cluster.local:6443"
 
 _log = structlog.get_logger(__name__)
@@ -107,34 +114,51 @@ def _load(field: str, path: str, context: str = "") -> Endpoint:
         raise Refused(f"{field}: {error}") from None
 
 
+class _Way(Struct, frozen=True):
+    """How a plane is called, and the connections of it that have to be closed."""
+
+    http: HttpTransport
+    retrying: Retrying
+
+
 class Planes:
     """Makes planes and ends their connections when they leave; joins the fleet to hear of that."""
 
     def __init__(self, writes: Writes, generator: random.Random) -> None:
         self._writes = writes
         self._generator = generator
-        self._transports: dict[str, HttpTransport] = {}
+        self._ways: dict[str, _Way] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def plane(self, name: str, role: str, endpoint: Endpoint, also: Iterable[str] = ()) -> Plane:
+    def plane(
+        self,
+        name: str,
+        role: str,
+        endpoint: Endpoint,
+        also: Iterable[str] = (),
+        *,
+        credentials: EndpointCredentials | None = None,
+    ) -> Plane:
+        """`credentials` are shared by planes that are derived from one kubeconfig: its plugin is run once for all."""
         self._leave(name)  # one that never got as far as being engaged
-        transport = HttpTransport(endpoint, agent=_AGENT)
-        self._transports[name] = transport
-        return Plane(name, role, transport, writes=self._writes, generator=self._generator, also=also)
+        transport = HttpTransport(endpoint, credentials=credentials, agent=_AGENT, answer_seconds=_ANSWER_SECONDS)
+        way = _Way(transport, Retrying(transport, self._generator.random, policy=_PATIENCE))
+        self._ways[name] = way
+        return Plane(name, role, way.retrying, writes=self._writes, generator=self._generator, also=also)
 
     def client(self, name: str) -> Client:
         """For calls that every replica makes, whether it leads or not; `KeyError` for a plane that is not here."""
-        return Client(name, self._transports[name])
+        return Client(name, self._ways[name].retrying)
 
     async def close(self) -> None:
-        for name in list(self._transports):
+        for name in list(self._ways):
             self._leave(name)
         await asyncio.gather(*self._closing)
 
     def _leave(self, name: str) -> None:
-        transport = self._transports.pop(name, None)
-        if transport is not None:
-            closing = asyncio.get_running_loop().create_task(transport.close(), name=f"leaving {name}")
+        way = self._ways.pop(name, None)
+        if way is not None:
+            closing = asyncio.get_running_loop().create_task(way.http.close(), name=f"leaving {name}")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import structlog
 
 from datum_compute import __version__
-from datum_compute.operator import logs
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.config import ConfigError, read
 from datum_compute.operator.flags import UsageError, parse
@@ -19,6 +18,7 @@ from datum_compute.operator.planes import Endpoints
 from datum_compute.operator.servers import Servers
 from datum_compute.operator.serving import ServingError
 from datum_compute.operator.settings import Refused, Settings, settled
+from datum_compute.runtime import logs
 from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.leases import LeaseLost
 

@@ -1,9 +1,13 @@
-"""Keeps the two sides apart where one API server is both a project and a cell. Entry point: `apart`."""
+"""Keeps what works in projects away from a cell on the same API server. Entry point: `apart`.
+
+What works in cells tells the two sides apart by itself, because there it happens at any time that a namespace begins to
+belong to the cell; a namespace of a project never becomes one.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-from datum_compute.federation.identity import Identity
+from datum_compute.federation.scope import came_from_hub
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.runtime.controller import Reconciler, Source, Sweeper
@@ -11,26 +15,20 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Pass, Request
 
 
-def apart(reconcilers: Sequence[Reconciler], fleet: Fleet, plane: str, *, in_copies: bool) -> list[Reconciler]:
-    """Each with eyes for its side of `plane` only: cells for namespaces that came from the hub, others for the rest.
-
-    Without it a deployment delivered to the cell would be federated once more, and a projection would claim quota.
-    """
+def apart(reconcilers: Sequence[Reconciler], fleet: Fleet, plane: str) -> list[Reconciler]:
+    """Each without eyes for those namespaces of `plane` that came from the hub."""
     return [
-        _ApartSweeper(one, one, fleet, plane, in_copies)
-        if isinstance(one, Sweeper)
-        else _Apart(one, fleet, plane, in_copies)
+        _ApartSweeper(one, one, fleet, plane) if isinstance(one, Sweeper) else _Apart(one, fleet, plane)
         for one in reconcilers
     ]
 
 
 class _Apart:
-    def __init__(self, reconciler: Reconciler, fleet: Fleet, plane: str, in_copies: bool) -> None:
+    def __init__(self, reconciler: Reconciler, fleet: Fleet, plane: str) -> None:
         self.name = reconciler.name
         self._reconciler = reconciler
         self._fleet = fleet
         self._plane = plane
-        self._in_copies = in_copies
 
     def sources(self) -> Sequence[Source[Any]]:
         return self._reconciler.sources()
@@ -47,12 +45,12 @@ class _Apart:
                 found = await plane.client.get(NAMESPACE, namespace)
             except NotFound:
                 return True  # nothing is in it any more; whoever cleans up after it may
-        return (Identity.of(found.metadata.labels) is not None) == self._in_copies
+        return not came_from_hub(found)
 
 
 class _ApartSweeper(_Apart):
-    def __init__(self, reconciler: Reconciler, sweeper: Sweeper, fleet: Fleet, plane: str, in_copies: bool) -> None:
-        super().__init__(reconciler, fleet, plane, in_copies)
+    def __init__(self, reconciler: Reconciler, sweeper: Sweeper, fleet: Fleet, plane: str) -> None:
+        super().__init__(reconciler, fleet, plane)
         self.sweep_role = sweeper.sweep_role
         self.sweep_seconds = sweeper.sweep_seconds
         self.sweep = sweeper.sweep

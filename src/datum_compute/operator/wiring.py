@@ -51,14 +51,13 @@ def cell_controllers(
     else:
         asked = Disabled()
     return [
-        DeploymentController(fleet, clock, networking=networking, only_labelled=write_back),
+        DeploymentController(fleet, clock, networking=networking),
         InstanceController(
             fleet,
             clock,
             asked,
             WriteBack(fleet, cell_name, NAME, named=named) if write_back else None,
             networking=networking,
-            only_labelled=write_back,
             metrics=metrics,
         ),
     ]

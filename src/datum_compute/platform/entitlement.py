@@ -87,7 +87,7 @@ class EntitlementController:
             "serviceName": SERVICE_NAME,
             "entitledAt": timestamp(entitled_at),
             "observedGeneration": generation,
-            "conditions": conditions.to_json(conditions.updated(before.conditions if before else (), [ready])),
+            "conditions": conditions.to_json(conditions.updated(conditions.of(entitlement), [ready])),
         }
         await write.status(SERVICE_ENTITLEMENT, entitlement, status)
 

@@ -17,6 +17,7 @@ from datum_compute.api.networking import (
 )
 from datum_compute.api.services import SERVICE_NAME
 from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.meta import Json, plain
@@ -64,7 +65,7 @@ async def offer(write: Writer, binding: LocationBinding, clock: Clock, *, served
         else (False, "LocationNotReady", "No site serves this location any more")
     )
     condition = conditions.condition(AVAILABLE, *said, generation=binding.metadata.generation, now=clock.now())
-    after = conditions.updated(binding.status.conditions if binding.status else (), [condition])
+    after = conditions.updated(conditions.of(binding), [condition])
     status = plain(binding.status_json) | {"conditions": conditions.to_json(after)}
     await write.status(LOCATION_BINDING, binding, status)
 
@@ -117,12 +118,16 @@ class CellLocations:
         self._fleet = fleet
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new), Source(CELL, LOCATION))
+        return (
+            Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new),
+            Source(CELL, LOCATION),
+            waking(WORKLOAD_DEPLOYMENT),
+        )
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
-        if deployment is None or not deployment.spec.city_code:
+        if deployment is None or not deployment.spec.city_code or is_foreign(plane, request.namespace):
             return
         city = deployment.spec.city_code
         if any(one.spec.topology.get(TOPOLOGY_CITY) == city for one in plane.informer(LOCATION).all()):

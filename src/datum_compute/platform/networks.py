@@ -29,6 +29,7 @@ from datum_compute.api.networking import (
     SubnetClaim,
 )
 from datum_compute.federation.roles import CELL
+from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import Kind
@@ -96,10 +97,15 @@ class NetworkController:
             Source(
                 CELL, INSTANCE, self._of_instance, {BY_NETWORK: by_network, BY_ADDRESS: by_address, WAITING: waiting}
             ),
+            waking(NETWORK, lambda network: _OF_NETWORK + network.name),
+            waking(NETWORK_BINDING, lambda binding: _OF_NETWORK + _bound_network(binding)),
+            waking(INSTANCE, lambda instance: _OF_INSTANCE + instance.name),
         )
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
+        if is_foreign(plane, request.namespace):
+            return
         write = plane.writer(self.name)
         if request.name.startswith(_OF_NETWORK):
             await self._network(plane, write, request.namespace, request.name.removeprefix(_OF_NETWORK))
@@ -251,7 +257,7 @@ class NetworkController:
         if instance.metadata.annotations.get(NETWORK_ADDRESSES) != text:
             instance = await write.patch(INSTANCE, instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: text}}})
         self._book.written(plane, instance)
-        if instance.status is not None and conditions.is_false(instance.status.conditions, ADDRESSES_ASSIGNED):
+        if conditions.is_false(conditions.of(instance), ADDRESSES_ASSIGNED):
             await self._tell(write, instance, (True, ADDRESSES_ASSIGNED, "The instance has its addresses"))
 
     async def _tell(self, write: Writer, instance: Instance, said: tuple[bool, str, str]) -> None:
@@ -266,7 +272,7 @@ class NetworkController:
         found: dict[str, Pool] = {}
         for subnet in plane.informer(SUBNET).by(_BY_CONTEXT, _place(context.namespace, context.name)):
             prefix = _prefix(subnet)
-            if prefix is not None and subnet.status and conditions.is_true(subnet.status.conditions, READY):
+            if prefix is not None and conditions.is_true(conditions.of(subnet), READY):
                 found.setdefault(subnet.spec.ip_family, Pool(network_name, subnet.name, prefix))
         families = network.spec.ip_families
         return [found[family] for family in families] if all(family in found for family in families) else []
@@ -300,7 +306,7 @@ class NetworkController:
             conditions.condition(type_, status, reason, message, generation=generation, now=now)
             for type_, (status, reason, message) in said.items()
         ]
-        before = object_.status.conditions if object_.status else ()
+        before = conditions.of(object_)
         after = conditions.to_json(conditions.updated(before, wanted))
         await write.status(kind, object_, plain(object_.status_json) | also | {"conditions": after})
 

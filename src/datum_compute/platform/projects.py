@@ -30,10 +30,17 @@ class ProjectController:
 
     name = "project"
 
-    def __init__(self, fleet: Fleet, clock: Clock, open_plane: Callable[[str], Client]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        open_plane: Callable[[str], Client],
+        close_plane: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._open_plane = open_plane
+        self._close_plane = close_plane
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(ROOT, PROJECT, itself),)
@@ -42,6 +49,7 @@ class ProjectController:
         root = self._fleet.plane(request.plane)
         project = root.informer(PROJECT).get("", request.name)
         if project is None:
+            self._close_plane(request.name)
             return
         write = root.writer(self.name)
         client = self._open_plane(project.name)
@@ -59,7 +67,7 @@ class ProjectController:
         await self._report_ready(write, project)
 
     async def _report_ready(self, write: Writer, project: Project) -> None:
-        before = project.status.conditions if project.status else ()
+        before = conditions.of(project)
         generation, now = project.metadata.generation, self._clock.now()
         ready = conditions.condition(READY, True, "Ready", "Project is ready for use", generation=generation, now=now)
         after = conditions.to_json(conditions.updated(before, [ready]))

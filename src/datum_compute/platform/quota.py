@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import Raw
-
 from datum_compute.api import reasons
 from datum_compute.api.quota import (
     ACTIVE,
@@ -136,8 +134,7 @@ class QuotaBroker:
         found = plane.informer(RESOURCE_REGISTRATION).all()
         for one in found:
             status = self._condition(one.metadata.generation, True, "RegistrationActive", "The type can be granted")
-            before = one.status.conditions if one.status else ()
-            await write.status(RESOURCE_REGISTRATION, one, _with(one.status_json, before, status))
+            await write.status(RESOURCE_REGISTRATION, one, _with(one, status))
         return found
 
     async def _activate(self, write: Writer, grant: ResourceGrant, registered: Iterable[str]) -> ResourceGrant:
@@ -145,11 +142,9 @@ class QuotaBroker:
         sentence = f"No registration for {', '.join(unknown)}" if unknown else "The grant counts"
         reason = reasons.VALIDATION_FAILED if unknown else "GrantActive"
         condition = self._condition(grant.metadata.generation, not unknown, reason, sentence)
-        before = grant.status.conditions if grant.status else ()
-        return await write.status(RESOURCE_GRANT, grant, _with(grant.status_json, before, condition))
+        return await write.status(RESOURCE_GRANT, grant, _with(grant, condition))
 
     async def _refuse(self, write: Writer, claim: ResourceClaim, why: str) -> None:
-        before = claim.status.conditions if claim.status else ()
         condition = conditions.condition(
             GRANTED,
             False,
@@ -158,11 +153,10 @@ class QuotaBroker:
             generation=claim.metadata.generation,
             now=self._clock.now(),
         )
-        await write.status(RESOURCE_CLAIM, claim, _with(claim.status_json, before, condition))
+        await write.status(RESOURCE_CLAIM, claim, _with(claim, condition))
 
     async def _tell(self, write: Writer, decision: Decision) -> None:
         claim, now = decision.claim, self._clock.now()
-        before = claim.status.conditions if claim.status else ()
         condition = conditions.condition(
             GRANTED,
             decision.state is State.GRANTED,
@@ -174,7 +168,7 @@ class QuotaBroker:
         status = {
             "observedGeneration": claim.metadata.generation,
             "allocations": _allocations(decision, now),
-            "conditions": conditions.to_json(conditions.updated(before, [condition])),
+            "conditions": conditions.to_json(conditions.updated(conditions.of(claim), [condition])),
         }
         await write.status(RESOURCE_CLAIM, claim, status)
 
@@ -237,9 +231,9 @@ def _allocations(decision: Decision, now: datetime) -> list[Json]:
     return entries
 
 
-def _with(status_json: Raw, before: Sequence[Condition], condition: Condition) -> Json:
-    after = conditions.to_json(conditions.updated(before, [condition]))
-    return plain(status_json) | {"observedGeneration": condition.observed_generation, "conditions": after}
+def _with(object_: ResourceRegistration | ResourceGrant | ResourceClaim, condition: Condition) -> Json:
+    after = conditions.to_json(conditions.updated(conditions.of(object_), [condition]))
+    return plain(object_.status_json) | {"observedGeneration": condition.observed_generation, "conditions": after}
 
 
 def _holds(decision: Decision, pool: Pool) -> bool:
@@ -251,7 +245,7 @@ def _holds(decision: Decision, pool: Pool) -> bool:
 
 
 def _counts(grant: ResourceGrant) -> bool:
-    return conditions.is_true(grant.status.conditions if grant.status else (), ACTIVE)
+    return conditions.is_true(conditions.of(grant), ACTIVE)
 
 
 def _same_consumer(one: ConsumerRef, other: ConsumerRef) -> bool:

@@ -11,6 +11,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
+from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid
 from datum_compute.kube.meta import missing_or_different
 from datum_compute.providers import report
@@ -52,12 +53,12 @@ class PodsProvider:
         self._failures: dict[str, _Failures] = {}  # by uid of the Instance
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself), Source(CELL, POD, controller_of(INSTANCE)))
+        return (Source(CELL, INSTANCE, itself), Source(CELL, POD, controller_of(INSTANCE)), waking(INSTANCE))
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         instance = plane.informer(INSTANCE).get(request.namespace, request.name)
-        if instance is None:
+        if instance is None or is_foreign(plane, request.namespace):
             return
         write = plane.writer(self.name)
         pod = plane.informer(POD).get(instance.namespace, instance.name)

@@ -50,7 +50,7 @@ def reported(instance: Instance, report: Report, addresses: Sequence[str], now: 
         ),
     ]
     status = plain(instance.status_json)
-    before = instance.status.conditions if instance.status else ()
+    before = conditions.of(instance)
     status["conditions"] = conditions.to_json(conditions.updated(before, wanted))
     status.pop("controller", None)
     if report.running and instance.spec.controller is not None:

@@ -13,6 +13,7 @@ from datum_compute.api.instance import INSTANCE, PROGRAMMED, Instance
 from datum_compute.api.labels import SIMULATE
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
+from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Json
 from datum_compute.providers import report
@@ -65,12 +66,12 @@ class SimulatedProvider:
         self._since: dict[tuple[str, bool], float] = {}  # by uid and whether it stops
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself),)
+        return (Source(CELL, INSTANCE, itself), waking(INSTANCE))
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         instance = plane.informer(INSTANCE).get(request.namespace, request.name)
-        if instance is None:
+        if instance is None or is_foreign(plane, request.namespace):
             return
         write = plane.writer(self.name)
         if instance.metadata.deleting:
@@ -141,8 +142,7 @@ class SimulatedProvider:
 
 
 def _runs(instance: Instance) -> bool:
-    status = instance.status
-    return status is not None and conditions.is_true(status.conditions, PROGRAMMED)
+    return conditions.is_true(conditions.of(instance), PROGRAMMED)
 
 
 def _by_tag(instance: Instance) -> Failure | None:

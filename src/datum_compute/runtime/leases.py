@@ -191,7 +191,9 @@ class Election:
             written = await self._client.create(LEASE, body | {"spec": spec})
         else:
             lease = self._seen.lease
-            kept = {"metadata": msgspec.to_builtins(lease.metadata), "spec": plain(lease.spec_json) | spec}
+            # Only what it has: servers refuse a grace period, even of none, for what is not being deleted.
+            metadata = {key: value for key, value in msgspec.to_builtins(lease.metadata).items() if value}
+            kept = {"metadata": metadata, "spec": plain(lease.spec_json) | spec}
             written = await self._client.replace(LEASE, body | kept)
         self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
 

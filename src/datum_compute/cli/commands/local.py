@@ -178,4 +178,6 @@ def _said(action: Any, *arguments: Any) -> Any:
         raise Failure(str(error), Exit.FAILED) from None
 
 
-command = Verbs("local", "Run the whole federation on this machine.", [up, down, status, kubeconfig, logs, backup, reset])
+command = Verbs(
+    "local", "Run the whole federation on this machine.", [up, down, status, kubeconfig, logs, backup, reset]
+)

@@ -1,0 +1,81 @@
+"""The servers that have to agree: ours, and a real kube-apiserver where there is one.
+
+What is checked was first seen on the real one. It runs on ours in `make test`; with ENGINE=1 also on a plane of the
+real engine, and with CONFORMANCE=<kubeconfig> also on whatever that names, as its administrator.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datum_compute.kube.kubeconfig import Endpoint, load
+from tests.conformance.kinds import Definition, Place
+from tests.conformance.server import Server
+from tests.conftest import ENGINE
+from tests.engine.running import running_engine
+from tests.https import Background
+
+_GIVEN = os.environ.get("CONFORMANCE", "")
+_SERVERS = ["embedded", *(["engine"] if ENGINE else []), *(["outside"] if _GIVEN else [])]
+
+
+@pytest.fixture(
+    scope="session", params=[pytest.param(name, marks=[pytest.mark.engine] if ENGINE else []) for name in _SERVERS]
+)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    background: Background | None = None
+    match request.param:
+        case "embedded":
+            background = Background(tmp_path_factory.mktemp("conformance"))
+            endpoint: Endpoint = background.server.endpoint("demo")
+        case "engine":
+            endpoint = load([running_engine().folder.kubeconfig("project-b")])
+        case _:
+            endpoint = load([Path(_GIVEN)])
+    server = Server(endpoint, request.param)
+    yield server
+    server.close()
+    if background:
+        background.close()
+
+
+@pytest.fixture(scope="session")
+def group(server: Server) -> str:
+    """An API group that nobody else uses."""
+    return f"c{uuid.uuid4().hex[:8]}.example.test"
+
+
+@pytest.fixture(scope="session")
+def widgets(server: Server, group: str) -> Iterator[Definition]:
+    """A namespaced kind with a status endpoint, a schema, columns."""
+    yield from _defined(server, Definition.widgets(group))
+
+
+@pytest.fixture(scope="session")
+def gadgets(server: Server, group: str) -> Iterator[Definition]:
+    """A kind without namespaces and without a status endpoint."""
+    yield from _defined(server, Definition.gadgets(group))
+
+
+def _defined(server: Server, definition: Definition) -> Iterator[Definition]:
+    definition.create(server)
+    yield definition
+    definition.remove(server)
+
+
+@pytest.fixture
+def place(server: Server, widgets: Definition) -> Iterator[Place]:
+    """A namespace of its own for a test, which is left to go by itself."""
+    place = Place(server, f"conformance-{uuid.uuid4().hex[:10]}", widgets)
+    server.create("/api/v1/namespaces", place.namespace())
+    yield place
+    server.delete(f"/api/v1/namespaces/{place.name}")
+
+
+@pytest.fixture
+def name() -> str:
+    """One for an object outside of namespaces, which tests share."""
+    return f"only-{uuid.uuid4().hex[:10]}"

@@ -1,0 +1,187 @@
+"""What a watch tells, in which order, and from where."""
+
+import pytest
+
+from datum_compute.kube.patches import MERGE
+from tests.conformance.kinds import Place
+from tests.conformance.server import Server, until
+
+
+def test_a_watch_tells_of_every_change_in_order(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version) as watch:
+        made = place.widget("one")
+        changed = server.merge(place.widgets("one"), {"spec": {"size": 2}})
+        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # changes nothing, and nothing is told
+        told = server.merge(place.widgets("one", "status"), {"status": {"phase": "Up"}})
+        server.delete(place.widgets("one"))
+        events = [watch.next() for _ in range(4)]
+    assert [type_ for type_, _ in events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
+    assert [object_ for _, object_ in events[:3]] == [made, changed, told]
+    last = events[3][1]
+    assert (last["spec"], last["status"]) == (told["spec"], told["status"])
+    assert int(last["metadata"]["resourceVersion"]) > int(told["metadata"]["resourceVersion"])
+
+
+def test_a_watch_without_a_version_begins_with_what_is_there(server: Server, place: Place) -> None:
+    place.widget("b")
+    place.widget("a")
+    for query in ({}, {"resourceVersion": "0"}):
+        with server.watch(place.widgets(), **query) as watch:
+            assert sorted(watch.take(2)) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_watch_goes_on_where_another_ended(server: Server, place: Place) -> None:
+    first = place.widget("one")["metadata"]["resourceVersion"]
+    second = server.merge(place.widgets("one"), {"spec": {"size": 2}})["metadata"]["resourceVersion"]
+    place.widget("two")
+    server.delete(place.widgets("one"))
+    with server.watch(place.widgets(), resourceVersion=first) as watch:
+        assert watch.take(3) == [("MODIFIED", "one"), ("ADDED", "two"), ("DELETED", "one")]
+    with server.watch(place.widgets(), resourceVersion=second) as watch:
+        assert watch.take(2) == [("ADDED", "two"), ("DELETED", "one")]
+
+
+def test_finalizers_make_a_deletion_two_events(server: Server, place: Place) -> None:
+    version = place.widget("one", finalizers=["example.test/x"])["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version) as watch:
+        server.delete(place.widgets("one"))
+        type_, going = watch.next()
+        assert (type_, "deletionTimestamp" in going["metadata"]) == ("MODIFIED", True)
+        server.merge(place.widgets("one"), {"metadata": {"finalizers": None}})
+        type_, gone = watch.next()
+        assert (type_, gone["metadata"]["finalizers"]) == ("DELETED", ["example.test/x"])  # the last state there was
+
+
+def test_coming_into_a_selection_is_told_as_added_and_leaving_it_as_deleted(server: Server, place: Place) -> None:
+    version = place.widget("one", labels={"side": "left"})["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version, labelSelector="side=right") as watch:
+        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # outside of it
+        server.merge(place.widgets("one"), {"metadata": {"labels": {"side": "right"}}})
+        server.merge(place.widgets("one"), {"spec": {"size": 3}})
+        away = server.merge(place.widgets("one"), {"metadata": {"labels": {"side": "left"}}, "spec": {"size": 4}})
+        server.merge(place.widgets("one"), {"metadata": {"labels": {"side": "right"}}})
+        server.delete(place.widgets("one"))
+        events = [watch.next() for _ in range(5)]
+    assert [type_ for type_, _ in events] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+    left = events[2][1]
+    assert left["metadata"]["labels"] == {"side": "right"}  # as it was when it was last selected
+    assert left["spec"]["size"] == 3
+    assert left["metadata"]["resourceVersion"] == away["metadata"]["resourceVersion"]
+
+
+def test_a_watch_of_one_object(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version, fieldSelector="metadata.name=two") as watch:
+        place.widget("one")
+        place.widget("two")
+        assert watch.take(1) == [("ADDED", "two")]
+
+
+def test_a_watch_of_all_namespaces(server: Server, place: Place) -> None:
+    version = server.get(place.kind.path())["metadata"]["resourceVersion"]
+    with server.watch(place.kind.path(), resourceVersion=version) as watch:
+        place.widget("one")
+        type_, object_ = watch.next()
+        assert (type_, object_["metadata"]["namespace"]) == ("ADDED", place.name)
+
+
+def test_initial_events_end_with_a_bookmark(server: Server, place: Place) -> None:
+    made = [place.widget(name) for name in ("a", "b")]
+    streamed = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    with server.watch(place.widgets(), **streamed) as watch:
+        assert sorted(watch.take(2)) == [("ADDED", "a"), ("ADDED", "b")]
+        type_, mark = watch.next()
+        assert type_ == "BOOKMARK"
+        assert mark["kind"] == "Widget"
+        assert mark["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        assert int(mark["metadata"]["resourceVersion"]) >= int(made[1]["metadata"]["resourceVersion"])
+        server.delete(place.widgets("a"))
+        assert watch.take(1) == [("DELETED", "a")]
+
+
+def test_initial_events_need_their_options(server: Server, place: Place) -> None:
+    refused = server.ask("GET", place.widgets(), watch="true", sendInitialEvents="true", timeoutSeconds=1)
+    assert refused.failure == (422, "Invalid")
+    refused = server.ask("GET", place.widgets(), sendInitialEvents="true", resourceVersionMatch="NotOlderThan")
+    assert refused.failure == (422, "Invalid")
+    refused = server.ask("GET", place.widgets(), watch="true", resourceVersionMatch="NotOlderThan", timeoutSeconds=1)
+    assert refused.failure == (422, "Invalid")
+
+
+def test_a_watch_ends_after_its_time_without_a_word(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version, timeoutSeconds=1) as watch:
+        assert watch.rest() == []
+
+
+def test_a_watch_that_asked_for_it_ends_with_the_version_to_go_on_from(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    query = {"resourceVersion": version, "timeoutSeconds": 4, "allowWatchBookmarks": "true"}
+    with server.watch(place.widgets(), **query) as watch:
+        events = watch.rest()
+    assert {type_ for type_, _ in events} == {"BOOKMARK"}
+    mark = events[-1][1]
+    assert mark["kind"] == "Widget"
+    assert mark["metadata"].keys() - {"creationTimestamp"} == {"resourceVersion"}
+    assert int(version) <= int(mark["metadata"]["resourceVersion"])
+
+
+def test_a_version_that_is_too_old_is_gone(server: Server, place: Place) -> None:
+    """One is older than everything on a server that has compacted; on a young one everything is still there."""
+    with server.watch(place.widgets(), resourceVersion="1", timeoutSeconds=1) as watch:
+        events = watch.rest()
+    if events and events[0][0] == "ERROR":
+        status = events[0][1]
+        assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
+        assert status["message"].startswith("too old resource version: 1 (")
+    else:
+        assert all(type_ in ("ADDED", "MODIFIED", "DELETED") for type_, _ in events)
+
+
+@pytest.mark.parametrize("version", ["abc", "-1", "1.5"])
+def test_a_version_that_is_none(server: Server, place: Place, version: str) -> None:
+    refused = server.ask("GET", place.widgets(), watch="true", resourceVersion=version, timeoutSeconds=1)
+    assert refused.code in (400, 500)  # a kube-apiserver takes the blame for it
+    assert "resourceVersion" in refused.message
+
+
+def test_a_watch_in_the_form_of_a_table(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    with server.watch(place.widgets(), accept=table, resourceVersion=version) as watch:
+        made = place.widget("one")
+        server.delete(place.widgets("one"))
+        type_, first = watch.next()
+        assert (type_, first["kind"], len(first["rows"])) == ("ADDED", "Table", 1)
+        assert [column["name"] for column in first["columnDefinitions"]] == ["Name", "Size", "Phase", "Colour", "Age"]
+        assert first["rows"][0]["object"]["metadata"]["uid"] == made["metadata"]["uid"]
+        assert watch.next()[0] == "DELETED"
+
+
+def test_a_watch_of_metadata_only(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    partial = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+    with server.watch(place.widgets(), accept=partial, resourceVersion=version) as watch:
+        made = place.widget("one")
+        type_, object_ = watch.next()
+    head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    assert (type_, object_) == ("ADDED", head | {"metadata": made["metadata"]})
+
+
+def test_a_dry_run_is_not_told(server: Server, place: Place) -> None:
+    version = server.get(place.widgets())["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version) as watch:
+        server.create(place.widgets(), place.kind.object("dry"), dryRun="All")
+        assert server.ask("PATCH", place.widgets("dry"), {}, type_=MERGE).code == 404
+        place.widget("real")
+        assert watch.take(1) == [("ADDED", "real")]
+
+
+def test_the_end_of_a_namespace_is_told(server: Server, place: Place) -> None:
+    version = place.widget("one")["metadata"]["resourceVersion"]
+    with server.watch(place.widgets(), resourceVersion=version) as watch:
+        server.delete(f"/api/v1/namespaces/{place.name}")
+        assert watch.take(1) == [("DELETED", "one")]
+    until("the namespace going", lambda: server.gone(f"/api/v1/namespaces/{place.name}"))
+    server.create("/api/v1/namespaces", place.namespace())

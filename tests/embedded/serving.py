@@ -1,0 +1,69 @@
+"""An engine over HTTPS as a process of its own, to be killed. Entry points: `Process`, and `main` inside of it."""
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from datum_compute.embedded import store
+from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.http import HttpsServer
+from datum_compute.embedded.log import Log
+from datum_compute.embedded.writer import WriterThread
+from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kubeconfig import Endpoint
+from tests.https import PLANES
+
+
+class Process:
+    """Started and ready when made, killed at the end of its context.
+
+    `kept` is how many rows of history its log keeps, `endpoint` leads to `demo`.
+    """
+
+    def __init__(self, directory: Path, *, kept: int = store.KEPT) -> None:
+        command = [sys.executable, "-m", "tests.embedded.serving", str(directory), str(kept)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        self.endpoint = msgspec.json.decode(self._output.readline(), type=Endpoint)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.kill()
+        self._output.close()
+
+    def limit_files(self, size: int) -> None:
+        """From now on no file of it can grow beyond this, as on a disk that is full; -1 lifts it again."""
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+async def serve(directory: Path, kept: int) -> None:
+    store.KEPT, store._LONGEST, store._STEP = kept, 2 * kept, max(kept // 10, 1)
+    engine = Engine(Log(directory / "log.db"), writer=WriterThread)
+    for plane, role in PLANES.items():
+        engine.serve(plane, role)
+    server = HttpsServer(engine, Credentials.ensure(directory / "credentials"))
+    await server.start()
+    with suppress(AlreadyExists):  # from its life before
+        await engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
+    os.write(1, msgspec.json.encode(server.endpoint("demo")) + b"\n")
+    await engine.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,153 @@
+"""One API server as project and cell: a cell looks only at what came through the hub, whoever works for it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.networking import LOCATION, NETWORK, NETWORK_BINDING
+from datum_compute.cell.deployment import DeploymentController
+from datum_compute.cell.instance import InstanceController
+from datum_compute.cell.quota import Disabled
+from datum_compute.embedded.engine import Engine
+from datum_compute.federation.identity import hub_labels
+from datum_compute.federation.roles import CELL, PROJECT
+from datum_compute.federation.scope import is_foreign
+from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json
+from datum_compute.platform.locations import CellLocations
+from datum_compute.platform.networks import NetworkController
+from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.simulated import Behaviour, SimulatedProvider
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.writes import Writes
+from tests.providers.site import with_pods
+
+OF_PROJECT, OF_CELL = "default", "ns-1"
+LABELS = hub_labels("single", OF_PROJECT)
+SPEC: Json = {
+    "runtime": {
+        "resources": {"instanceType": "datumcloud/d1-standard-2"},
+        "sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]},
+    },
+    "networkInterfaces": [{"network": {"name": "default"}}],
+}
+BINDING: Json = {"network": {"name": "default"}, "location": {"name": "dfw", "namespace": ""}}
+DEPLOYMENT: Json = {
+    "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
+    "placementName": "main",
+    "cityCode": "DFW",
+    "template": {"spec": SPEC},
+    "scaleSettings": {"minReplicas": 1},
+}
+
+
+class Both:
+    """A plane that is project and cell, with one controller of the cell, and every kind of thing in two namespaces."""
+
+    def __init__(self, simulation: Simulation, build: Callable[[Fleet, Clock], Reconciler]) -> None:
+        self.simulation = simulation
+        with with_pods():
+            self.engine = Engine(clock=simulation, generator=simulation.random)
+            transport = InProcess(self.engine.serve("single", CELL))
+        self.client = self.engine.client("single")
+        self.writes = Writes()
+        self.fleet = Fleet()
+        self.plane = Plane("single", PROJECT, transport, writes=self.writes, generator=simulation.random, also=[CELL])
+        self.fleet.add(self.plane)
+        self.manager = Manager(self.fleet, [build(self.fleet, simulation)])
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body(OF_PROJECT))
+        await self.client.create(NAMESPACE, NAMESPACE.body(OF_CELL))
+        for namespace in (OF_PROJECT, OF_CELL):
+            await self.client.create(INSTANCE, INSTANCE.body("other-0", namespace) | {"spec": SPEC})
+            await self.client.create(NETWORK_BINDING, NETWORK_BINDING.body("default", namespace) | {"spec": BINDING})
+            body = WORKLOAD_DEPLOYMENT.body("web", namespace)
+            await self.client.create(WORKLOAD_DEPLOYMENT, body | {"spec": DEPLOYMENT})
+        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        await self.settle()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.engine.close()
+
+    async def settle(self) -> None:
+        await self.simulation.advance(1)
+        for controller in self.manager.controllers.values():
+            assert controller.crashes == []
+
+    async def label(self) -> None:
+        await self.client.merge_patch(NAMESPACE, OF_CELL, "", {"metadata": {"labels": LABELS}})
+        await self.settle()
+
+    async def traces(self, namespace: str) -> set[str]:
+        """What the controller has left there."""
+        found = set()
+        instances = (await self.client.list(INSTANCE, namespace)).items
+        if any(one.metadata.finalizers or one.metadata.generation > 1 for one in instances):
+            found.add("instances are held")
+        if len(instances) > 1:
+            found.add("instances are made")
+        if (await self.client.list(NETWORK, namespace)).items:
+            found.add("networks are made")
+        return found
+
+
+CONTROLLERS: dict[str, tuple[Callable[[Fleet, Clock], Reconciler], set[str]]] = {
+    "deployment": (DeploymentController, {"instances are made", "instances are held"}),
+    "instance": (lambda fleet, clock: InstanceController(fleet, clock, Disabled(), None), {"instances are held"}),
+    "simulated": (lambda fleet, clock: SimulatedProvider(fleet, clock, Behaviour()), {"instances are held"}),
+    "pods": (PodsProvider, {"instances are held"}),
+    "network": (NetworkController, {"networks are made"}),
+}
+
+
+@pytest.fixture(params=CONTROLLERS)
+def case(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: Simulation
+) -> Iterator[tuple[Both, set[str]]]:
+    build, expected = CONTROLLERS[request.param]
+    both = Both(simulation, build)
+    runner.run(both.start())
+    yield both, expected
+    runner.run(both.stop())
+
+
+async def test_only_what_came_through_the_hub_is_the_cells_from_the_moment_that_its_namespace_says_so(
+    case: tuple[Both, set[str]],
+) -> None:
+    both, expected = case
+    assert both.writes.total() == 0
+    await both.label()
+    assert await both.traces(OF_CELL) == expected
+    assert await both.traces(OF_PROJECT) == set()
+
+
+async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
+    runner: asyncio.Runner, simulation: Simulation
+) -> None:
+    both = Both(simulation, lambda fleet, clock: CellLocations(fleet))
+    await both.start()
+    assert (await both.client.list(LOCATION)).items == []
+    await both.label()
+    assert [one.name for one in (await both.client.list(LOCATION)).items] == ["dfw"]
+    await both.stop()
+
+
+async def test_everything_in_a_plane_that_is_only_a_cell_is_the_cells(simulation: Simulation) -> None:
+    engine = Engine(clock=simulation, generator=simulation.random)
+    plane = Plane("cell", CELL, InProcess(engine.serve("cell", CELL)), writes=Writes(), generator=simulation.random)
+    assert not is_foreign(plane, "anything")
+    engine.close()
