@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from datum_compute.admission.reviews import ACCESS_REVIEW, authenticate, may
+from datum_compute.admission.reviews import ACCESS_REVIEW, Caller, authenticate, may
 from datum_compute.api.crd import ROLES
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
@@ -374,8 +374,7 @@ async def around_the_controllers(simulation: Simulation) -> set[Use]:
         assert caller is not None
         assert await may(reviewer, caller, {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}})
     project = Client(DEMO, Guarded(Reviewer(), Who.MANAGEMENT, On.PROJECT, used, refused))
-    caller = Caller("ada")
-    assert await may(project, caller, {"resourceAttributes": {"resource": "networks", "verb": "use"}})
+    assert await may(project, Caller("ada"), {"resourceAttributes": {"resource": "networks", "verb": "use"}})
     fleet = Fleet()
     root = Guarded(InProcess(engine.serve(ROOT_PLANE, ROOT)), Who.MANAGEMENT, On.ROOT, used, refused)
     fleet.add(Plane(ROOT_PLANE, ROOT, root, writes=Writes(), generator=simulation.random))

@@ -68,10 +68,11 @@ def _defined(server: Server, definition: Definition) -> Iterator[Definition]:
 
 @pytest.fixture
 def place(server: Server, widgets: Definition) -> Iterator[Place]:
-    """A namespace of its own for a test, which is left to go by itself."""
+    """A namespace of its own for a test, which is left to go by itself, with nothing in it that could hold it."""
     place = Place(server, f"conformance-{uuid.uuid4().hex[:10]}", widgets)
     server.create("/api/v1/namespaces", place.namespace())
     yield place
+    place.release()
     server.delete(f"/api/v1/namespaces/{place.name}")
 
 

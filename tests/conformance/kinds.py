@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from datum_compute.kube.meta import Json
+from datum_compute.kube.patches import MERGE
 from tests.conformance.server import Server, until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -151,6 +152,14 @@ class Place(Struct, frozen=True):
     def widget(self, name: str, spec: Json | None = None, **metadata: Any) -> Json:
         """Creates one."""
         return self.server.create(self.widgets(), self.kind.object(name, spec, **metadata))
+
+    def release(self) -> None:
+        """Takes off every finalizer, whatever became of the test that put it on."""
+        for path in (self.widgets, self.config_maps):
+            for found in self.server.get(path())["items"]:
+                if found["metadata"].get("finalizers"):
+                    patch = {"metadata": {"finalizers": None}}
+                    self.server.ask("PATCH", path(found["metadata"]["name"]), patch, type_=MERGE)
 
     def config_map(self, name: str, **metadata: Any) -> Json:
         return self.server.create(self.config_maps(), config_map(name, **metadata))
