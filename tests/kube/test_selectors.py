@@ -141,7 +141,9 @@ def test_the_order_of_match_labels_does_not_matter() -> None:
     assert LabelSelector.of({}).matches({})
 
 
-KEYS = st.from_regex(r"[a-z]([a-z0-9./_-]{0,8}[a-z0-9])?", fullmatch=True)
+PREFIXES = st.just("") | st.from_regex(r"[a-z0-9]([a-z0-9-]{0,4}[a-z0-9])?(\.[a-z0-9]{1,3})?/", fullmatch=True)
+NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?", fullmatch=True)
+KEYS = st.builds(lambda prefix, name: prefix + name, PREFIXES, NAMES)
 SINGLE_VALUES = st.from_regex(r"([a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?)?", fullmatch=True)
 MANY_VALUES = st.lists(SINGLE_VALUES.filter(bool), min_size=1, max_size=3).map(tuple)
 REQUIREMENTS = st.one_of(
