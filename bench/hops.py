@@ -3,8 +3,9 @@
 Run with `.venv/bin/python -m bench.hops` while the real engine is up. Our side are compute-managers under the generated
 roles, as the scenarios have them, with the simulated provider, which takes no time of its own.
 
-One workload with one instance at a time. Each hop is timed by the event that a watch brings here; what Karmada does
-between hub and cell is measured in the same run and taken off.
+One workload with one instance at a time, in a project that has another one there already: the first of all also waits
+for the cell to connect to the project, and for its network. Each hop is timed by the event that a watch brings here;
+what Karmada does between hub and cell is measured in the same run and taken off.
 """
 
 import argparse
@@ -23,7 +24,6 @@ from msgspec import Struct
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import AVAILABLE, INSTANCE, QUOTA_GRANTED, READY
-from datum_compute.api.labels import WORKLOAD_NAME
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
@@ -101,8 +101,8 @@ class Watches:
             async for event in events:
                 if event.object is None or event.type == "DELETED":
                     continue
-                now, metadata = time.perf_counter(), event.object.metadata
-                workload = event.object.name if kind is WORKLOAD else metadata.labels.get(WORKLOAD_NAME, "")
+                now = time.perf_counter()
+                workload = event.object.name.partition("-main-")[0]  # what all names of it begin with
                 for hop in hops:
                     if hop.seen(event.object):
                         self.seen.setdefault((workload, hop.what), now)
@@ -121,6 +121,8 @@ async def measure(engine: Engine, managers: Managers, count: int) -> tuple[dict[
     watches = Watches({"project": project.client, "hub": federation.hub, "cell": federation.cell(CITY).client})
     began: dict[str, float] = {}
     try:
+        await project.deploy("standing", [CITY])
+        await project.until_ready("standing", 1)
         await watches.start()
         for number in range(count):
             name = f"{NAMES}{number}"

@@ -111,8 +111,14 @@ class Measured:
         self.answered: dict[tuple[str, int], float] = {}
         self.seen: dict[tuple[str, int], float] = {}
 
+    def arrived(self, change: tuple[str, int]) -> float | None:
+        """When it was seen, or what came after it on the same deployment: nobody misses what was overtaken."""
+        name, number = change
+        return min((at for (other, later), at in self.seen.items() if other == name and later >= number), default=None)
+
     def hops(self) -> list[float]:
-        return sorted(self.seen[change] - answered for change, answered in self.answered.items() if change in self.seen)
+        arrivals = {change: self.arrived(change) for change in self.answered}
+        return sorted(at - self.answered[change] for change, at in arrivals.items() if at is not None)
 
 
 async def follow(project: Client, resource_version: str, measured: Measured) -> None:

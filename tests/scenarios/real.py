@@ -4,7 +4,7 @@ The planes and the managers outlive a test, so each one starts by checking that 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -67,18 +67,19 @@ class RealFederation:
         for project, client in self._projects.items():
             await prepare_project(client)
             await self.until(partial(self._offers, client), 60, f"{project} has cities")
-            await self._restore_quota(client)
+        await self.allow(DEFAULT_LIMITS)
         await self.clear()
 
-    async def _restore_quota(self, client: Client) -> None:
-        """A scenario may have allowed less."""
-        for grant in (await client.list(RESOURCE_GRANT)).items:
-            default = [
-                {"resourceType": one.resource_type, "buckets": [{"amount": DEFAULT_LIMITS[one.resource_type]}]}
-                for one in grant.spec.allowances
-            ]
-            patch = {"spec": {"allowances": default}}
-            await client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, patch)
+    async def allow(self, limits: Mapping[str, int]) -> None:
+        """What every project may have; the next scenario starts with the default again."""
+        for client in self._projects.values():
+            for grant in (await client.list(RESOURCE_GRANT)).items:
+                allowances = [
+                    {"resourceType": one.resource_type, "buckets": [{"amount": limits[one.resource_type]}]}
+                    for one in grant.spec.allowances
+                ]
+                patch = {"spec": {"allowances": allowances}}
+                await client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, patch)
 
     async def _offers(self, client: Client) -> bool:
         return len((await client.list(LOCATION_BINDING)).items) == len(CELLS)

@@ -16,6 +16,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import plain
 from datum_compute.operator.settings import MANAGEMENT_LEASE
+from datum_compute.platform.grants import DEFAULT_LIMITS
 from engine.identities import NAMESPACE
 from tests.conftest import ENGINE, LONG
 from tests.scenarios.federation import Federation
@@ -172,6 +173,7 @@ async def test_a_leader_killed_every_ten_seconds_under_load_loses_doubles_and_le
 ) -> None:
     assert isinstance(federation.engine, RealFederation)
     project, load, stopped = federation.project(), Load(federation), asyncio.Event()
+    await federation.engine.allow({resource: 10 * limit for resource, limit in DEFAULT_LIMITS.items()})
 
     await _until_led(federation, pair)
     working = asyncio.create_task(load.run(stopped))

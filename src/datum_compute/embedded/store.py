@@ -325,8 +325,8 @@ class Transaction:
         return record
 
     def new_uid(self, key: Key) -> str:
-        uncommitted = sum(event.type == "ADDED" and event.key == key for event in self.events)
-        return self._store.uids.assign(key, uncommitted)
+        before = self.events if key in self._own or key in self._pending else ()
+        return self._store.uids.assign(key, sum(event.type == "ADDED" and event.key == key for event in before))
 
     def keep(self) -> None:
         self._pending |= self._own
