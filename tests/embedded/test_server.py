@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded import server as server_module
 from datum_compute.embedded import store as store_module
+from datum_compute.embedded import watches
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.server import PlaneServer
 from datum_compute.embedded.store import CountedUids
@@ -407,7 +407,7 @@ async def test_a_bookmark_comes_after_the_events_before_it(plane: Plane) -> None
 async def test_a_watcher_too_far_behind_is_cut_off_and_told_to_list_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_BACKLOG", 2)
+    monkeypatch.setattr(watches, "_BACKLOG", 2)
     with pytest.raises(Gone):
         async with plane.client.watch(WORKLOAD, plane.revision, timeout_seconds=60) as events:
             await plane.create("a", "b", "c", "d")

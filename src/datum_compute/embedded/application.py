@@ -5,7 +5,7 @@ Who may call, which plane is meant, and in what form the answer is wanted; what 
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,6 +19,7 @@ from datum_compute.embedded.discovery import aggregated, discovered
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.pages import number
 from datum_compute.embedded.server import DEFAULT_WATCH_SECONDS, PlaneServer
+from datum_compute.embedded.watches import Watch
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.errors import (
     ApiError,
@@ -45,7 +46,8 @@ _BODY_LIMIT = 3 * 1024 * 1024
 _READ_ANYWAY = 10 * _BODY_LIMIT  # read and thrown away, so that the client gets to see why it was refused
 _BODY_SECONDS = 60.0
 _WATCH_GRACE_SECONDS = 5.0  # for what is on its way when a watch should have ended
-_WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next event
+_WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
+_WATCH_BYTES = 64 * 1024  # sent at once to a watcher that has not kept up
 _VERSION = {
     "major": "1",
     "minor": "35",
@@ -195,11 +197,12 @@ def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer
     return Answer(200, encode(found)) if found is not None else None
 
 
-async def _copy(lines: AsyncIterator[bytes], shown: Callable[[bytes], bytes], send: Send) -> None:
+async def _copy(lines: Watch, shown: Callable[[bytes], bytes], send: Send) -> None:
     async for line in lines:
+        together = b"".join([shown(one) + b"\n" for one in (line, *lines.ready(_WATCH_BYTES))])
         try:
             async with asyncio.timeout(_WATCH_STALL_SECONDS):
-                await send({"type": "http.response.body", "body": shown(line) + b"\n", "more_body": True})
+                await send({"type": "http.response.body", "body": together, "more_body": True})
         except TimeoutError:
             return  # it takes nothing; without the end of the answer its connection is closed
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -29,13 +29,15 @@ _LONGEST_NAME = 253
 _LONGEST_PREFIX = 58  # of a generated name; with the suffix it is as long as a label may be
 
 
-def create(served: Served, plane: str, namespace: str, body: Json, *, now: datetime, suffix: str) -> Operation[Record]:
-    """`suffix` completes a generateName; it is random where the caller makes it so."""
+def create(
+    served: Served, plane: str, namespace: str, body: Json, *, now: datetime, suffix: Callable[[], str]
+) -> Operation[Record]:
+    """`suffix` makes what completes a generateName."""
 
     def operation(transaction: Transaction) -> Record:
         said = _said(served, body)
         _check_place(said, namespace)
-        name = said.name or (f"{said.generate_name[:_LONGEST_PREFIX]}{suffix}" if said.generate_name else "")
+        name = said.name or (f"{said.generate_name[:_LONGEST_PREFIX]}{suffix()}" if said.generate_name else "")
         key = Key(plane, served.resource, namespace, name)
         if served.namespaced:
             _check_namespace(transaction, served, key)

@@ -3,8 +3,8 @@
 import asyncio
 import random
 import string
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -12,8 +12,9 @@ from msgspec import Struct
 from datum_compute.embedded import bodies, registry
 from datum_compute.embedded.pages import Page, check_options, number, page_of
 from datum_compute.embedded.served import Served
-from datum_compute.embedded.store import Event, Key, Operation, Record, Store, Transaction, record_of
+from datum_compute.embedded.store import Key, Operation, Record, Store, Transaction
 from datum_compute.embedded.strictness import Strictness
+from datum_compute.embedded.watches import Selection, Watch
 from datum_compute.kube.admission import Admit, Review
 from datum_compute.kube.errors import ApiError, BadRequest, Forbidden, Gone, MethodNotAllowed, NotFound
 from datum_compute.kube.meta import Json, decode, encode
@@ -24,7 +25,6 @@ from datum_compute.runtime.clock import Clock
 T = TypeVar("T")
 
 DEFAULT_WATCH_SECONDS = 1800
-_BACKLOG = 10_000  # events beside its first list; a watcher that far behind is cut off and lists again
 
 
 class Target(Struct, frozen=True):
@@ -34,19 +34,6 @@ class Target(Struct, frozen=True):
     namespace: str
     name: str
     subresource: str
-
-
-class Selection(Struct, frozen=True):
-    namespace: str
-    labels: LabelSelector
-    fields: FieldSelector
-
-    def has(self, key: Key, record: Record) -> bool:
-        return (
-            (not self.namespace or key.namespace == self.namespace)
-            and self.labels.matches(record.metadata.labels)
-            and self.fields.matches(key.namespace, key.name, record.object() if self.fields.needs_object else None)
-        )
 
 
 Submit = Callable[[Operation[Any]], Awaitable[Any]]
@@ -73,7 +60,7 @@ class PlaneServer:
         self._submit = submit
         self._clock = clock
         self._generator = generator
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, Watch] = {}
         self.terminating: set[str] = set()  # kinds whose definition is being deleted
 
     def define(self, served: Served, *, terminating: bool) -> None:
@@ -206,9 +193,10 @@ class PlaneServer:
             raise Forbidden(f'{served.resource} "{name}" is forbidden: {rule}')
         if served.kind == "Namespace":
             body = _new_namespace(body)
-        return registry.create(
-            served, self.plane, target.namespace, body, now=self._clock.now(), suffix=_suffix(self._generator)
-        )
+        return registry.create(served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix)
+
+    def _suffix(self) -> str:
+        return "".join(self._generator.choices(string.ascii_lowercase + string.digits, k=5))
 
     async def _delete(self, target: Target, call: Call) -> Answer:
         options = bodies.delete_options(call)
@@ -276,12 +264,12 @@ class PlaneServer:
         return Target(served, namespace, name, subresource)
 
     @asynccontextmanager
-    async def watch(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def watch(self, call: Call) -> AsyncIterator[Watch]:
         target = self.target(call.path)
         check_options(call.query, watch=True)
         selection = _selection(target, call.query)
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
-        watch = _Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
+        watch = Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
         start = number(call.query.get("resourceVersion"), "resourceVersion", 0)
         if start > self._store.revision:  # of another life of this server, or of another server
             raise Gone(f"too large resource version: {start}, current: {self._store.revision}")
@@ -295,14 +283,13 @@ class PlaneServer:
         self._watches[id(watch)] = watch
         end = asyncio.get_running_loop().call_later(seconds, self._finish, watch)
         try:
-            async with aclosing(watch.lines()) as lines:
-                yield lines
+            yield watch
         finally:
             end.cancel()
             self._watches.pop(id(watch), None)
             cancel()
 
-    def _finish(self, watch: "_Watch") -> None:
+    def _finish(self, watch: Watch) -> None:
         """The last word says from where the next watch may go on, however quiet this one was."""
         watch.bookmark(self._store.revision)
         watch.end()
@@ -313,71 +300,10 @@ class PlaneServer:
             watch.bookmark(self._store.revision)
 
 
-class _Watch:
-    """The events on their way to one watcher; those who wait share what they wait for, until it is sent."""
-
-    def __init__(self, served: Served, selection: Selection, *, bookmarks: bool) -> None:
-        self.served = served
-        self._selection = selection
-        self._bookmarks = bookmarks
-        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
-        self._listed = 0
-        self._cut = False
-
-    def first(self, listed: Iterable[tuple[Key, Record]]) -> None:
-        """What there is to begin with, however much it is."""
-        for key, record in listed:
-            if self._selection.has(key, record):
-                self._queue.put_nowait(("ADDED", record.value))
-        self._listed = self._queue.qsize()
-
-    def deliver(self, event: Event) -> None:
-        if self._cut:
-            return
-        if self._queue.qsize() >= self._listed + _BACKLOG:
-            self._cut = True
-            self._queue.put_nowait(("ERROR", encode(Gone("the watcher is too far behind; list again").status())))
-            self._queue.put_nowait(None)
-            return
-        now = event.type != "DELETED" and self._selection.has(event.key, event.record)
-        before = event.previous is not None and self._selection.has(event.key, event.previous)
-        if now:
-            self._queue.put_nowait(("MODIFIED" if before else "ADDED", event.record.value))
-        elif before:
-            self._queue.put_nowait(("DELETED", _last(event).value))
-
-    def bookmark(self, revision: int, annotations: Json | None = None) -> None:
-        if self._bookmarks and not self._cut:
-            head = {"kind": self.served.kind, "apiVersion": self.served.api_version}
-            said = {"annotations": annotations} if annotations else {}
-            body = encode(head | {"metadata": {"resourceVersion": str(revision), **said}})
-            self._queue.put_nowait(("BOOKMARK", body))
-
-    def end(self) -> None:
-        self._queue.put_nowait(None)
-
-    async def lines(self) -> AsyncGenerator[bytes, None]:
-        while (event := await self._queue.get()) is not None:
-            yield _line(*event)
-
-
 def _listed(served: Served, page: Page) -> bytes:
     head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
     items = b",".join([record.value for record in page.records])
     return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
-
-
-def _last(event: Event) -> Record:
-    """What a watch tells of an object that is gone or no longer selected: its last state there, at this revision."""
-    if event.type == "DELETED" or event.previous is None:
-        return event.record
-    value = event.previous.object()
-    value["metadata"]["resourceVersion"] = event.record.metadata.resource_version
-    return record_of(encode(value))
-
-
-def _line(type_: str, value: bytes) -> bytes:
-    return b'{"type":"%s","object":%s}' % (type_.encode(), value)
 
 
 def _selection(target: Target, query: dict[str, str]) -> Selection:
@@ -388,10 +314,6 @@ def _selection(target: Target, query: dict[str, str]) -> Selection:
         LabelSelector.parse(query.get("labelSelector", "")),
         FieldSelector((*name, *fields.terms)),
     )
-
-
-def _suffix(generator: random.Random) -> str:
-    return "".join(generator.choices(string.ascii_lowercase + string.digits, k=5))
 
 
 def _new_namespace(body: Json) -> Json:

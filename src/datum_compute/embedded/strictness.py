@@ -1,6 +1,6 @@
 """Fields that were sent and the schema does not know: refused, told of, or passed over. Entry point: `Strictness`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -14,6 +14,7 @@ _METADATA = (
     "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
     "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
+_METADATA_SCHEMA = {"properties": {name: {PRESERVE: True} for name in _METADATA}}
 
 
 class Strictness(Enum):
@@ -57,29 +58,50 @@ class Strictness(Enum):
 
 def unknown_fields(schema: Json, value: Json) -> list[str]:
     """The paths of all that pruning would take out, as `spec.placements[0].nmae`."""
-    metadata = {"properties": {name: {PRESERVE: True} for name in _METADATA}}
-    properties = schema.get("properties", {}) | {"metadata": metadata}
-    return sorted(_unknown(schema | {"properties": properties}, value, "", META))
+    properties = schema.get("properties", {}) | {"metadata": _METADATA_SCHEMA}
+    found: list[_Path] = []
+    _find(schema | {"properties": properties}, value, None, found, META)
+    return sorted(map(_written, found))
 
 
-def _unknown(schema: Json, value: Any, path: str, meta: frozenset[str] = frozenset()) -> Iterator[str]:
-    match value:
-        case list() if "items" in schema:
-            items = schema["items"] | ({PRESERVE: True} if schema.get(PRESERVE) else {})
+def _find(
+    schema: Json,
+    value: Json | list[Any],
+    path: "_Path | None",
+    found: list["_Path"],
+    meta: frozenset[str] = frozenset(),
+) -> None:
+    if isinstance(value, list):
+        items = schema.get("items")
+        if items is not None:
+            items = items | {PRESERVE: True} if schema.get(PRESERVE) else items
             for index, item in enumerate(value):
-                yield from _unknown(items, item, f"{path}[{index}]")
-        case dict():
-            properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
-            open_ = schema.get(PRESERVE) or additional
-            meta = META if schema.get(EMBEDDED) else meta
-            for name, item in value.items():
-                at = f"{path}.{name}" if path else name
-                if name in properties:
-                    yield from _unknown(properties[name], item, at)
-                elif isinstance(additional, dict) and not properties:
-                    yield from _unknown(additional, item, at)
-                elif not open_ and name not in meta:
-                    yield at
+                if isinstance(item, (dict, list)):
+                    _find(items, item, (path, index), found)
+        return
+    properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
+    open_ = schema.get(PRESERVE) or additional
+    meta = META if schema.get(EMBEDDED) else meta
+    for name, item in value.items():
+        below = properties.get(name)
+        if below is None and isinstance(additional, dict) and not properties:
+            below = additional
+        if below is None:
+            if not open_ and name not in meta:
+                found.append((path, name))
+        elif isinstance(item, (dict, list)):
+            _find(below, item, (path, name), found)
+
+
+_Path = tuple[Any, str | int]  # what is above, and the last step
+
+
+def _written(path: _Path) -> str:
+    above, last = path
+    before = _written(above) if above else ""
+    if isinstance(last, int):
+        return f"{before}[{last}]"
+    return f"{before}.{last}" if before else last
 
 
 def _error(found: tuple[str, ...]) -> str:

@@ -38,24 +38,21 @@ def pruner(schema: Json, *, root: bool = False, keep: bool = False) -> Rewrite |
     return None
 
 
-def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite:
+def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite | None:
     known = meta.union(properties)
     unset_by_null = {name for name, schema in properties.items() if _null_means_unset(schema)} - meta
-    rewritten = _each_field({name: pruner(schema) for name, schema in properties.items() if name not in meta})
 
-    def prune(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
+    def prune(value: Json) -> Json:
         if None in value.values() or not (keep or known.issuperset(value)):
             kept = {
                 name: item
                 for name, item in value.items()
                 if (keep or name in known) and not (item is None and name in unset_by_null)
             }
-            value = kept if len(kept) < len(value) else value
-        return rewritten(value) if rewritten else value
+            return kept if len(kept) < len(value) else value
+        return value
 
-    return prune
+    return _each_field({name: pruner(schema) for name, schema in properties.items() if name not in meta}, prune)
 
 
 def _entries_pruner(schema: Json) -> Rewrite | None:
@@ -111,19 +108,12 @@ def _inner_defaulter(schema: Json) -> Rewrite | None:
         return _each_entry(defaulter(additional))
     parts = {name: _defaults(property_) for name, property_ in properties.items()}
     absent = tuple((name, make) for name, (_, make) in parts.items() if make)
-    rewritten = _each_field({name: rewrite for name, (rewrite, _) in parts.items()})
-    if not absent:
-        return rewritten
 
-    def fill(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
+    def fill(value: Json) -> Json:
         added = {name: make() for name, make in absent if name not in value}
-        if added:
-            value = value | added
-        return rewritten(value) if rewritten else value
+        return value | added if added else value
 
-    return fill
+    return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, fill if absent else None)
 
 
 def _maker(schema: Json, inner: Rewrite | None) -> Make | None:
@@ -145,15 +135,16 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _each_field(rewrites: dict[str, Rewrite | None]) -> Rewrite | None:
+def _each_field(rewrites: dict[str, Rewrite | None], first: Callable[[Json], Json] | None) -> Rewrite | None:
+    """Rewrites an object, as `first` says, and then its fields."""
     effective = {name: rewrite for name, rewrite in rewrites.items() if rewrite}
-    if not effective:
+    if not effective and first is None:
         return None
 
     def each(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        result = value
+        result = value = first(value) if first else value
         for name, before in value.items():  # an object has few of the fields that its schema has
             rewrite = effective.get(name)
             if rewrite is not None:
