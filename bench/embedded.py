@@ -28,7 +28,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from datum_compute.api.instance import INSTANCE
+from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
@@ -294,8 +294,12 @@ def load() -> list[Figure]:
 
 
 async def _available(federation: Federation) -> int:
-    found = (await federation.client("demo").list(INSTANCE)).items
-    return sum(one.status is not None and conditions.is_true(one.status.conditions, "Available") for one in found)
+    """How many Instances the project sees Available; asked only when its Workloads count as many ready."""
+    client = federation.client("demo")
+    counted = [one.status.ready_replicas for one in (await client.list(WORKLOAD)).items if one.status]
+    if sum(counted) < WORKLOADS * REPLICAS * 2:
+        return 0
+    return sum(conditions.is_true(conditions.of(one), AVAILABLE) for one in (await client.list(INSTANCE)).items)
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:

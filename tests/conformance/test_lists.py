@@ -123,6 +123,12 @@ def test_a_selected_list_does_not_say_how_much_is_left(server: Server, labelled:
     assert [item["metadata"]["name"] for item in second["items"]] == ["b"]
 
 
+def test_a_limit_below_zero_is_no_limit(server: Server, labelled: Place) -> None:
+    listed = server.get(labelled.widgets(), limit=-1)
+    assert len(listed["items"]) == 4
+    assert not listed["metadata"].get("continue")
+
+
 def test_a_limit_that_fits_exactly_leaves_nothing(server: Server, labelled: Place) -> None:
     listed = server.get(labelled.widgets(), limit=4)
     assert len(listed["items"]) == 4

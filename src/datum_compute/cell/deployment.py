@@ -165,11 +165,13 @@ class DeploymentController:
 
     async def _mend(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
         """Outside the order: labels that drifted."""
+        shared = _labels(deployment)
         for instance in instances:
             ordinal = _ordinal(instance)
             if instance.metadata.deleting or ordinal is None:
                 continue
-            if changed := missing_or_different(_labels(deployment, ordinal), instance.metadata.labels):
+            wanted = shared | {INSTANCE_INDEX: str(ordinal)}
+            if changed := missing_or_different(wanted, instance.metadata.labels):
                 await write.patch(INSTANCE, instance, {"metadata": {"labels": changed}})
 
     async def _open(self, write: Writer, instances: Iterable[Instance]) -> None:
@@ -245,7 +247,8 @@ def _member(instance: Instance, hash_: str) -> Member:
     )
 
 
-def _labels(deployment: WorkloadDeployment, ordinal: int) -> dict[str, str]:
+def _labels(deployment: WorkloadDeployment) -> dict[str, str]:
+    """Those that all its Instances have."""
     spec = deployment.spec
     return {
         WORKLOAD_UID: spec.workload_ref.uid,
@@ -254,7 +257,6 @@ def _labels(deployment: WorkloadDeployment, ordinal: int) -> dict[str, str]:
         WORKLOAD_NAME: spec.workload_ref.name,
         PLACEMENT_NAME: spec.placement_name,
         CITY_CODE: spec.city_code,
-        INSTANCE_INDEX: str(ordinal),
     }
 
 
@@ -269,7 +271,7 @@ def _new_instance(
     body = INSTANCE.body(
         instance_name(deployment.name, ordinal),
         deployment.namespace,
-        labels=(said.get("labels") or {}) | _labels(deployment, ordinal),
+        labels=(said.get("labels") or {}) | _labels(deployment) | {INSTANCE_INDEX: str(ordinal)},
         annotations=said.get("annotations"),
         # Set here, so that neither a hub copy nor a claim can exist before its finalizer does.
         finalizers=[INSTANCE_FINALIZER, CLAIM_FINALIZER],

@@ -73,18 +73,21 @@ def _outdated(member: Member) -> bool:
 def _slots(deployment: str, members: Iterable[Member]) -> tuple[dict[int, Member], Sequence[Member]]:
     """Each ordinal's Instance, and the strays: no ordinal, a second one for a slot, or under another slot's name."""
     slots: dict[int, Member] = {}
+    others: list[Member] = []
+    for member in members:
+        ordinal = member.ordinal
+        if ordinal is not None and ordinal >= 0 and member.name == instance_name(deployment, ordinal):
+            slots[ordinal] = member
+        else:
+            others.append(member)
     strays: list[Member] = []
-    for member in sorted(members, key=lambda member: (not _well_named(deployment, member), member.name)):
+    for member in sorted(others, key=lambda member: member.name):
         ordinal = member.ordinal
         if ordinal is None or ordinal < 0 or ordinal in slots or _in_the_way(deployment, member):
             strays.append(member)
         else:
             slots[ordinal] = member
     return slots, strays
-
-
-def _well_named(deployment: str, member: Member) -> bool:
-    return member.ordinal is not None and member.name == instance_name(deployment, member.ordinal)
 
 
 def _in_the_way(deployment: str, member: Member) -> bool:

@@ -45,7 +45,7 @@ def page_of(
     has: Callable[[Key, Record], bool],
 ) -> Page:
     """The whole list, or from `continue` on at most `limit` of it, as it was when its first page was made."""
-    limit = number(query.get("limit"), "limit", 0)
+    limit = max(0, number(query.get("limit"), "limit", 0, signed=True))
     token = _Token.parse(query["continue"]) if query.get("continue") else None
     revision = _moment(store, query, token)
     scanned = store.scan(plane, resource, namespace, at=revision)
@@ -102,9 +102,10 @@ def _moment(store: Store, query: Mapping[str, str], token: _Token | None) -> int
     return given if query.get("resourceVersionMatch") == "Exact" else store.revision
 
 
-def number(text: str | None, name: str, default: int) -> int:
+def number(text: str | None, name: str, default: int, *, signed: bool = False) -> int:
     if not text:
         return default
-    if not text.isdecimal() or len(text) > 30:
+    digits = text.removeprefix("-") if signed else text
+    if not digits.isdecimal() or len(text) > 30:
         raise BadRequest(f"{name} is {text[:40]!r}; it must be a number")
     return int(text)

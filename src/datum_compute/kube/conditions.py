@@ -23,7 +23,10 @@ def of(object_: _Reported) -> tuple[Condition, ...]:
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
-    return next((condition for condition in conditions if condition.type == type_), None)
+    for condition in conditions:  # a plain loop, because nothing is called as often
+        if condition.type == type_:
+            return condition
+    return None
 
 
 def is_true(conditions: Iterable[Condition], type_: str) -> bool:

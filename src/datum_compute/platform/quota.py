@@ -157,6 +157,8 @@ class QuotaBroker:
 
     async def _tell(self, write: Writer, decision: Decision) -> None:
         claim, now = decision.claim, self._clock.now()
+        if _says(claim, decision):
+            return
         condition = conditions.condition(
             GRANTED,
             decision.state is State.GRANTED,
@@ -207,6 +209,26 @@ class QuotaBroker:
 
     def _condition(self, generation: int, status: bool, reason: str, message: str) -> Condition:
         return conditions.condition(ACTIVE, status, reason, message, generation=generation, now=self._clock.now())
+
+
+def _says(claim: ResourceClaim, decision: Decision) -> bool:
+    """Whether the claim tells of all this already, which most do each time that one more is decided."""
+    status = claim.status
+    if status is None or status.observed_generation != claim.metadata.generation:
+        return False
+    found = conditions.find(status.conditions, GRANTED)
+    return (
+        found is not None
+        and (found.reason, found.message, found.observed_generation)
+        == (_REASONS[decision.state], decision.message, claim.metadata.generation)
+        and len(status.allocations) == len(decision.outcomes)
+        and all(
+            (one.resource_type, one.status, one.message)
+            == (outcome.request.resource_type, outcome.state.value, outcome.message)
+            and (outcome.state is not State.GRANTED or one.allocated_amount == outcome.request.amount)
+            for one, outcome in zip(status.allocations, decision.outcomes, strict=True)
+        )
+    )
 
 
 def _allocations(decision: Decision, now: datetime) -> list[Json]:
