@@ -50,6 +50,7 @@ from datum_compute.local.federation import Federation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime.memory import collect_rarely
 
 ROUNDS = 3
 WRITES = 3000
@@ -341,6 +342,7 @@ async def _converge(path: Path) -> float:
 
 
 def federation() -> list[Figure]:
+    collect_rarely()
     with folder() as directory:
         taken = asyncio.run(_converge(directory / "log.db"))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

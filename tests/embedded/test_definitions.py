@@ -111,6 +111,8 @@ async def test_a_kind_that_the_plane_already_serves_is_not_taken_over(simulation
     [
         {"schema": {"openAPIV3Schema": {"type": "object", "properties": 3}}},
         {"schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}}},
+        {"schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"pattern": "a{1000}{1000}"}}}}},
+        {"schema": {"openAPIV3Schema": {"type": "object", "properties": {"a": {"items": ["$ref"]}}}}},
         {"schema": {"openAPIV3Schema": {"type": "object", "required": "a"}}},
         {"schema": {"openAPIV3Schema": {"type": "string"}}},
         {"schema": {"openAPIV3Schema": 3}},

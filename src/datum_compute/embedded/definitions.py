@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -61,7 +62,28 @@ def _violations(definition: Json) -> list[Cause]:
             causes.append(Cause("FieldValueRequired", "Required value: schemas are required", at))
         elif schema.get("type") != "object":
             causes.append(_invalid(str(schema.get("type", "")), f"{at}.type", "must be object at the root"))
+        else:
+            rule = "Forbidden: $ref is not supported"
+            causes += [Cause("FieldValueForbidden", rule, f"{found}.$ref") for found in _references(schema, at)]
     return causes or _uncompilable(definition)
+
+
+def _references(schema: Any, at: str) -> Iterator[str]:
+    """Where a schema leads elsewhere. What is no schema at all is for the validator to tell."""
+    match schema:
+        case {"$ref": _}:
+            yield at
+        case dict():
+            for keyword, value in schema.items():
+                match keyword, value:
+                    case "properties", dict():
+                        for name, below in value.items():
+                            yield from _references(below, f"{at}.properties[{name}]")
+                    case "items" | "additionalProperties" | "not", _:
+                        yield from _references(value, f"{at}.{keyword}")
+                    case "allOf" | "anyOf" | "oneOf", list():
+                        for index, below in enumerate(value):
+                            yield from _references(below, f"{at}.{keyword}[{index}]")
 
 
 def _uncompilable(definition: Json) -> list[Cause]:

@@ -31,6 +31,7 @@ from datum_compute.platform.grants import DEFAULT_LIMITS, LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import logs
 from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime.memory import collect_rarely
 
 CITIES = {"DFW": "cell-dfw", "AMS": "cell-ams", "SIN": "cell-sin"}
 PROJECT = "demo"
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> int:
     directory, port, pipe = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     _leave()
     logs.configure()
+    collect_rarely()
     report = partial(_report, pipe)
     paths = Paths(directory)
     lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)

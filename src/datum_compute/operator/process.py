@@ -21,6 +21,7 @@ from datum_compute.operator.settings import Refused, Settings, settled
 from datum_compute.runtime import logs
 from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.leases import LeaseLost
+from datum_compute.runtime.memory import collect_rarely
 
 FAILED, MISUSED = 1, 2
 
@@ -28,6 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 def main() -> int:
+    collect_rarely()
     return start(sys.argv[1:], os.environ)
 
 
