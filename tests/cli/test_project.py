@@ -153,6 +153,20 @@ def test_lists_are_read_page_by_page(api: ApiServer, compute: Compute) -> None:
     assert "continue" in pages[1]
 
 
+def test_a_list_whose_moment_was_forgotten_between_two_pages_is_read_again_at_once(
+    api: ApiServer, compute: Compute
+) -> None:
+    for number in range(3):
+        World(api, f"shop-{number}").workload()
+    page = api.do(api.engine._planes["demo"].answer(_list(limit="2")))
+    api.rules.append(Rule("GET", "/workloads", lambda: page))
+    api.answer("GET", "/workloads", 410, "too old resource version", reason="Expired")
+    result = compute("workloads", "-o", "name")
+    assert result.out == "workload/shop-0\nworkload/shop-1\nworkload/shop-2\n"
+    asked = [seen.query.keys() & {"limit", "continue"} for seen in api.requests if seen.path.endswith("/workloads")]
+    assert asked == [{"limit"}, {"limit", "continue"}, set()]
+
+
 def _list(**query: str) -> Call:
     return Call("GET", WORKLOAD.path("default"), query)
 

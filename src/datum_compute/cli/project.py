@@ -13,6 +13,7 @@ from datum_compute.kube.errors import (
     ApiError,
     Conflict,
     Forbidden,
+    Gone,
     Invalid,
     NotFound,
     ServerError,
@@ -143,7 +144,15 @@ class Project:
         path = kind.path(namespace if kind.namespaced else "")
         found: list[Read[T]] = []
         while True:
-            body = self._decoded(self._send(Call("GET", path, query), action, "list", kind), _ListBody, action)
+            try:
+                body = self._decoded(self._send(Call("GET", path, query), action, "list", kind), _ListBody, action)
+            except Failure as failure:
+                if "continue" not in query or not isinstance(failure.__cause__, Gone):
+                    raise
+                # The server forgot the moment of the first page; asked for everything at once it needs none.
+                query = {key: text for key, text in query.items() if key not in ("continue", "limit")}
+                found.clear()
+                continue
             found += [self._read(kind, item, action) for item in body.items]
             if not body.metadata.continue_:
                 return Listing(kind, tuple(found), body.metadata.resource_version)

@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -14,12 +13,12 @@ from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.runtime.asgi import AsgiServer, config
 
 HOST = "127.0.0.1"
 
 _BACKLOG = 512
 _IDLE_SECONDS = 120  # longer than clients keep a connection, so that they are the ones who close it
-_LAST_SECONDS = 2  # for answers that are under way when the server stops
 _RENEWAL_SECONDS = 24 * 3600.0
 _HEAD_BYTES = 64 * 1024  # of a request, before its body
 _HEAD_SECONDS = 20.0
@@ -47,7 +46,7 @@ class HttpsServer:
         self._engine = engine
         self._credentials = credentials
         self._application = Application(engine, credentials.token, engine.clock, ready)
-        self._uvicorn: _Uvicorn | None = None
+        self._server: AsgiServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = port  # the one that was found free, once started with 0
 
@@ -76,42 +75,27 @@ class HttpsServer:
             listening.close()
             raise
         self.port = listening.getsockname()[1]
-        self._uvicorn = _Uvicorn(self._config())
-        serving = asyncio.create_task(self._uvicorn.serve([listening]), name="https")
-        started = asyncio.create_task(self._uvicorn.ready.wait())
-        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        if serving.done():
-            listening.close()
-            serving.result()
+        self._server = AsgiServer(self._config())
+        serving = await self._server.start(listening, "https")
         self._tasks = [serving, asyncio.create_task(self._renew(), name="certificate renewal")]
         return self.url
 
     async def stop(self) -> None:
         self._application.stop()
-        if self._uvicorn is None:
+        if self._server is None:
             return
-        self._uvicorn.should_exit = True
+        self._server.should_exit = True
         serving, renewal = self._tasks
         renewal.cancel()
         await asyncio.gather(serving, renewal, return_exceptions=True)
-        self._uvicorn = None
+        self._server = None
 
     def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
+        return config(
             self._application,
-            interface="asgi3",
             http=_Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # the application logs what fails in it; junk from clients is nobody's concern
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_LAST_SECONDS,
             ssl_certfile=self._credentials.certificate,
             ssl_keyfile=self._credentials.key,
         )
@@ -121,8 +105,8 @@ class HttpsServer:
         while True:
             await asyncio.sleep(_RENEWAL_SECONDS)
             Credentials.ensure(self._credentials.directory, self._engine.clock.now())
-            assert self._uvicorn is not None
-            context = self._uvicorn.config.ssl
+            assert self._server is not None
+            context = self._server.config.ssl
             assert context is not None
             context.load_cert_chain(self._credentials.certificate, self._credentials.key)
 
@@ -201,19 +185,3 @@ class _Gathering:
         pieces, self._pieces, self._size = self._pieces, [], 0
         if pieces and not self._transport.is_closing():
             self._transport.write(b"".join(pieces))
-
-
-class _Uvicorn(uvicorn.Server):
-    """Tells when it serves, and leaves signals to the process."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

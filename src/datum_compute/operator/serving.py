@@ -5,14 +5,12 @@ import base64
 import socket
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -26,9 +24,9 @@ from datum_compute.kube.files import write_private
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.operator.settings import Address
+from datum_compute.runtime.asgi import AsgiServer, config
 
 RELOAD_SECONDS = 10.0
-_LAST_SECONDS = 2  # for answers that are under way when the server stops
 _SELF_SIGNED_DAYS = 3650
 
 _log = structlog.get_logger(__name__)
@@ -143,7 +141,7 @@ class Serving:
         self._what = what
         self._address = address
         self._certificates = certificates
-        self._server = _Uvicorn(self._config(application, certificates))
+        self._server = AsgiServer(config(application, ssl_context_factory=_shown(certificates)))
         self._tasks: list[asyncio.Task[None]] = []
         self.port = address.port  # the one that was found free, once started with 0
 
@@ -152,14 +150,7 @@ class Serving:
             await self._certificates.load()
         listening = _listen(self._what, self._address)
         self.port = listening.getsockname()[1]
-        serving = asyncio.create_task(self._server.serve([listening]), name=self._what)
-        started = asyncio.create_task(self._server.ready.wait())
-        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        if serving.done():
-            listening.close()
-            serving.result()
-        self._tasks = [serving]
+        self._tasks = [await self._server.start(listening, self._what)]
         if self._certificates is not None:
             self._tasks.append(asyncio.create_task(self._certificates.follow(), name=f"{self._what} certificates"))
         _log.info("listening", server=self._what, port=self.port)
@@ -170,37 +161,9 @@ class Serving:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _config(self, application: Any, certificates: Certificates | None) -> uvicorn.Config:
-        return uvicorn.Config(
-            application,
-            interface="asgi3",
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_LAST_SECONDS,
-            ssl_context_factory=(lambda config, default: certificates.context) if certificates else None,
-        )
 
-
-class _Uvicorn(uvicorn.Server):
-    """Tells when it serves, and leaves signals to the process."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+def _shown(certificates: Certificates | None) -> Callable[..., ssl.SSLContext] | None:
+    return (lambda config, default: certificates.context) if certificates else None
 
 
 def _listen(what: str, address: Address) -> socket.socket:

@@ -99,7 +99,7 @@ class Election:
             if self.leading:
                 _log.info("leading", lease=self.name, identity=self.identity)
                 return
-            await self._pause()
+            await self._pause(until=self._expiry())
 
     async def hold(self) -> None:
         """Raises `LeaseLost` at the moment when this replica may no longer write, and never returns."""
@@ -165,11 +165,15 @@ class Election:
     def _is_free(self) -> bool:
         if self._seen is None:
             return True
-        record = self._seen.record
-        if record.holder_identity in ("", self.identity):
+        if self._seen.record.holder_identity in ("", self.identity):
             return True
-        lasts = record.lease_duration_seconds or self._lease_seconds
-        return asyncio.get_running_loop().time() >= self._seen.at + lasts
+        return asyncio.get_running_loop().time() >= self._expiry()
+
+    def _expiry(self) -> float:
+        """The loop time at which a lease runs out that is not renewed; the end of time while none is known."""
+        if self._seen is None:
+            return float("inf")
+        return self._seen.at + (self._seen.record.lease_duration_seconds or self._lease_seconds)
 
     async def _take(self) -> None:
         sent = asyncio.get_running_loop().time()
@@ -197,8 +201,11 @@ class Election:
             written = await self._client.replace(LEASE, body | kept)
         self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._retry_seconds * self._generator.uniform(1, JITTER))
+    async def _pause(self, until: float = float("inf")) -> None:
+        """For a moment; not beyond `until`, unless that is over."""
+        seconds = self._retry_seconds * self._generator.uniform(1, JITTER)
+        left = until - asyncio.get_running_loop().time()
+        await asyncio.sleep(min(seconds, left) if left > 0 else seconds)
 
 
 class _Record(Struct, frozen=True, rename="camel"):
