@@ -23,7 +23,7 @@ from tests.runtime.scripted import NAMESPACE, WIDGET, Server
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
 LONGEST_RETRY = RETRY_SECONDS * JITTER
-TAKEOVER = LEASE_SECONDS + 2 * LONGEST_RETRY  # the last renewal is seen up to one look late, and its end up to another
+TAKEOVER = LEASE_SECONDS + LONGEST_RETRY  # the last renewal is seen up to one look late
 
 
 class Signer:
