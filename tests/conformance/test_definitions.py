@@ -91,26 +91,6 @@ def test_a_definition_that_makes_no_sense(server: Server, change: Json, field: s
     assert refused.message.startswith(f'CustomResourceDefinition.apiextensions.k8s.io "{body["metadata"]["name"]}" is')
 
 
-@pytest.mark.parametrize(
-    ("schema", "at"),
-    [
-        ({"type": "object", "$ref": "#/definitions/other"}, ".$ref"),
-        ({"type": "array", "items": {"type": "object", "$ref": "https://example.test/schema"}}, ".items.$ref"),
-        ({"type": "object", "properties": {"$ref": {"type": "string"}}}, ""),
-    ],
-)
-def test_a_definition_whose_schema_leads_elsewhere(server: Server, schema: Json, at: str) -> None:
-    body = deepcopy(Definition.widgets(f"e{uuid.uuid4().hex[:8]}.example.test").body)
-    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["extra"] = schema
-    told = server.ask("POST", DEFINITIONS, body, dryRun="All")
-    if not at:  # a field of that name is like any other
-        assert told.code == 201
-        return
-    assert told.failure == (422, "Invalid")
-    field = f"spec.versions[0].schema.openAPIV3Schema.properties[extra]{at}"
-    assert ("FieldValueForbidden", field) in told.causes, told.causes
-
-
 def test_the_scope_of_a_definition_stays(server: Server, defined: Definition) -> None:
     refused = server.ask("PATCH", f"{DEFINITIONS}/{defined.name}", {"spec": {"scope": "Cluster"}}, type_=MERGE)
     assert refused.failure == (422, "Invalid")

@@ -136,6 +136,28 @@ async def test_a_definition_that_cannot_be_used_is_refused_and_breaks_nothing(
 
 
 @pytest.mark.parametrize(
+    ("schema", "at"),
+    [
+        ({"type": "object", "$ref": "#/definitions/other"}, "$ref"),
+        ({"type": "array", "items": {"$ref": "https://example.test/schema"}}, "items.$ref"),
+        ({"type": "object", "anyOf": [{"not": {"$ref": "#"}}]}, "anyOf[0].not.$ref"),
+    ],
+)
+async def test_a_schema_that_leads_elsewhere_is_refused(
+    simulation: Simulation, tmp_path: Path, schema: Json, at: str
+) -> None:
+    # kube-apiserver 1.35 has the same rule, but ends the connection in a panic instead of telling so.
+    plane = Plane(Log(tmp_path / "log.db"))
+    fields = {"a": schema, "$ref": {"type": "string"}}  # a field of that name is like any other
+    whole = {"schema": {"openAPIV3Schema": {"type": "object", "properties": fields}}}
+    answer = await plane.ask("POST", DEFINITIONS, definition(**whole))
+    assert answer.code == 422
+    found = [cause["field"] for cause in msgspec.json.decode(answer.body)["details"]["causes"]]
+    assert found == [f"spec.versions[0].schema.openAPIV3Schema.properties[a].{at}"]
+    await plane.stop()
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"status": {"conditions": [3]}},
