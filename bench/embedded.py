@@ -342,7 +342,6 @@ async def _converge(path: Path) -> float:
 
 
 def federation() -> list[Figure]:
-    collect_rarely()
     with folder() as directory:
         taken = asyncio.run(_converge(directory / "log.db"))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -355,20 +354,23 @@ QUESTIONS: dict[str, Callable[[], list[Figure]]] = {
 }
 
 
-def quiet() -> None:
+def as_a_program() -> None:
+    """With the settings that programs of ours have, and without a word."""
+    collect_rarely()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def main(names: Sequence[str]) -> None:
     print(f"{'':78}{'found':>12}{'aim':>12}")
     for name in names or QUESTIONS:
-        with ProcessPoolExecutor(1, get_context("spawn"), quiet) as processes:
+        with ProcessPoolExecutor(1, get_context("spawn"), as_a_program) as processes:
             for what, found, aim in processes.submit(QUESTIONS[name]).result():
                 print(f"{what:78}{found:>12}{aim:>12}", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
+        as_a_program()
         asyncio.run(_serve(Path(sys.argv[2])))
     else:
         main(sys.argv[1:])
