@@ -212,7 +212,7 @@ async def _opened_after(split: SplitFederation, within: float) -> float:
     return split.simulation.time() - began
 
 
-async def test_a_grant_is_taken_up_by_the_watch_at_once(simulation: Simulation) -> None:
+async def test_15_5_a_grant_is_taken_up_by_the_watch_at_once(simulation: Simulation) -> None:
     split = SplitFederation(simulation)
     async with _waiting_instance(split):
         await simulation.advance(700)  # the slowest tier would take five minutes
@@ -221,7 +221,7 @@ async def test_a_grant_is_taken_up_by_the_watch_at_once(simulation: Simulation) 
 
 
 @pytest.mark.parametrize(("age", "tier"), [(5, 1), (55, 1), (90, 15), (290, 15), (320, 60), (580, 60), (650, 300)])
-async def test_a_grant_whose_event_is_lost_is_taken_up_within_its_tier(
+async def test_15_5_a_grant_whose_event_is_lost_is_taken_up_within_its_tier(
     simulation: Simulation, age: float, tier: float
 ) -> None:
     split = SplitFederation(simulation)

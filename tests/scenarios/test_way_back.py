@@ -138,7 +138,7 @@ async def test_the_project_sees_why_an_instance_waits(federation: Federation) ->
     await federation.until(runs, "the project sees that it runs")
 
 
-async def test_a_delete_leaves_nothing_on_any_plane(federation: Federation) -> None:
+async def test_15_4_a_delete_leaves_nothing_on_any_plane(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)

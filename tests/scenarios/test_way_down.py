@@ -15,7 +15,7 @@ from datum_compute.kube.kinds import NAMESPACE
 from tests.scenarios.federation import Federation, Following, is_ready
 
 
-async def test_a_workload_runs_in_its_city_and_the_project_sees_it(federation: Federation) -> None:
+async def test_15_1_a_workload_runs_in_its_city_and_the_project_sees_it(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -98,7 +98,7 @@ async def test_two_projects_with_equal_names_do_not_meet(federation: Federation)
     await other.until_ready("web", 2)
 
 
-async def test_scaling_up_adds_and_down_removes_the_highest(federation: Federation) -> None:
+async def test_15_3_scaling_up_adds_and_down_removes_the_highest(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=1)
     await project.until_ready("web", 1)
@@ -111,7 +111,7 @@ async def test_scaling_up_adds_and_down_removes_the_highest(federation: Federati
     assert (instance.name, instance.metadata.uid) == ("web-main-dfw-0", kept)
 
 
-async def test_a_new_template_rolls_one_at_a_time_from_the_top(federation: Federation) -> None:
+async def test_15_2_a_new_template_rolls_one_at_a_time_from_the_top(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
@@ -129,7 +129,7 @@ async def test_a_new_template_rolls_one_at_a_time_from_the_top(federation: Feder
         assert sandbox.containers[0].image == "registry.example/hello:2"
 
 
-async def test_a_restart_rolls_like_a_new_template(federation: Federation) -> None:
+async def test_15_2_a_restart_rolls_like_a_new_template(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
