@@ -1,9 +1,9 @@
 """Collects objects whose owners are gone, also those created for an owner that never was. Entry point: `Collector`."""
 
-import asyncio
 from collections.abc import Callable, Collection
 
 from datum_compute.embedded import registry
+from datum_compute.embedded.due import Due
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Record, Store
@@ -26,28 +26,20 @@ class Collector:
         self._clock = clock
         self._dependents: dict[str, dict[Key, None]] = {}  # by owner uid
         self._waiting: dict[str, Key] = {}  # owners that go after their dependents, by uid
-        self._due: dict[Key, None] = {}
-        self._wake = asyncio.Event()
+        self._due: Due[Key] = Due()
         for resource in store.resources(server.plane):
             for key, record in store.scan(server.plane, resource):
                 self._note(key, record)
         store.listen(server.plane, self._seen)
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._due:
-                key = next(iter(self._due))
-                del self._due[key]
-                await self._examine(key)
-                await asyncio.sleep(0)
+        await self._due.run(self._examine)
 
     def _seen(self, event: Event) -> None:
         before = event.previous.metadata.owner_references if event.previous else ()
         for owner in before:
             if owner.uid in self._waiting:
-                self._schedule(self._waiting[owner.uid])
+                self._due.add(self._waiting[owner.uid])
         if event.type != "DELETED":
             self._note(event.key, event.record)
             return
@@ -55,7 +47,7 @@ class Collector:
             self._dependents.get(owner.uid, {}).pop(event.key, None)
         self._waiting.pop(event.record.metadata.uid, None)
         for dependent in self._dependents.pop(event.record.metadata.uid, {}):
-            self._schedule(dependent)
+            self._due.add(dependent)
 
     def _note(self, key: Key, record: Record) -> None:
         for owner in record.metadata.owner_references:
@@ -65,11 +57,7 @@ class Collector:
         else:
             self._waiting.pop(record.metadata.uid, None)
         if record.metadata.owner_references or _waits(record):
-            self._schedule(key)
-
-    def _schedule(self, key: Key) -> None:
-        self._due[key] = None
-        self._wake.set()
+            self._due.add(key)
 
     async def _examine(self, key: Key) -> None:
         record = self._store.get(key)
@@ -82,7 +70,7 @@ class Collector:
             elif record.metadata.owner_references and not record.metadata.deleting:
                 await self._collect(served, key, record)
         except ApiError:
-            self._schedule(key)  # changed or gone in between; look again
+            self._due.add(key)  # changed or gone in between; look again
 
     async def _collect(self, served: Served, key: Key, record: Record) -> None:
         owners = record.metadata.owner_references
@@ -117,7 +105,7 @@ class Collector:
                 await self._submit(registry.patch(kind, dependent, _without_owners({uid}), subresource=""))
         else:
             for dependent, _ in dependents:
-                self._schedule(dependent)
+                self._due.add(dependent)
             if any(_blocks(found, uid) for _, found in dependents):
                 return  # the events of their end bring us back
         await self._submit(registry.patch(served, key, _released, subresource=""))

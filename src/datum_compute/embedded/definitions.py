@@ -1,6 +1,5 @@
 """Kinds that come and go while a plane is served. Entry points: `DEFINITIONS`, `Definitions`."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from datum_compute.embedded import registry
+from datum_compute.embedded.due import Due
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Record, Store
@@ -174,27 +174,19 @@ class Definitions:
         self._submit = submit
         self._clock = clock
         self._fixed = frozenset(server.kinds)
-        self._due: dict[str, None] = {}
-        self._wake = asyncio.Event()
+        self._due: Due[str] = Due()
         for key, record in store.scan(server.plane, DEFINITIONS.resource):
             self._changed(key.name, record)
         store.listen(server.plane, self._seen)
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._due:
-                name = next(iter(self._due))
-                del self._due[name]
-                await self._examine(name)
-                await asyncio.sleep(0)
+        await self._due.run(self._examine)
 
     def _seen(self, event: Event) -> None:
         name = event.key.name
         if event.key.resource != DEFINITIONS.resource:
             if event.type == "DELETED" and event.key.resource in self._server.terminating:
-                self._schedule(event.key.resource)
+                self._due.add(event.key.resource)
         elif event.type == "DELETED":
             if name not in self._fixed:
                 self._server.undefine(name)
@@ -209,11 +201,7 @@ class Definitions:
                 self._server.define(Served.of(definition), terminating=record.metadata.deleting)
         elif name not in self._fixed:
             self._server.undefine(name)
-        self._schedule(name)
-
-    def _schedule(self, name: str) -> None:
-        self._due[name] = None
-        self._wake.set()
+        self._due.add(name)
 
     async def _examine(self, name: str) -> None:
         key = Key(self._server.plane, DEFINITIONS.resource, "", name)

@@ -1,10 +1,10 @@
 """Empties namespaces that are being deleted, then lets them go. Entry point: `NamespaceLifecycle`."""
 
-import asyncio
 from contextlib import suppress
 
 from datum_compute.embedded import registry
 from datum_compute.embedded.builtin import NAMESPACES
+from datum_compute.embedded.due import Due
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Store
@@ -22,22 +22,14 @@ class NamespaceLifecycle:
         self._submit = submit
         self._clock = clock
         self._terminating: dict[str, None] = {}
-        self._due: dict[str, None] = {}
-        self._wake = asyncio.Event()
+        self._due: Due[str] = Due()
         for key, record in store.scan(server.plane, NAMESPACES.resource):
             if record.metadata.deleting:
                 self._schedule(key.name)
         store.listen(server.plane, self._seen)
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._due:
-                name = next(iter(self._due))
-                del self._due[name]
-                await self._empty(name)
-                await asyncio.sleep(0)
+        await self._due.run(self._empty)
 
     def _seen(self, event: Event) -> None:
         key = event.key
@@ -48,8 +40,7 @@ class NamespaceLifecycle:
 
     def _schedule(self, name: str) -> None:
         self._terminating[name] = None
-        self._due[name] = None
-        self._wake.set()
+        self._due.add(name)
 
     async def _empty(self, name: str) -> None:
         place = Key(self._server.plane, NAMESPACES.resource, "", name)
