@@ -5,17 +5,15 @@ Entry point: `Certificates`. They are for loopback and for as long as the engine
 
 import ipaddress
 import shutil
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct
 
+from datum_compute.kube.authority import CLIENT, SERVER, issued, new_authority, new_key, private_pem
 from datum_compute.kube.files import write_private
 
 FRONT_PROXY = "front-proxy-client"
@@ -62,99 +60,20 @@ class Certificates(Struct, frozen=True):
         return self.key("service-account")
 
 
-class _Pair(Struct, frozen=True):
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-
 def _write(folder: Path, now: datetime) -> None:
-    authority = _authority(now)
+    authority = new_authority("datum-compute engine", now, _DAYS)
+    signed = partial(issued, authority, now=now, days=_DAYS)
     pairs = {
         "ca": authority,
-        "server": _signed(authority, now, "localhost", "", ExtendedKeyUsageOID.SERVER_AUTH, _SERVER_NAMES),
-        "admin": _signed(authority, now, "engine-admin", "system:masters", ExtendedKeyUsageOID.CLIENT_AUTH),
-        FRONT_PROXY: _signed(authority, now, FRONT_PROXY, "", ExtendedKeyUsageOID.CLIENT_AUTH),
+        # etcd calls itself with its server certificate, so that one is for both ends.
+        "server": signed("localhost", purposes=[SERVER, CLIENT], names=_SERVER_NAMES),
+        "admin": signed("engine-admin", purposes=[CLIENT], organisation="system:masters"),
+        FRONT_PROXY: signed(FRONT_PROXY, purposes=[CLIENT]),
     }
     for name, pair in pairs.items():
-        write_private(folder / f"{name}.crt", pair.certificate.public_bytes(Encoding.PEM))
-        write_private(folder / f"{name}.key", _private_pem(pair.key))
-    tokens = ec.generate_private_key(ec.SECP256R1())
-    write_private(folder / "service-account.key", _private_pem(tokens))
+        write_private(folder / f"{name}.crt", pair.certificate_pem)
+        write_private(folder / f"{name}.key", pair.key_pem)
+    tokens = new_key()
+    write_private(folder / "service-account.key", private_pem(tokens))
     public = tokens.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     write_private(folder / "service-account.pub", public)
-
-
-def _authority(now: datetime) -> _Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("datum-compute engine", "")
-    certificate = (
-        _certificate(name, name, key, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, SHA256())
-    )
-    return _Pair(certificate, key)
-
-
-def _signed(
-    authority: _Pair,
-    now: datetime,
-    common: str,
-    organisation: str,
-    purpose: x509.ObjectIdentifier,
-    names: Sequence[x509.GeneralName] = (),
-) -> _Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    identifier = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    # etcd calls itself with its server certificate, so that one is for both ends.
-    purposes = [purpose] if not names else [purpose, ExtendedKeyUsageOID.CLIENT_AUTH]
-    builder = (
-        _certificate(_name(common, organisation), authority.certificate.subject, key, now)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-    )
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return _Pair(builder.sign(authority.key, SHA256()), key)
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
-        .not_valid_after(now + timedelta(days=_DAYS))
-    )
-
-
-def _name(common: str, organisation: str) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
-    if organisation:
-        attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
-    return x509.Name(attributes)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
