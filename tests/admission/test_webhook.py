@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.admission.webhook import MUTATE, PARENT, VALIDATE, Webhook, parent_of
+from datum_compute.admission.webhook import MUTATE, OF_PROJECT, PARENT, VALIDATE, Webhook, parent_of
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
@@ -194,6 +194,29 @@ async def test_a_request_without_a_project_is_refused(asked: Asked) -> None:
     response = await asked.review(object=_workload(), userInfo={"username": "ada"})
     assert response["allowed"] is False
     assert PARENT in response["status"]["message"]
+    assert "let the webhook's URL end with /projects/<name>" in response["status"]["message"]
+
+
+async def test_the_url_may_name_the_project_of_an_api_server_that_does_not_tell_it(asked: Asked) -> None:
+    url, nobody = f"{VALIDATE}{OF_PROJECT}demo", {"username": "ada"}
+    assert (await asked.review(url, object=_workload(), userInfo=nobody))["allowed"] is True
+    refused = await asked.review(url, object=_workload(["XXX"]), userInfo=nobody)
+    assert _causes(refused) == {"spec.placements[0].cityCodes[0]": "FieldValueNotSupported"}
+    assert (await asked.review(f"{MUTATE}{OF_PROJECT}demo", object=_workload(), userInfo=nobody))["allowed"] is True
+
+
+async def test_the_url_is_believed_more_than_the_caller(asked: Asked) -> None:
+    response = await asked.review(f"{VALIDATE}{OF_PROJECT}elsewhere", object=_workload())
+    assert 'project "elsewhere" is not connected' in response["status"]["message"]
+
+
+async def test_a_plane_that_is_no_project_is_no_way_in(asked: Asked, simulation: Simulation) -> None:
+    transport = InProcess(asked.engine.serve("cell", CELL))
+    asked.fleet.add(Plane("cell", CELL, transport, writes=Writes(), generator=simulation.random))
+    await simulation.settle()
+    response = await asked.review(f"{VALIDATE}{OF_PROJECT}cell", object=_workload())
+    assert 'project "cell" is not connected' in response["status"]["message"]
+    assert asked.fleet.plane("cell").informers() == []
 
 
 async def test_a_workload_with_very_many_networks_is_refused_without_asking_about_all(asked: Asked) -> None:
@@ -224,6 +247,7 @@ async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
     ("path", "method", "body", "code"),
     [
         ("/", "POST", b"{}", 404),
+        (f"{OF_PROJECT}demo", "POST", b"{}", 404),
         (VALIDATE, "GET", b"", 400),
         (VALIDATE, "POST", b"", 400),
         (VALIDATE, "POST", b"{}", 400),

@@ -357,15 +357,32 @@ async def test_row_26_an_instance_without_a_controller_block_is_counted_and_repl
 
 
 async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: Cell) -> None:
+    deployment = await cell.deploy(0)
     dropped = cell.faults["cell"].drop_event(calls(path="instances"))
-    await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
+    labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid}
+    await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns", labels=labels) | {"spec": TEMPLATE["spec"]})
     await cell.settle()
     assert dropped.fired
-    deployment = await cell.deploy()
-    assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
-    assert available(deployment) == ("False", "InstancesProvisioning")
+    passes = cell.controller.passes
+    await cell.scale(1)
+    assert cell.verbs()[-2:] == ["create Instance", "status WorkloadDeployment"]
+    assert available(await cell.deployment()) == ("False", "InstancesProvisioning")
     await cell.wait(60)
-    assert cell.controller.passes == 1
+    assert cell.controller.passes == passes + 1
+
+
+async def test_invariant_11_an_instance_of_somebody_else_in_the_way_is_told_and_waited_for(cell: Cell) -> None:
+    await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
+    deployment = await cell.deploy()
+    told = next(one for one in deployment.status.conditions if one.type == "Available") if deployment.status else None
+    assert told is not None
+    assert told.message == "Instance web-0 of somebody else is in the way; it has to be removed by hand"
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+
+    async def made() -> bool:
+        return [one.metadata.controller is not None for one in await cell.instances()] == [True]
+
+    await cell.simulation.until(made, within=60)
 
 
 async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) -> None:

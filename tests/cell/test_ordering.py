@@ -83,8 +83,8 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
 
 @pytest.mark.parametrize(("members", "desired", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_6_3_table(members: Sequence[Member], desired: int, expected: list[Step]) -> None:
-    assert steps("web", members, desired) == expected
-    assert steps("web", [*reversed(members)], desired) == expected
+    assert list(steps("web", members, desired)) == expected
+    assert list(steps("web", [*reversed(members)], desired)) == expected
 
 
 PAUSED: dict[str, tuple[list[Member], int, list[Step]]] = {
@@ -101,7 +101,7 @@ PAUSED: dict[str, tuple[list[Member], int, list[Step]]] = {
 def test_while_paused_nothing_is_replaced_and_all_the_rest_goes_on(
     members: Sequence[Member], desired: int, expected: list[Step]
 ) -> None:
-    assert steps("web", members, desired, paused=True) == expected
+    assert list(steps("web", members, desired, paused=True)) == expected
 
 
 changes = st.lists(st.tuples(st.sampled_from(["template", "scale", "steps"]), st.integers(0, 5)), max_size=30)
@@ -115,7 +115,7 @@ def test_while_all_is_healthy_a_roll_takes_no_more_than_one_down(asked: list[tup
 
     def step() -> bool:
         members = [ready(ordinal, current=made_from == template) for ordinal, made_from in running.items()]
-        for first in steps("web", members, desired)[:1]:
+        for first in list(steps("web", members, desired))[:1]:
             match first:
                 case Create(ordinal):
                     running[ordinal] = template
@@ -247,7 +247,7 @@ class Rollout(RuleBasedStateMachine):
             Member(name, copy.ordinal, copy.ready, copy.deleting, copy.template == self.template)
             for name, copy in self.copies.items()
         ]
-        return steps("web", members, self.desired)
+        return list(steps("web", members, self.desired))
 
     def _do(self, step: Step) -> None:
         match step:

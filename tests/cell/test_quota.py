@@ -159,7 +159,7 @@ async def test_8_3_get_fails(site: Site, metrics: Metrics) -> None:
     await site.advance(5)
     status, reason, message = await site.told("QuotaGranted")
     assert (status, reason) == ("False", "QuotaBackendUnavailable")
-    assert message.startswith("The quota system cannot be used: ")
+    assert message == "The quota system cannot be reached; the instance waits until it can"
     assert await site.reasons_told() == ["QuotaBackendUnavailable"]
     assert set(failures(metrics)) == {"backend_unavailable"}
     site.faults["demo"].bring_back()
@@ -279,7 +279,16 @@ KEPT: dict[str, tuple[Instance, Verdict, Verdict]] = {
         UNREACHABLE,
     ),
     "R18: a real verdict counts": (instance_saying("True", "QuotaAvailable", []), DENIED, DENIED),
-    "R18: not admitted, no answer": (instance_saying("Unknown", "PendingEvaluation", []), UNREACHABLE, UNREACHABLE),
+    "R18: runs, not decided yet, no answer": (
+        instance_saying("Unknown", "PendingEvaluation", []),
+        UNREACHABLE,
+        Verdict("Unknown", "PendingEvaluation", "before", failed=True),
+    ),
+    "R18: not admitted, no answer": (
+        instance_saying("Unknown", "PendingEvaluation", ["Quota"]),
+        UNREACHABLE,
+        UNREACHABLE,
+    ),
     "R9: denied, asked anew": (
         instance_saying("False", "QuotaExceeded", ["Quota"]),
         UNDECIDED,
@@ -508,3 +517,41 @@ async def test_7_5_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site:
     await site.advance(10)
     assert await site.instances() == []
     assert await site.claims() == []
+
+
+# When the quota system is away
+
+
+async def test_invariant_4_an_outage_is_told_once_however_long_it_lasts(site: Site) -> None:
+    await site.hub_deployment()
+    site.faults["demo"].take_away()
+    for number in range(3):
+        await site.create(f"web-{number}")
+    await site.advance(5)
+    before = site.writes.total()
+    await site.advance(600)
+    assert site.writes.total() == before
+
+
+async def test_0_2_what_failed_on_the_quota_system_is_asked_at_once_when_it_is_back(site: Site) -> None:
+    site.faults["demo"].take_away()
+    await site.create()
+    await site.advance(700)  # by now it would be tried again only after half a minute
+    site.faults["demo"].bring_back()
+
+    async def asked() -> bool:
+        return bool(await site.claims())
+
+    await site.simulation.until(asked, within=6)  # the longest that a watch waits before it is tried again
+
+
+async def test_invariant_10_what_runs_goes_on_when_its_new_claim_cannot_be_decided(site: Site) -> None:
+    await site.hub_deployment()
+    await site.create()
+    await site.grant()
+    await site.runs()
+    await site.project.delete(RESOURCE_CLAIM, "instance-web-0", "default")
+    await site.advance(2)
+    site.faults["demo"].take_away()
+    await site.advance(20)
+    assert (await site.told("Ready"))[0] == "True"

@@ -12,13 +12,14 @@ from datum_compute.cell.instance import NAME, InstanceController
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.quota import Disabled
 from datum_compute.cell.writeback import WriteBack
-from datum_compute.kube.errors import NotFound
+from datum_compute.kube.errors import NotFound, from_status
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, owner_reference, plain
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.requests import Request
 from datum_compute.runtime.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, Site
@@ -293,3 +294,27 @@ async def test_r22_without_a_name_a_copy_that_the_cache_missed_is_found_all_the_
     await unnamed.delete()
     await unnamed.advance(5)
     assert await unnamed.copies() == []
+
+
+async def test_row_48_a_gateway_that_speaks_for_the_hub_is_no_hub(cell: Site) -> None:
+    await _copied(cell)
+    for number in range(1, 50):
+        cell.faults["hub"].answer(calls("DELETE", "instances"), from_status(502, b"<html>", "hub"), number)
+    await cell.delete()
+    await cell.advance(10)
+    assert INSTANCE_FINALIZER not in await _finalizers(cell)
+
+
+async def test_a_copy_whose_instance_only_the_cache_lacks_stays(cell: Site) -> None:
+    await _copied(cell)
+    cell.fleet.plane("cell").informer(INSTANCE).fold_delete(await cell.instance())
+    cell.manager.controllers["instance"].enqueue(Request("cell", NAMESPACE_NAME, "web-0"))
+    await cell.settle()
+    assert await cell.copies() == ["web-0"]
+
+
+async def _finalizers(cell: Site) -> tuple[str, ...]:
+    try:
+        return (await cell.instance()).metadata.finalizers
+    except NotFound:
+        return ()

@@ -82,7 +82,7 @@ def test_a_status_looks_as_kubernetes_writes_it() -> None:
         (500, "Timeout", Timeout),
         (503, "", Unavailable),
         (504, "GatewayTimeout", Timeout),
-        (502, "", ServerError),
+        (502, "", Unavailable),
         (599, "", ServerError),
         (418, "", ApiError),
     ],

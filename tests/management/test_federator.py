@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -802,3 +803,107 @@ async def test_row_30_deletion_without_a_city_deletes_nothing(federation: Federa
     assert (await federation.deployment()).metadata.finalizers == (FINALIZER,)
     with pytest.raises(Unfinished, match="no city code"):
         await federation.one_pass()
+
+
+# What was found to go wrong
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"metadata": {"annotations": {FEDERATION_NAMESPACE: "x/../{home}"}}},
+        {"metadata": {"annotations": {FEDERATION_NAMESPACE: "{home}"}}},
+        {"spec": {"cityCode": "x/../../../{home}/propagationpolicies/city-dfw"}},
+    ],
+)
+async def test_invariant_9_nothing_that_a_user_writes_leads_to_the_objects_of_another_project(
+    federation: Federation, patch: Json
+) -> None:
+    theirs = federation.engine.client("other")
+    await theirs.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")})
+    await federation.deploy()
+    home = await federation.home("other")
+    before = [
+        (await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", home)).metadata.uid,
+        (await federation.hub.get(PROPAGATION_POLICY, "city-dfw", home)).metadata.uid,
+    ]
+    text = msgspec.json.encode(patch).decode().replace("{home}", home)
+    await federation.project.merge_patch(WORKLOAD_DEPLOYMENT, "web", "default", msgspec.json.decode(text))
+    await federation.delete()
+    await federation.until_gone()
+    await federation.settle()
+    after = [
+        (await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", home)).metadata.uid,
+        (await federation.hub.get(PROPAGATION_POLICY, "city-dfw", home)).metadata.uid,
+    ]
+    assert before == after
+    assert [one.namespace for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
+    assert all("/.." not in line for line in federation.writes.last)
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_15_4_a_city_changed_and_deleted_before_it_was_seen_leaves_no_policy(
+    federation: Federation, away: bool
+) -> None:
+    await federation.deploy("DFW")
+    if away:
+        federation.faults["hub"].take_away()
+    await federation.project.merge_patch(WORKLOAD_DEPLOYMENT, "web", "default", {"spec": {"cityCode": "AMS"}})
+    await federation.delete()
+    federation.faults["hub"].bring_back()
+    await federation.until_gone()
+    await federation.settle()
+    assert await federation.policies() == {}
+
+
+async def test_14_1_an_annotation_that_leads_nowhere_strands_nothing(federation: Federation) -> None:
+    await federation.deploy()
+    nowhere = {"metadata": {"annotations": {FEDERATION_NAMESPACE: "ns-nowhere"}}}
+    await federation.project.merge_patch(WORKLOAD_DEPLOYMENT, "web", "default", nowhere)
+    await federation.delete()
+    await federation.until_gone()
+    await federation.settle()
+    assert await federation.copies() == []
+    assert await federation.policies() == {}
+
+
+async def test_invariant_12_the_answer_to_a_deployment_that_went_is_none_to_its_successor(
+    federation: Federation,
+) -> None:
+    await federation.deploy()
+    await federation.report(STATUS)
+    await federation.edit_copy({"metadata": {"finalizers": ["karmada.io/slow"]}})
+    await federation.delete()
+    assert plain((await federation.deploy()).status_json) == {}
+    await federation.edit_copy({"metadata": {"finalizers": None}})
+    assert await federation.copies() == ["web"]
+    assert not (await federation.copy()).metadata.deleting
+    assert plain((await federation.deployment()).status_json) == {}
+
+
+async def test_invariant_4_two_spellings_of_a_city_do_not_fight_over_its_policy(federation: Federation) -> None:
+    await federation.deploy("DFW")
+    await federation.project.create(
+        WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("more", "default") | {"spec": spec("dfw")}
+    )
+    await federation.simulation.advance(5)
+    before = federation.writes.total()
+    await federation.simulation.advance(300)
+    assert federation.writes.total() == before
+
+
+async def test_1_2_a_namespace_made_anew_has_another_one_on_the_hub_however_late_we_hear_of_it(
+    federation: Federation,
+) -> None:
+    project = federation.project
+    await project.create(NAMESPACE, NAMESPACE.body("team"))
+    await federation.settle()
+    for number in (1, 2, 3):
+        federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"), number)
+    await project.delete(NAMESPACE, "team")
+    await federation.settle()
+    await project.create(NAMESPACE, NAMESPACE.body("team"))
+    await project.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "team") | {"spec": spec("DFW")})
+    await federation.settle()
+    home = f"ns-{(await project.get(NAMESPACE, 'team')).metadata.uid}"
+    assert [one.namespace for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]

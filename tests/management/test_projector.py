@@ -409,3 +409,46 @@ async def test_r21_an_event_that_cannot_be_written_fails_nothing(federation: Fed
     federation.faults["demo"].fail(calls("POST", "/events"))
     await federation.report(status_of("ImageUnavailable"))
     assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+
+
+async def test_4_2_a_namespace_made_anew_shows_its_instances_also_when_only_a_list_tells_of_it(
+    federation: Federation,
+) -> None:
+    project = federation.project
+    await project.create(NAMESPACE, NAMESPACE.body("team"))
+    await federation.settle()
+    for number in (1, 2, 3):
+        federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"), number)
+    await project.delete(NAMESPACE, "team")
+    await federation.settle()
+    await project.create(NAMESPACE, NAMESPACE.body("team"))
+    await project.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "team") | {"spec": spec("DFW")})
+    home = f"ns-{(await project.get(NAMESPACE, 'team')).metadata.uid}"
+    identity = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "team"}
+    await federation.hub.create(NAMESPACE, NAMESPACE.body(home, labels=identity))
+    labels = identity | {DEPLOYMENT_NAME: "web", DEPLOYMENT_UID: "uid-in-the-cell"}
+    await federation.hub.create(INSTANCE, INSTANCE.body(NAME, home, labels=labels) | {"spec": TEMPLATE["spec"]})
+
+    async def shown() -> bool:
+        return bool((await project.list(INSTANCE, "team")).items)
+
+    await federation.simulation.until(shown, within=3600)
+
+
+async def test_a_project_that_is_slow_holds_up_only_itself(federation: Federation) -> None:
+    for number in range(20):
+        await federation.write_back(f"web-{number}")
+    await federation.write_back("web-0", project="other")
+    federation.faults["demo"].slow_down(4.0)
+    for number in range(20):
+        await federation.hub.replace_status(
+            INSTANCE, await federation.original(f"web-{number}"), status_of("Available")
+        )
+    theirs = await federation.hub.get(INSTANCE, "web-0", await federation.home("other"))
+    await federation.hub.replace_status(INSTANCE, theirs, status_of("Available"))
+
+    async def seen() -> bool:
+        found = await federation.engine.client("other").get(INSTANCE, "web-0", "default")
+        return found.status is not None and found.status.conditions[0].reason == "Available"
+
+    await federation.simulation.until(seen, within=1)

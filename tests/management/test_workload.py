@@ -651,3 +651,20 @@ async def test_2_2_deletion_leaves_the_deployments_of_others_alone(project: Proj
     await project.delete()
     assert (await project.client.list(WORKLOAD)).items == []
     assert not (await project.deployment("web-main-dfw")).metadata.deleting
+
+
+async def test_2_2_a_deployment_whose_reference_was_edited_stays_its_owners_and_is_put_right(project: Project) -> None:
+    await project.deploy(["DFW"])
+    before = await project.deployment("web-main-dfw")
+    evil = {"workloadRef": {"uid": "x"}, "scaleSettings": {"minReplicas": 5000}}
+    await project.change_deployment("web-main-dfw", {"spec": evil})
+    after = await project.deployment("web-main-dfw")
+    assert plain(after.spec_json) == plain(before.spec_json)
+    assert "DeploymentNameTaken" not in available(await project.workload())
+
+
+async def test_a_deployment_of_our_own_that_still_goes_is_nobody_elses(project: Project) -> None:
+    await project.deploy(["DFW"])
+    await project.change_deployment("web-main-dfw", {"spec": {"cityCode": "AMS"}})  # it goes, and is made anew
+    assert (await project.deployment("web-main-dfw")).metadata.deleting
+    assert "DeploymentNameTaken" not in available(await project.workload())

@@ -20,6 +20,7 @@ from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, write_kubec
 from datum_compute.operator.directory import LOOK_SECONDS, DirectoryDiscovery
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.runtime.controller import Controller, Reconciler
+from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
@@ -34,13 +35,19 @@ class Found:
         self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.fleet = Fleet()
         self.unreachable: set[str] = set()
+        self.silent: set[str] = set()
         self.asked: list[str] = []
         self._simulation = simulation
         self._tasks: list[asyncio.Task[None]] = []
 
     def plane(self, name: str, role: str, serve_as: str = "") -> Plane:
         server = self.engine.serve(name, serve_as or role)
-        return Plane(name, role, InProcess(server), writes=Writes(), generator=self._simulation.random)
+        transport = Faults(InProcess(server), self._simulation.random)
+        if name in self.silent:
+            transport.take_away()
+        plane = Plane(name, role, transport, writes=Writes(), generator=self._simulation.random)
+        plane.declare(NAMESPACE)  # so that it is engaged only when it answers
+        return plane
 
     def project(self, name: str) -> Plane:
         self.asked.append(name)
@@ -49,6 +56,8 @@ class Found:
         return self.plane(name, PROJECT)
 
     def claims(self, name: str) -> Plane:
+        if name in self.unreachable:
+            raise KubeconfigError("there is no way to it")
         return self.plane(name, CLAIMS, serve_as=PROJECT)
 
     async def run(self, reconciler: Reconciler) -> None:
@@ -193,6 +202,35 @@ async def test_a_cell_asks_for_quota_only_in_the_projects_it_holds_something_of(
     await client.delete(WORKLOAD_DEPLOYMENT, "web", "ns-demo")
     await found.settle()
     assert [plane.name for plane in found.fleet.of_role(CLAIMS)] == ["other"]
+
+
+async def test_a_project_that_a_cell_cannot_reach_holds_up_no_other(found: Found) -> None:
+    found.unreachable.add("aaa")
+    found.fleet.add(found.plane("cell", CELL))
+    await found.run(ClaimDiscovery(found.fleet, found.claims))
+    await _deliver(found, "aaa")
+    await _deliver(found, "bbb")
+    await found.settle()
+    assert [plane.name for plane in found.fleet.of_role(CLAIMS)] == ["bbb"]
+    await _deliver(found, "ccc")
+    await found.settle()
+    assert [plane.name for plane in found.fleet.of_role(CLAIMS)] == ["bbb", "ccc"]
+    found.unreachable.clear()
+    await asyncio.sleep(60)
+    assert sorted(plane.name for plane in found.fleet.of_role(CLAIMS)) == ["aaa", "bbb", "ccc"]
+
+
+async def test_a_project_that_never_answered_is_left_when_a_cell_holds_nothing_of_it(found: Found) -> None:
+    found.silent.add("demo")
+    found.fleet.add(found.plane("cell", CELL))
+    await found.run(ClaimDiscovery(found.fleet, found.claims))
+    await _deliver(found, "demo")
+    await found.settle()
+    assert found.fleet.knows("demo")
+    assert not found.fleet.has("demo")
+    await found.engine.client("cell").delete(WORKLOAD_DEPLOYMENT, "web", "ns-demo")
+    await found.settle()
+    assert not found.fleet.knows("demo")
 
 
 # A directory of kubeconfigs

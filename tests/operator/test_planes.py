@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from datum_compute.federation.roles import PROJECT
-from datum_compute.kube.errors import ApiError, TooManyRequests
+from datum_compute.kube.errors import ApiError, TooManyRequests, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.assembly import Assembly
@@ -17,10 +17,13 @@ from datum_compute.operator.flags import Flags
 from datum_compute.operator.planes import Endpoints, Planes
 from datum_compute.operator.settings import settled
 from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.writes import Writes
 from tests.https import Scripted, answering, open_stream
 from tests.kube.program import Program
 
+NOBODY = Endpoint("http://127.0.0.1:1")  # nothing listens there
 PROJECTS = ("one", "two", "three")
 READY = {
     "conditions": [
@@ -99,6 +102,37 @@ def test_clients_outside_of_passes_have_the_same_patience() -> None:
 
     asyncio.run(scenario())
     assert len(server.scripted.requests) == 2
+
+
+def test_a_plane_that_leaves_before_it_was_engaged_leaves_no_connections() -> None:
+    class Caching:
+        def prepare(self, plane: Plane) -> None:
+            plane.declare(NAMESPACE)
+
+        def engaged(self, plane: Plane) -> None: ...
+
+        def disengaged(self, plane: Plane) -> None: ...
+
+    async def scenario() -> None:
+        fleet, planes = Fleet(), Planes(Writes(), random.Random(1))
+        fleet.join(planes)
+        fleet.join(Caching())
+        running = asyncio.create_task(fleet.run())
+        await asyncio.sleep(0)
+        plane = planes.plane("demo", PROJECT, NOBODY)
+        fleet.add(plane)
+        await asyncio.sleep(0)
+        assert fleet.knows("demo")
+        fleet.remove("demo")
+        with pytest.raises(KeyError):
+            planes.client("demo")
+        await planes.close()
+        with pytest.raises(Unavailable, match="no longer called"):  # by a pass that was under way
+            await plane.client.list(NAMESPACE)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
 
 
 def test_the_plugin_of_a_kubeconfig_is_run_once_for_all_projects(tmp_path: Path) -> None:

@@ -228,8 +228,9 @@ def test_admission_is_served_to_api_servers(site: Site, start: Start) -> None:
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
-    def refused() -> dict[str, str]:
-        answer = management.post("/validate-compute-datumapis-com-v1alpha-workload", "webhook", review)
+    def refused(of_project: str = "") -> dict[str, str]:
+        path = f"/validate-compute-datumapis-com-v1alpha-workload{of_project}"
+        answer = management.post(path, "webhook", review)
         return {cause["field"]: cause["reason"] for cause in answer["response"]["status"]["details"]["causes"]}
 
     expected = {
@@ -237,6 +238,8 @@ def test_admission_is_served_to_api_servers(site: Site, start: Start) -> None:
         "spec.template.spec.networkInterfaces[0].network": "InternalError",  # nobody answers reviews on these planes
     }
     until(lambda: refused() == expected, "the city that is offered is known")
+    request["userInfo"] = {"username": "ada"}
+    assert refused(f"/projects/{PROJECT_NAME}") == expected
 
 
 def test_both_groups_in_one_process_on_one_api_server(tmp_path: Path, start: Start) -> None:

@@ -1,8 +1,11 @@
 """Servers over TLS: what they show, when they show something new, and whom they let in."""
 
 import asyncio
+import base64
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.client import Client
+from datum_compute.kube.meta import encode
+from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator import serving
-from datum_compute.operator.serving import Certificates, Serving, ServingError, from_files, self_signed
+from datum_compute.operator.serving import (
+    SECRET,
+    Certificates,
+    Serving,
+    ServingError,
+    from_files,
+    from_secret,
+    self_signed,
+)
 from datum_compute.operator.settings import Address
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -84,6 +98,54 @@ def test_only_clients_signed_by_the_authority_are_let_in(tmp_path: Path) -> None
     _while_serving(Certificates(from_files(ours.certificate, ours.key, authority)), look)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("name", [None, "localhost"])
+def test_clients_of_an_authority_that_was_replaced_are_let_in_no_more(
+    tmp_path: Path, name: str | None, version: ssl.TLSVersion
+) -> None:
+    """With a server name and without, and with a session of former times."""
+    ours, other = Credentials.ensure(tmp_path / "ours"), Credentials.ensure(tmp_path / "other")
+    authority = tmp_path / "ca.crt"
+    authority.write_text(ours.authority_pem)
+    certificates = Certificates(from_files(ours.certificate, ours.key, authority))
+
+    def client(signer: str) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=ours.authority_pem)
+        context.check_hostname = name is not None
+        context.maximum_version = version
+        context.load_cert_chain(_client_of(tmp_path / signer))
+        return context
+
+    async def look(server: Serving) -> None:
+        former, later = client("ours"), client("other")
+        session = await asyncio.to_thread(_session, server.port, former, name)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(_session, server.port, later, name)
+        authority.write_text(other.authority_pem)
+        await certificates.load()
+        await asyncio.to_thread(_session, server.port, later, name)
+        for kept in (None, session):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(_session, server.port, former, name, kept)
+
+    _while_serving(certificates, look)
+
+
+def _session(
+    port: int, context: ssl.SSLContext, name: str | None, session: ssl.SSLSession | None = None
+) -> ssl.SSLSession:
+    """That of a client that was answered."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=name, session=session) as speaking,
+    ):
+        speaking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        if not speaking.recv(1024):
+            raise ConnectionError("the server hung up")
+        assert speaking.session is not None
+        return speaking.session
+
+
 def _client_of(authority: Path) -> Path:
     """A certificate and key for a client, signed by an authority."""
     issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
@@ -133,6 +195,56 @@ def test_files_that_are_no_certificate_are_told(tmp_path: Path, content: bytes) 
     key.write_bytes(content)
     with pytest.raises(ServingError, match="do not fit, or are none"):
         asyncio.run(Certificates(from_files(certificate, key)).load())
+
+
+@pytest.mark.parametrize("content", [b"", b"not a certificate"])
+def test_an_authority_that_is_none_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
+    ours = Credentials.ensure(tmp_path / "ours")
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes(content)
+    with pytest.raises(ServingError, match="clientCAName names something that is no certificate"):
+        asyncio.run(Certificates(from_files(ours.certificate, ours.key, authority)).load())
+
+
+class _Cluster:
+    """Has one Secret, `compute-system/webhook`."""
+
+    def __init__(self, data: dict[str, bytes]) -> None:
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        self._secret = encode(SECRET.body("webhook", "compute-system") | {"data": encoded})
+
+    async def call(self, call: Call) -> Answer:
+        assert (call.method, call.path) == ("GET", "/api/v1/namespaces/compute-system/secrets/webhook")
+        return Answer(200, self._secret)
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[Any]:
+        raise NotImplementedError
+
+
+def _from_secret(ours: Credentials, asked: str = "", **more: bytes) -> Certificates:
+    data = {"tls.crt": ours.certificate.read_bytes(), "tls.key": ours.key.read_bytes(), **more}
+    return Certificates(from_secret(Client("host", _Cluster(data)), "compute-system", "webhook", asked))
+
+
+def test_the_authority_of_clients_is_taken_from_the_secret_too(tmp_path: Path) -> None:
+    ours = Credentials.ensure(tmp_path / "ours")
+
+    async def look(server: Serving) -> None:
+        context = ssl.create_default_context(cadata=ours.authority_pem)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await _hear(server.port, context)
+        context.load_cert_chain(_client_of(tmp_path / "ours"))
+        assert b"hello" in await _hear(server.port, context)
+
+    _while_serving(_from_secret(ours, "clients", clients=ours.authority_pem.encode()), look)
+
+
+def test_a_secret_without_the_authority_of_clients_is_refused(tmp_path: Path) -> None:
+    ours = Credentials.ensure(tmp_path / "ours")
+    asyncio.run(_from_secret(ours).load())
+    sentence = r'webhookServer.tls.secretRef has no "ca.crt", which webhookServer.clientCAName says'
+    with pytest.raises(ServingError, match=sentence):
+        asyncio.run(_from_secret(ours, "ca.crt").load())
 
 
 def test_a_port_that_is_taken_is_told() -> None:

@@ -118,4 +118,7 @@ async def test_a_cell_has_the_location_of_each_city_it_is_sent_deployments_for(s
         await cell.settle()
     found = {one.name: one.spec.topology[TOPOLOGY_CITY] for one in (await client.list(LOCATION)).items}
     assert found == {"amsterdam": "AMS", "dfw": "DFW"}
+    await client.delete(LOCATION, "dfw")
+    await cell.settle()
+    assert sorted(one.name for one in (await client.list(LOCATION)).items) == ["amsterdam", "dfw"]
     await cell.stop()

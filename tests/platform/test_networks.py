@@ -500,3 +500,19 @@ def test_no_address_is_ever_given_twice_and_none_is_lost(steps: list[tuple[str, 
         loop = runner.get_loop()
         assert isinstance(loop, Simulation)
         runner.run(play(loop))
+
+
+async def test_4_5_another_subnet_of_the_context_moves_nobody(cell: Cell) -> None:
+    await cell.prepare()
+    await cell.create("web-0")
+    before = await cell.addresses("web-0")
+    spec = {
+        "subnetClass": "public",
+        "networkContext": {"name": "default-dfw"},
+        "location": LOCATION,
+        "ipFamily": "IPv4",
+        "prefixLength": 26,
+    }
+    await cell.client.create(SUBNET_CLAIM, SUBNET_CLAIM.body("another", "ns") | {"spec": spec})
+    await cell.settle()
+    assert await cell.addresses("web-0") == before

@@ -273,3 +273,23 @@ async def test_1_6_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker
     await strict.simulation.until(told, 30)
     assert fault.fired
     assert await strict.bucket("instances") == (1, 1, 0)
+
+
+async def test_1_6_a_bucket_whose_last_grant_has_gone_shows_that_nothing_is_left(kind: Broker) -> None:
+    await kind.allow(instances=10)
+    await kind.claim("a", instances=1)
+    await kind.client.delete(RESOURCE_GRANT, "instances", "milo-system")
+    await kind.settle()
+    assert await kind.bucket("instances") == (0, 1, 0)
+
+
+async def test_1_6_what_a_claim_asks_for_after_it_was_granted_is_not_given(broker: Broker) -> None:
+    await broker.allow(instances=10)
+    await broker.claim("a", instances=1)
+    more = {"requests": [{"resourceType": _type("instances"), "amount": 1000}]}
+    await broker.client.merge_patch(RESOURCE_CLAIM, "a", "default", {"spec": more})
+    await broker.settle()
+    status = (await broker.get("a")).status
+    assert status is not None
+    assert [one.allocated_amount for one in status.allocations] == [1]
+    assert await broker.bucket("instances") == (10, 1, 9)

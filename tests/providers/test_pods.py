@@ -328,3 +328,21 @@ async def test_5_5_one_that_has_succeeded_is_left_alone(cell: Cell) -> None:
     await cell.simulation.advance(3600)
     assert (await cell.pod()).metadata.uid == uid
     assert await cell.said() == STOPPING
+
+
+@pytest.mark.parametrize("cpu", ["1e99", "1e1.5"])
+async def test_an_amount_that_no_machine_has_is_a_configuration_error(cell: Cell, cpu: str) -> None:
+    resources = {"instanceType": "datumcloud/d1-standard-2", "requests": {"cpu": cpu, "memory": "1Gi"}}
+    await cell.create(runtime=RUNTIME | {"resources": resources})
+    assert await cell.said() == REFUSED
+    assert await cell.pods() == 0
+
+
+async def test_5_2_a_pod_of_which_nobody_told_is_not_let_go_of(cell: Cell) -> None:
+    cell.faults["cell"].lose_answer(calls("POST", "pods"))
+    cell.faults["cell"].drop_event(calls("GET", "pods"))
+    await cell.create()
+    await cell.simulation.advance(60)
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    await cell.simulation.advance(5)
+    assert await cell.pods() == 0 or FINALIZER in (await cell.instance()).metadata.finalizers

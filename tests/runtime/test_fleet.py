@@ -122,6 +122,19 @@ async def test_a_plane_that_is_not_engaged_is_an_error_that_names_it(world: Worl
     assert caught.value.retryable
 
 
+async def test_a_plane_is_known_before_it_answers_and_until_it_goes(world: World, simulation: Simulation) -> None:
+    world.add("a")
+    world.add("hung").answering.clear()
+    world.add("c", role="west")
+    async with world.running(simulation):
+        assert [plane.name for plane in world.fleet.of_role("east")] == ["a"]
+        assert [plane.name for plane in world.fleet.known("east")] == ["a", "hung"]
+        world.fleet.remove("hung")
+        world.fleet.remove("a")
+        assert world.fleet.known("east") == []
+        assert [plane.name for plane in world.fleet.known("west")] == ["c"]
+
+
 async def test_the_only_plane_of_a_role(world: World, simulation: Simulation) -> None:
     world.add("a")
     world.add("b")
@@ -154,13 +167,15 @@ async def test_a_plane_that_goes_is_no_longer_followed(world: World, simulation:
         assert world.fleet.plane("b").informer(WIDGET).get(NAMESPACE, "w") is not None
 
 
-async def test_a_plane_that_goes_before_it_was_engaged_is_not_told_of(world: World, simulation: Simulation) -> None:
+async def test_a_plane_that_goes_before_it_was_engaged_is_told_of_and_never_engaged(
+    world: World, simulation: Simulation
+) -> None:
     world.add("a").answering.clear()
     async with world.running(simulation):
         world.fleet.remove("a")
         world.servers["a"].answering.set()
         await asyncio.sleep(60)
-        assert world.member.told == ["prepare a"]
+        assert world.member.told == ["prepare a", "disengaged a"]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,7 +11,7 @@ from datum_compute.api.services import PROJECT
 from datum_compute.local.federation import ROOT_PLANE
 from datum_compute.runtime.simulation import Simulation
 from tests.scenarios.embedded import PROJECTS, EmbeddedFederation
-from tests.scenarios.federation import Federation
+from tests.scenarios.federation import Federation, Outages
 
 MANY, FEW = 50, 10
 FOLLOWING = ("plane", "informer", "Collector", "NamespaceLifecycle", "Definitions")  # what a plane's tasks are named by
@@ -98,3 +98,29 @@ async def test_projects_that_leave_in_the_middle_of_their_work_hold_nobody_up(
         await embedded.resume(name)
     for name in NAMES[:FEW:2]:
         await federation.project(name).until_ready("web", 1)
+
+
+async def test_15_7_a_project_that_is_deleted_while_a_cell_is_away_leaves_nothing_there(
+    federation: Federation, embedded: EmbeddedFederation, outages: Outages
+) -> None:
+    await _come(federation, embedded, NAMES[:1])
+    project, cell = federation.project(NAMES[0]), federation.cell("DFW")
+    await project.deploy("web", ["DFW"])
+    await project.until_ready("web", 1)
+    await outages.take_away(cell.client.plane)
+    await project.delete("web")
+    await project.until_gone("web", 300)
+    root = embedded.local.client(ROOT_PLANE)
+    await root.delete(PROJECT, NAMES[0])
+
+    async def gone() -> bool:
+        return NAMES[0] not in [one.name for one in (await root.list(PROJECT)).items]
+
+    await federation.until(gone, "the project is gone", 300)
+    await outages.bring_back(cell.client.plane)
+
+    async def nothing_left() -> bool:
+        found = [*(await cell.client.list(INSTANCE)).items, *(await cell.client.list(WORKLOAD_DEPLOYMENT)).items]
+        return not found
+
+    await federation.until(nothing_left, "nothing of it is left in the cell", 300)

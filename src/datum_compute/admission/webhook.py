@@ -26,6 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 MUTATE = "/mutate-compute-datumapis-com-v1alpha-workload"
 VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
+OF_PROJECT = "/projects/"  # after either, with the project's name: for API servers that do not tell it in the request
 PARENT = "iam.miloapis.com/parent-name"
 API_VERSION = "admission.k8s.io/v1"
 
@@ -59,7 +60,10 @@ class Projects(Protocol):
 
 
 class Webhook:
-    """`project_of` says which project a caller is in; one that is not engaged is refused, never admitted unchecked."""
+    """`project_of` says which project a caller is in where the URL does not.
+
+    One that is not engaged is refused, never admitted unchecked.
+    """
 
     def __init__(self, fleet: Fleet, projects: Projects, project_of: Callable[[Caller], str]) -> None:
         self._fleet = fleet
@@ -77,15 +81,16 @@ class Webhook:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
-        if scope["path"] not in (MUTATE, VALIDATE):
+        path, _, project = scope["path"].partition(OF_PROJECT)
+        if path not in (MUTATE, VALIDATE):
             raise NotFound(f"there is nothing at {scope['path']}")
         if scope["method"] != "POST":
             raise BadRequest("an AdmissionReview comes with POST")
         asked = _decoded(await _body(receive))
         refusal: ApiError | None = None
-        if scope["path"] == VALIDATE:  # the other changes nothing: defaults are in the schema
+        if path == VALIDATE:  # the other changes nothing: defaults are in the schema
             try:
-                refusal = await self._refusal(asked)
+                refusal = await self._refusal(asked, project or self._project_of(asked.user_info))
             except Exception as error:
                 _log.error("admission crashed", exc_info=error)
                 refusal = ApiError("the request could not be checked; try again")
@@ -94,15 +99,17 @@ class Webhook:
             response["status"] = refusal.status()
         return encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
 
-    async def _refusal(self, asked: _Asked) -> ApiError | None:
+    async def _refusal(self, asked: _Asked, project: str) -> ApiError | None:
         if asked.operation not in ("CREATE", "UPDATE"):
             return None
         after, before = asked.object, asked.old_object
         if after is None:
             return BadRequest("the review has no object to look at")
-        project = self._project_of(asked.user_info)
         try:
-            facts = _facts(self._fleet.plane(project))
+            plane = self._fleet.plane(project)
+            if PROJECT not in plane.roles:
+                return _not_here(project)
+            facts = _facts(plane)
             networks = networks_of(after) if _spec_changes(before, after) else []
             client = self._projects.client(project)
         except (ApiError, KeyError):
@@ -147,7 +154,10 @@ class _NotHere(ApiError):
 
 def _not_here(project: str) -> ApiError:
     if not project:
-        return BadRequest(f"the request does not say which project it is for: the user's extra lacks {PARENT}")
+        return BadRequest(
+            f"nothing says which project the request is for: the user's extra lacks {PARENT}; "
+            f"let the webhook's URL end with {OF_PROJECT}<name>"
+        )
     return _NotHere(f'project "{project}" is not connected to compute; try again in a moment')
 
 

@@ -6,6 +6,7 @@ from hashlib import sha256
 from datum_compute.api import GROUP
 
 _LONGEST = 57  # leaves `-<ordinal>` and `-net-<index>` room in the 63 characters of a label value
+_LONGEST_OF_ALL = 253
 _VALID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ORDINAL = re.compile(r".*-(0|[1-9][0-9]*)")
 
@@ -30,6 +31,11 @@ def ordinal_of(name: str) -> int | None:
     """The ordinal at the end of an Instance's name; None when `instance_name` cannot have made it."""
     match = _ORDINAL.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_name(text: str) -> bool:
+    """Whether an object can be called so at all."""
+    return len(text) <= _LONGEST_OF_ALL and _VALID.fullmatch(text) is not None
 
 
 def policy_name(city: str) -> str:

@@ -39,14 +39,14 @@ from datum_compute.cell.replicas import Network, deployment_status, is_paused, i
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists, ApiError
+from datum_compute.kube.errors import AlreadyExists, ApiError, NotFound
 from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, controller_of, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request
+from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.writes import Writer
 
 BY_DEPLOYMENT = "by-deployment"
@@ -104,10 +104,10 @@ class DeploymentController:
         desired = deployment.spec.scale_settings.min_replicas
         place = self._place(plane, deployment)
         network = Network.READY if self._has_network(plane, deployment) else Network.PROVISIONING
-        failures: list[ApiError] = []
+        failures: list[ApiError | Unfinished] = []
         try:
             await self._act(plane, write, deployment, hash_, desired, place, network)
-        except ApiError as error:
+        except (ApiError, Unfinished) as error:
             failures.append(error)
         # Instances are made while their network is: the gate holds them, not the order.
         try:
@@ -119,7 +119,8 @@ class DeploymentController:
             failures.append(error)
         # The truth is told also when the action failed, and counts what this pass just did (R15).
         instances = self._instances(plane, deployment)
-        status = deployment_status(deployment, instances, hash_, desired, self._clock.now(), network)
+        obstacle = next((str(failure) for failure in failures if isinstance(failure, Unfinished)), "")
+        status = deployment_status(deployment, instances, hash_, desired, self._clock.now(), network, obstacle)
         await write.status(WORKLOAD_DEPLOYMENT, deployment, status | place)
         for failure in failures:
             raise failure
@@ -148,12 +149,14 @@ class DeploymentController:
         instances = self._instances(plane, deployment)
         await self._mend(write, deployment, instances)
         members = [_member(instance, hash_) for instance in instances]
-        match next(iter(steps(deployment.name, members, desired, paused=is_paused(deployment))), None):
+        match next(steps(deployment.name, members, desired, paused=is_paused(deployment)), None):
             case Create(ordinal):
                 # A network that is ready holds nothing up: its gate would be opened in this very pass.
                 held_by = [QUOTA_GATE] if network is Network.READY else [NETWORK_GATE, QUOTA_GATE]
-                with suppress(AlreadyExists):  # by a pass that our cache has not heard of; its event brings us back
+                try:
                     await write.create(INSTANCE, _new_instance(deployment, ordinal, hash_, place, held_by))
+                except AlreadyExists:
+                    await self._check_taken(plane, deployment, instance_name(deployment.name, ordinal))
             case Delete(name):
                 instance = next(found for found in instances if found.name == name)
                 await write.delete(INSTANCE, instance)
@@ -162,6 +165,13 @@ class DeploymentController:
                     plane.events.warning(
                         COMPONENT, INSTANCE, instance, reasons.STRAY_INSTANCE, sentence, now=self._clock.now()
                     )
+
+    async def _check_taken(self, plane: Plane, deployment: WorkloadDeployment, name: str) -> None:
+        """One of ours was made by a pass that our cache has not heard of; its event brings us back."""
+        with suppress(NotFound):
+            found = await plane.client.get(INSTANCE, name, deployment.namespace)
+            if deployment.metadata.uid not in _deployment_uid(found):
+                raise Unfinished(f"Instance {name} of somebody else is in the way; it has to be removed by hand")
 
     async def _mend(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
         """Outside the order: labels that drifted."""

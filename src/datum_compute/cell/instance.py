@@ -108,7 +108,7 @@ class InstanceController:
         if instance is None:
             self._troubles.pop(request, None)
             if self._write_back is not None and self._write_back.named:
-                await self._write_back.remove(cell, request.namespace, request.name)
+                await self._write_back.sweep(cell, request.namespace, request.name)
             return
         write = cell.writer(self.name)
         if instance.metadata.deleting:
@@ -134,7 +134,7 @@ class InstanceController:
         if self._write_back is not None and await self._write_back.write(cell, instance):
             self._metrics.reached_hub(asyncio.get_running_loop().time() - pass_.since)
         if asked.failed:
-            raise Unfinished(asked.message)
+            raise asked.error or Unfinished(asked.message)
 
     def _come_back(self, instance: Instance, verdict: Verdict, pass_: Pass) -> None:
         """Declares the floor; a missing line in the log proves that a requeue was dropped."""

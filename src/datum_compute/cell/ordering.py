@@ -4,7 +4,7 @@ Creation goes up one by one, a roll goes down one by one, and what is not wanted
 template is replaced where it stands, so that it can never block its own fix.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ class Delete(Struct, frozen=True, tag=True):
 Step = Create | Wait | Delete
 
 
-def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: bool = False) -> list[Step]:
+def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: bool = False) -> Iterator[Step]:
     """Everything there is to do, in order. Only the first is done now; a `Wait` does nothing but holds the place.
 
     While paused, whatever an Instance was made from is good enough: nothing is replaced, all the rest goes on.
@@ -45,12 +45,10 @@ def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: b
     slots, strays = _slots(deployment, [replace(one, current=True) for one in members] if paused else members)
     kept = [ordinal for ordinal in sorted(slots) if ordinal < desired]
     surplus = [ordinal for ordinal in sorted(slots, reverse=True) if ordinal >= desired]
-    return [
-        *(Delete(stray.name) for stray in strays if not stray.deleting),
-        *_ascending(slots, desired),
-        *(Delete(slots[ordinal].name) for ordinal in reversed(kept) if _outdated(slots[ordinal])),
-        *(Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting),
-    ]
+    yield from (Delete(stray.name) for stray in strays if not stray.deleting)
+    yield from _ascending(slots, desired)
+    yield from (Delete(slots[ordinal].name) for ordinal in reversed(kept) if _outdated(slots[ordinal]))
+    yield from (Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting)
 
 
 def _ascending(slots: dict[int, Member], desired: int) -> Iterable[Step]:

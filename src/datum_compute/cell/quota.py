@@ -1,7 +1,7 @@
 """Whether an Instance may run by the project's quota. Entry points: `Quota`, `Claims`, `Disabled`, `tier`, `kept`."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, Forbidd
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, KubeObject
 from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.fleet import Fleet, NotEngaged
 from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Request
@@ -40,12 +40,19 @@ _log = structlog.get_logger(__name__)
 CellName = Callable[[Plane], str]
 """What a cell calls itself on claims and hub copies."""
 
+IsGone = Callable[[str], Awaitable[bool]]
+"""Whether a project is known to exist no more; one that only cannot be reached is not gone."""
+
+
+async def nobody_knows(project: str) -> bool:
+    return False
+
 
 class Verdict(Struct, frozen=True):
     """What is known now. `status` is that of the condition: True opens the gate, False keeps it shut.
 
-    `failed` means that nothing could be learned: told, tried again, and never held against what already runs. `fresh`
-    means that the question was put only now.
+    `failed` means that nothing could be learned: told, tried again, and never held against what already runs; `error`
+    is why, where somebody did not answer. `fresh` means that the question was put only now.
     """
 
     status: str
@@ -53,6 +60,7 @@ class Verdict(Struct, frozen=True):
     message: str
     failed: bool = False
     fresh: bool = False
+    error: ApiError | None = None
 
     @property
     def granted(self) -> bool:
@@ -106,14 +114,14 @@ def _tier(age: timedelta) -> float:
 def kept(instance: Instance, verdict: Verdict) -> Verdict:
     """What the condition shall say: what it says already, where `verdict` is no better answer.
 
-    An admitted Instance stays so while the quota system cannot be asked (R18), and a denied one while its claim, made
-    anew, waits to be decided (R9): only a real verdict changes either.
+    What runs stays as it is while the quota system cannot be asked (R18), also when its claim was not decided yet, and
+    a denied one while its claim, made anew, waits to be decided (R9): only a real verdict changes any of them.
     """
     said = conditions.find(conditions.of(instance), QUOTA_GRANTED)
     if said is None:
         return verdict
-    if verdict.failed and said.status == "True" and QUOTA_GATE not in gates(instance):
-        return Verdict("True", said.reason, said.message, failed=True)
+    if verdict.failed and said.status != "False" and QUOTA_GATE not in gates(instance):
+        return Verdict(said.status, said.reason, said.message, failed=True)
     if verdict.status == "Unknown" and (said.status, said.reason) == ("False", reasons.QUOTA_EXCEEDED):
         return Verdict("False", said.reason, said.message)
     return verdict
@@ -133,9 +141,11 @@ class Claims:
         controller: str,
         *,
         recreate_denied: bool = True,
+        is_gone: IsGone = nobody_knows,
         metrics: Metrics | None = None,
     ) -> None:
         self._fleet = fleet
+        self._is_gone = is_gone
         self._clock = clock
         self._cell_name = cell_name
         self._controller = controller
@@ -152,7 +162,8 @@ class Claims:
         try:
             identity = await self._identity(cell, instance.namespace)
         except ApiError as error:
-            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, f"The namespace cannot be read: {error}")
+            sentence = "The namespace that says which project this is cannot be read; the instance waits until it can"
+            return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, sentence, error)
         if identity is None:
             return _failed(reasons.QUOTA_PROJECT_ID_UNRESOLVABLE, _nameless(instance))
         try:
@@ -163,7 +174,9 @@ class Claims:
             if claim is None:
                 return await self._create(cell, project, identity, instance)
         except ApiError as error:
-            return _failed(reasons.QUOTA_BACKEND_UNAVAILABLE, f"The quota system cannot be used: {error}")
+            # Always in the same words: those of the error change from try to try, and are for who reads the log.
+            sentence = "The quota system cannot be reached; the instance waits until it can"
+            return _failed(reasons.QUOTA_BACKEND_UNAVAILABLE, sentence, error)
         return self._read(cell, instance, claim)
 
     async def release(self, cell: Plane, instance: Instance) -> None:
@@ -177,7 +190,12 @@ class Claims:
                 COMPONENT, INSTANCE, instance, reasons.QUOTA_CLAIM_ORPHANED, sentence, now=self._clock.now()
             )
             return
-        project = self._fleet.plane(identity.project)
+        try:
+            project = self._fleet.plane(identity.project)
+        except NotEngaged:
+            if await self._is_gone(identity.project):
+                return  # and the claim with it
+            raise
         claim = await self._find(project, identity, instance)
         if claim is not None and self._is_ours(cell, instance, claim):
             await project.writer(self._controller).delete(RESOURCE_CLAIM, claim)
@@ -289,8 +307,8 @@ def _nameless(instance: Instance) -> str:
     return f"Namespace {instance.namespace} does not say which project it belongs to"
 
 
-def _failed(reason: str, message: str) -> Verdict:
-    return Verdict("False", reason, message, failed=True)
+def _failed(reason: str, message: str, error: ApiError | None = None) -> Verdict:
+    return Verdict("False", reason, message, failed=True, error=error)
 
 
 def _claim(identity: Identity, instance: Instance, cell_name: str) -> Json:

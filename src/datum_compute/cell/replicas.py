@@ -47,7 +47,9 @@ def deployment_status(
     desired: int,
     now: datetime,
     network: Network = Network.READY,
+    obstacle: str = "",
 ) -> Json:
+    """`obstacle` is what keeps the next Instance from being made."""
     counts = _counts(instances, template_hash)
     generation = observed_generation(deployment)
 
@@ -64,7 +66,7 @@ def deployment_status(
         share = f"{counts.ready}/{counts.replicas} instances are ready"
         available = decide(AVAILABLE, True, reasons.STABLE_INSTANCE_FOUND, share)
     else:
-        blocker = _best_blocker(deployment.spec.city_code, instances, counts, desired, network)
+        blocker = _best_blocker(deployment.spec.city_code, instances, counts, desired, network, obstacle)
         available = decide(AVAILABLE, False, blocker.reason, blocker.message)
     wanted = [available, replicas_ready]
     before = conditions.of(deployment)
@@ -122,10 +124,10 @@ def _has(instance: Instance, type_: str, status: str) -> bool:
 
 
 def _best_blocker(
-    city: str, instances: Collection[Instance], counts: Counts, desired: int, network: Network
+    city: str, instances: Collection[Instance], counts: Counts, desired: int, network: Network, obstacle: str
 ) -> _Blocker:
     provisioning = "Instances are being provisioned" if counts.replicas else "No instances available yet"
-    blockers = [_Blocker(reasons.INSTANCES_PROVISIONING, provisioning)]
+    blockers = [_Blocker(reasons.INSTANCES_PROVISIONING, obstacle or provisioning)]
     match network:
         case Network.NO_LOCATION:
             blockers.append(_Blocker(reasons.NO_MATCHING_LOCATION, f'No Location matches city code "{city}"'))

@@ -76,9 +76,15 @@ class WriteBack:
         if copy is not None and not copy.metadata.deleting and self._is_ours(cell, copy):
             await hub.writer(self._controller).delete(INSTANCE, copy)
 
-    async def _read(self, hub: Plane, namespace: str, name: str) -> Instance | None:
+    async def sweep(self, cell: Plane, namespace: str, name: str) -> None:
+        """Deletes a copy whose Instance is gone, by the word of the cell itself: our cache may have missed it."""
+        copy = self._fleet.only(HUB).informer(INSTANCE).get(namespace, name)
+        if copy is not None and self._is_ours(cell, copy) and await self._read(cell, namespace, name) is None:
+            await self.remove(cell, namespace, name)
+
+    async def _read(self, plane: Plane, namespace: str, name: str) -> Instance | None:
         try:
-            return await hub.client.get(INSTANCE, name, namespace)
+            return await plane.client.get(INSTANCE, name, namespace)
         except NotFound:
             return None
 

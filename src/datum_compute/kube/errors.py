@@ -180,6 +180,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
     )
 }  # fmt: skip
 _BY_CODE: dict[int, type[ApiError]] = {kind.code: kind for kind in _BY_REASON.values() if kind is not AlreadyExists}
+_BY_CODE[502] = Unavailable  # a gateway speaks, since the server does not
 
 
 def from_status(code: int, body: bytes, plane: str, retry_after: int = 0) -> ApiError:

@@ -47,6 +47,7 @@ class HttpTransport:
         self._places = asyncio.Semaphore(calls)
         self._renewing = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
+        self._ended = False
 
     async def call(self, call: Call) -> Answer:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=self._answer_seconds)
@@ -76,8 +77,9 @@ class HttpTransport:
         finally:
             _cut(response)
 
-    async def close(self) -> None:
-        """Ends all connections; a call after it opens new ones."""
+    async def close(self, *, for_good: bool = False) -> None:
+        """Ends all connections; a call after it opens new ones, or fails if it was for good."""
+        self._ended = for_good
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -134,6 +136,8 @@ class HttpTransport:
         )
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._ended:
+            raise Unavailable(f"{self._origin} is no longer called")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())

@@ -1,5 +1,6 @@
 """What a kind is called and where it is served. Entry point: `Kind`."""
 
+import re
 from datetime import datetime
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -7,9 +8,12 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from datum_compute.kube.errors import BadRequest
 from datum_compute.kube.meta import Json, KubeObject
 
 T = TypeVar("T", bound=KubeObject)
+
+_SEGMENT = re.compile(r"(?!\.{1,2}$)[^/\\%?#\s]+")  # of a path, that can lead nowhere else
 
 
 class Kind(Struct, Generic[T], frozen=True, dict=True):
@@ -30,6 +34,10 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Raises `BadRequest` for what is no name: part of it might be written by somebody who means another object."""
+        for part in (namespace, name):
+            if part and not _SEGMENT.fullmatch(part):
+                raise BadRequest(f"{part[:80]!r} is not the name of a {self.name if part is name else 'Namespace'}")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         tail = "".join(f"/{part}" for part in (name, subresource) if part)

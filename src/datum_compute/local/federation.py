@@ -63,16 +63,17 @@ class Federation:
         fleet = Fleet()
         addressed = msgspec.structs.replace(behaviour, wait_for_addresses=True)
         self.provider = SimulatedProvider(fleet, clock, addressed)
+        discovery = ProjectDiscovery(fleet, self._project_plane)
         self.manager = Manager(
             fleet,
             [
                 ProjectController(fleet, clock, self._open_project, engine.leave),
-                ProjectDiscovery(fleet, self._project_plane),
+                discovery,
                 EntitlementController(fleet, clock, cities=tuple(self.cities), limits=limits),
                 QuotaBroker(fleet, clock),
                 NetworkController(fleet, clock),
                 *management_controllers(fleet, clock, HUB_PLANE, networking=True),
-                *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True),
+                *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True, is_gone=discovery.is_gone),
                 self.provider,
                 NamespacePropagation(fleet, HUB_PLANE),
                 Propagation(fleet, HUB_PLANE),

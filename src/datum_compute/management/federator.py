@@ -18,7 +18,7 @@ from datum_compute.api.labels import (
     UPSTREAM_GENERATION,
     UPSTREAM_NAMESPACE,
 )
-from datum_compute.api.names import hub_namespace, policy_name
+from datum_compute.api.names import hub_namespace, is_name, policy_name
 from datum_compute.federation.identity import Identity, bare_project, hub_labels
 from datum_compute.federation.policy import city_policy, routes
 from datum_compute.federation.roles import HUB, PROJECT
@@ -63,7 +63,7 @@ class Federator:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(PROJECT, WORKLOAD_DEPLOYMENT, itself),
-            Source(PROJECT, NAMESPACE),
+            Source(PROJECT, NAMESPACE, _in_renewed),
             Source(HUB, WORKLOAD_DEPLOYMENT, _from_hub),
             Source(HUB, NAMESPACE, self._of_namespace),
             Source(HUB, PROPAGATION_POLICY, _of_policy),
@@ -105,6 +105,8 @@ class Federator:
         deployment = await _recorded(write, deployment, namespace)
         await self._ensure_namespace(hub, write_hub, request, namespace)
         copy = await self._ensure_copy(hub, write_hub, deployment, namespace, pass_)
+        if copy.metadata.deleting:
+            return  # that of an earlier deployment, whose answer is not ours; the event of its end brings us back
         await self._ensure_policy(hub, write_hub, namespace, city)
         if told := plain(copy.status_json):
             mirrored = await write.status(WORKLOAD_DEPLOYMENT, deployment, told)
@@ -114,8 +116,10 @@ class Federator:
             await self._report_unscheduled(project, hub, deployment, copy, pass_)
 
     async def _hub_namespace(self, project: Plane, deployment: WorkloadDeployment) -> str:
+        """Once it is noted, our cache is asked; before that the server, because a namespace may have been made anew."""
         namespace = project.informer(NAMESPACE).get("", deployment.namespace)
-        if namespace is None:
+        noted = deployment.metadata.annotations.get(FEDERATION_NAMESPACE)
+        if namespace is None or noted != hub_namespace(namespace.metadata.uid):
             namespace = await project.client.get(NAMESPACE, deployment.namespace)
         return hub_namespace(namespace.metadata.uid)
 
@@ -150,7 +154,7 @@ class Federator:
             except AlreadyExists:
                 found = await hub.client.get(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
         patch = _changes(found, deployment.spec_json, labels, annotations)
-        if not patch:
+        if not patch or found.metadata.deleting:
             return found
         old_city = found.metadata.labels.get(TOPOLOGY_CITY, "")
         if old_city and old_city != city:  # before the label that tells us is overwritten
@@ -171,6 +175,9 @@ class Federator:
             except AlreadyExists:
                 found = await hub.client.get(PROPAGATION_POLICY, policy_name(city), namespace)
         if not routes(found, city):
+            spellings = {user.metadata.labels.get(TOPOLOGY_CITY, "") for user in self._users(hub, namespace)} - {city}
+            if other := next((one for one in sorted(spellings) if policy_name(one) == found.name), ""):
+                raise Unfinished(f'city "{city}" cannot be told from "{other}", which is in use here')
             wanted = city_policy(namespace, city)["spec"]
             actual = {key: value for key, value in plain(found.spec_json).items() if key in wanted}
             await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, wanted)})
@@ -214,17 +221,26 @@ class Federator:
             raise Unfinished("the deployment has no city code, so its policy cannot be told")
         # The annotation first: a namespace that is being deleted must not hold up what lives in it.
         namespace = _noted_namespace(project, hub, deployment) or await self._hub_namespace(project, deployment)
+        copy = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment.name)
+        # First, while the copy tells in which city it was: that may have been changed since.
+        for one in {city, copy.metadata.labels.get(TOPOLOGY_CITY, city) if copy is not None else city}:
+            await self._release_policy(hub, write, namespace, one, leaving=deployment.name)
         await write.delete_named(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
-        await self._release_policy(hub, write, namespace, city, leaving=deployment.name)
         await project.writer(self.name).remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, FEDERATOR_FINALIZER)
 
     async def _release_policy(self, hub: Plane, write: Writer, namespace: str, city: str, *, leaving: str) -> None:
         """Removes the policy when no live deployment of the city is left. One that comes right now ensures it anew."""
+        if not is_name(policy_name(city)):
+            return  # so there cannot be one
         if not any(
-            user.metadata.labels.get(TOPOLOGY_CITY) == city and not user.metadata.deleting and user.name != leaving
-            for user in hub.informer(WORKLOAD_DEPLOYMENT).all(namespace)
+            user.metadata.labels.get(TOPOLOGY_CITY) == city and user.name != leaving
+            for user in self._users(hub, namespace)
         ):
             await write.delete_named(PROPAGATION_POLICY, policy_name(city), namespace)
+
+    def _users(self, hub: Plane, namespace: str) -> list[WorkloadDeployment]:
+        """Of the policies in a hub namespace."""
+        return [one for one in hub.informer(WORKLOAD_DEPLOYMENT).all(namespace) if not one.metadata.deleting]
 
 
 async def _recorded(write: Writer, deployment: WorkloadDeployment, namespace: str) -> WorkloadDeployment:
@@ -241,7 +257,7 @@ def _noted_namespace(project: Plane, hub: Plane, deployment: WorkloadDeployment)
     """Where the copy was put, by the annotation, which the user can edit: empty when it leads to somebody else."""
     noted = deployment.metadata.annotations.get(FEDERATION_NAMESPACE, "")
     home = hub.informer(NAMESPACE).get("", noted)
-    ours = home is None or Identity.of(home.metadata.labels) == Identity(project.name, deployment.namespace)
+    ours = home is not None and Identity.of(home.metadata.labels) == Identity(project.name, deployment.namespace)
     return noted if ours else ""
 
 
@@ -257,6 +273,13 @@ def _changes(found: WorkloadDeployment, spec: Raw, labels: dict[str, str], annot
     if changed := {key: value for key, value in metadata.items() if value}:
         patch["metadata"] = changed
     return patch
+
+
+def _in_renewed(project: Plane, change: Change[Namespace]) -> Iterable[Request]:
+    """A namespace that was made anew belongs to another one on the hub."""
+    if change.before is not None and change.before.metadata.uid != change.object.metadata.uid:
+        for deployment in project.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
+            yield Request(project.name, deployment.namespace, deployment.name)
 
 
 def _from_hub(hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:

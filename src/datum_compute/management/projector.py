@@ -67,6 +67,10 @@ class Projector:
             Source(PROJECT, NAMESPACE, self._of_project_namespace),
         )
 
+    def group(self, request: Request) -> str:
+        """All requests name the hub, but each is written to its own project: a slow one holds up only itself."""
+        return request.namespace
+
     def sweep(self, plane: Plane) -> Iterable[Request]:
         """Projections whose hub Instance is not there: its end may have come while nobody watched."""
         originals = self._fleet.plane(self._hub).informer(INSTANCE) if self._fleet.has(self._hub) else None
@@ -167,8 +171,12 @@ class Projector:
         yield from dict.fromkeys(request for projection in seen for request in self._original(project, projection))
 
     def _of_project_namespace(self, project: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        """A namespace that this process only now hears of may have Instances on the hub already."""
-        if change.before is None and self._fleet.has(self._hub):
+        """A namespace that this process only now hears of may have Instances on the hub already.
+
+        One that was made anew may be heard of only by a list, as a change of the one before.
+        """
+        is_new = change.before is None or change.before.metadata.uid != change.object.metadata.uid
+        if is_new and self._fleet.has(self._hub):
             home = hub_namespace(change.object.metadata.uid)
             for instance in self._fleet.plane(self._hub).informer(INSTANCE).all(home):
                 yield Request(self._hub, home, instance.name)

@@ -108,6 +108,8 @@ class WorkloadController:
         found = entry.existing
         if found is None:
             other = plane.informer(WORKLOAD_DEPLOYMENT).get(workload.namespace, entry.name)
+            if other is not None and workload.metadata.uid in _workload_uid(other):
+                return None  # it goes away; the event of its end brings us back
             if other is not None:
                 return _name_taken(entry, other)
             body = WORKLOAD_DEPLOYMENT.body(
@@ -179,7 +181,9 @@ def _of_network(plane: Plane, change: Change[Network]) -> Iterable[Request]:
 
 
 def _workload_uid(deployment: WorkloadDeployment) -> Iterable[str]:
-    return (deployment.spec.workload_ref.uid,)
+    """Its owner's; that of its spec only where it has none, because a spec that was edited can then be put right."""
+    owner = deployment.metadata.controller
+    return (owner.uid if owner is not None and owner.kind == WORKLOAD.name else deployment.spec.workload_ref.uid,)
 
 
 def _workload_of(plane: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:

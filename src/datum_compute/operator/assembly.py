@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from datum_compute.cell.quota import nobody_knows
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
 from datum_compute.kube.credentials import EndpointCredentials
@@ -202,6 +203,7 @@ class Assembly:
                 registry=self.registry,
                 named=bool(settings.config.discovery.cluster_name),
                 recreate_denied=settings.recreate_denied_claims,
+                is_gone=self._discovery.is_gone if isinstance(self._discovery, ProjectDiscovery) else nobody_knows,
                 quota=settings.quota,
                 write_back=self._endpoints.hub is not None,
             )

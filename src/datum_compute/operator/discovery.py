@@ -11,6 +11,7 @@ from datum_compute.api.services import CONTROL_PLANE_READY, PROJECT, PROJECT_CON
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL, CLAIMS, ROOT
 from datum_compute.kube import conditions
+from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.runtime.controller import Source, itself
@@ -57,6 +58,15 @@ class ProjectDiscovery:
         elif not ready and self._fleet.knows(request.name):
             self._fleet.remove(request.name)
 
+    async def is_gone(self, project: str) -> bool:
+        """By the word of the server: whether there is no such project any more."""
+        for root in self._fleet.of_role(ROOT):
+            try:
+                await root.client.get(self._announced.kind, project)
+            except NotFound:
+                return True
+        return False
+
     def synced(self) -> bool:
         """Whether it is known which projects there are."""
         return bool(self._fleet.of_role(ROOT))
@@ -94,12 +104,18 @@ class ClaimDiscovery:
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         wanted = {project for cell in self._fleet.of_role(CELL) for project in _projects_in(cell)}
-        for plane in self._fleet.of_role(CLAIMS):
+        for plane in self._fleet.known(CLAIMS):
             if plane.name not in wanted:
                 self._fleet.remove(plane.name)
+        failures: list[str] = []
         for project in sorted(wanted):
-            if not self._fleet.knows(project):
-                engage(self._fleet, self._plane_of, project)
+            try:
+                if not self._fleet.knows(project):
+                    engage(self._fleet, self._plane_of, project)
+            except Unfinished as failure:
+                failures.append(str(failure))
+        if failures:
+            raise Unfinished("; ".join(failures))
 
 
 def whole_cell(plane: Plane, change: Change[Any]) -> Iterable[Request]:
@@ -123,7 +139,7 @@ def _projects_in(cell: Plane) -> Iterable[str]:
 
 
 def engage(fleet: Fleet, plane_of: PlaneOf, project: str) -> None:
-    """Raises `Unfinished` when there is no way to reach it; the others are not held up."""
+    """Raises `Unfinished` when there is no way to reach it."""
     try:
         plane = plane_of(project)
     except (KubeconfigError, ValueError) as error:

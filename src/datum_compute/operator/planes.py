@@ -140,7 +140,6 @@ class Planes:
         credentials: EndpointCredentials | None = None,
     ) -> Plane:
         """`credentials` are shared by planes that are derived from one kubeconfig: its plugin is run once for all."""
-        self._leave(name)  # one that never got as far as being engaged
         transport = HttpTransport(endpoint, credentials=credentials, agent=_AGENT, answer_seconds=_ANSWER_SECONDS)
         way = _Way(transport, Retrying(transport, self._generator.random, policy=_PATIENCE))
         self._ways[name] = way
@@ -158,7 +157,7 @@ class Planes:
     def _leave(self, name: str) -> None:
         way = self._ways.pop(name, None)
         if way is not None:
-            closing = asyncio.get_running_loop().create_task(way.http.close(), name=f"leaving {name}")
+            closing = asyncio.get_running_loop().create_task(way.http.close(for_good=True), name=f"leaving {name}")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

@@ -61,5 +61,5 @@ def _webhook(settings: Settings, assembly: Assembly) -> Serving:
 def _source(tls: Tls, assembly: Assembly, authority: str = "") -> Source:
     folder = Path(tls.cert_dir) if tls.cert_dir else _MOUNTED
     if tls.secret_ref is not None:
-        return from_secret(assembly.host, tls.secret_ref.namespace, tls.secret_ref.name)
+        return from_secret(assembly.host, tls.secret_ref.namespace, tls.secret_ref.name, authority)
     return from_files(folder / tls.cert_name, folder / tls.key_name, folder / authority if authority else None)

@@ -41,11 +41,11 @@ class ServingError(Exception):
 
 
 class Pair(Struct, frozen=True):
-    """A certificate and its key; `authority` is whom the certificates of clients are signed by, empty for anybody."""
+    """A certificate and its key; `authority` is whom the certificates of clients are signed by, None for anybody."""
 
     certificate: bytes
     key: bytes
-    authority: bytes = b""
+    authority: bytes | None = None
 
     def __repr__(self) -> str:  # a key has no place in a log
         return "Pair()"
@@ -55,33 +55,32 @@ Source = Callable[[], Awaitable[Pair]]
 """Where a pair comes from now; raises `ServingError` when it cannot be had."""
 
 
+class _Latest(ssl.SSLContext):
+    """Hands each connection the context that is current when it comes.
+
+    To change the one context instead would leave former authorities trusted, and sessions of their clients resumed.
+    """
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.current.wrap_bio(*arguments, **named)
+
+
 class Certificates:
-    """What a server shows, taken up anew when it changes: connections that come later see the new pair."""
+    """What a server shows and whom it lets in, taken up anew when it changes, for connections that come later."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._shown: Pair | None = None
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context = _Latest(ssl.PROTOCOL_TLS_SERVER)
 
     async def load(self) -> None:
         """Raises `ServingError` when there is no pair, or one that does not fit."""
         pair = await self._source()
         if pair == self._shown:
             return
-        with tempfile.TemporaryDirectory() as folder:  # the library reads only files; these live for a moment
-            files = Path(folder) / "tls.crt", Path(folder) / "tls.key"
-            for file, content in zip(files, (pair.certificate, pair.key), strict=True):
-                write_private(file, content)
-            # Tried on another context first: one that took a certificate without its key would show neither.
-            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
-                try:
-                    context.load_cert_chain(*files, password=lambda: "")  # a locked key is an error, never a question
-                    if pair.authority:
-                        context.load_verify_locations(cadata=pair.authority.decode("ascii", "replace"))
-                        context.verify_mode = ssl.CERT_REQUIRED
-                except (OSError, ssl.SSLError, ValueError):
-                    raise ServingError("the certificate and the key of a server do not fit, or are none") from None
+        self.context.current = _context(pair)
         self._shown = pair
 
     async def follow(self) -> None:
@@ -94,9 +93,29 @@ class Certificates:
                 _log.warning("certificates not reloaded", error=str(error))
 
 
+def _context(pair: Pair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory() as folder:  # the library reads only files; these live for a moment
+        files = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+        for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+            write_private(file, content)
+        try:
+            context.load_cert_chain(*files, password=lambda: "")  # a locked key is an error, never a question
+        except (OSError, ssl.SSLError, ValueError):
+            raise ServingError("the certificate and the key of a server do not fit, or are none") from None
+    if pair.authority is not None:
+        try:
+            context.load_verify_locations(cadata=pair.authority.decode("ascii", "replace"))
+        except (ssl.SSLError, ValueError):
+            raise ServingError("webhookServer.clientCAName names something that is no certificate in PEM") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def from_files(certificate: Path, key: Path, authority: Path | None = None) -> Source:
     async def read() -> Pair:
-        return Pair(_read(certificate), _read(key), _read(authority) if authority else b"")
+        return Pair(_read(certificate), _read(key), _read(authority) if authority else None)
 
     return read
 
@@ -108,13 +127,22 @@ def _read(path: Path) -> bytes:
         raise ServingError(f"certificate file {path} cannot be read: {error.strerror}") from None
 
 
-def from_secret(client: Client, namespace: str, name: str) -> Source:
+def from_secret(client: Client, namespace: str, name: str, authority: str = "") -> Source:
+    """`authority` is a key of the Secret; empty for a server that lets in anybody."""
+
     async def read() -> Pair:
         try:
             data = (await client.get(SECRET, name, namespace)).data
-            return Pair(base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"]))
         except ApiError as error:
             raise ServingError(f"Secret {namespace}/{name} cannot be read: {error}") from None
+        if authority and authority not in data:
+            raise ServingError(
+                f'Secret {namespace}/{name} of webhookServer.tls.secretRef has no "{authority}", which '
+                "webhookServer.clientCAName says clients are signed by: add it to the Secret, or use certDir"
+            )
+        try:
+            shown = base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"])
+            return Pair(*shown, base64.b64decode(data[authority]) if authority else None)
         except (KeyError, ValueError):
             raise ServingError(f"Secret {namespace}/{name} has no tls.crt and tls.key") from None
 

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import NAME, InstanceController
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import CellName, Claims, Disabled, Quota
+from datum_compute.cell.quota import CellName, Claims, Disabled, IsGone, Quota, nobody_knows
 from datum_compute.cell.writeback import WriteBack
 from datum_compute.management.federator import Federator
 from datum_compute.management.metrics import ManagementMetrics
@@ -36,6 +36,7 @@ def cell_controllers(
     registry: CollectorRegistry | None = None,
     named: bool = True,
     recreate_denied: bool = True,
+    is_gone: IsGone = nobody_knows,
     quota: bool = True,
     write_back: bool = True,
 ) -> list[Reconciler]:
@@ -47,7 +48,7 @@ def cell_controllers(
     metrics = Metrics(registry)
     asked: Quota
     if quota:
-        asked = Claims(fleet, clock, cell_name, NAME, recreate_denied=recreate_denied, metrics=metrics)
+        asked = Claims(fleet, clock, cell_name, NAME, recreate_denied=recreate_denied, is_gone=is_gone, metrics=metrics)
     else:
         asked = Disabled()
     return [

@@ -27,9 +27,12 @@ class State(Enum):
 
 
 class Outcome(Struct, frozen=True):
+    """`amount` is what the claim has of it: what was granted once, whatever is asked for since."""
+
     request: ClaimRequest
     state: State
     message: str
+    amount: int = 0
 
 
 class Decision(Struct, frozen=True):
@@ -128,14 +131,14 @@ def _outcome(
 ) -> Outcome:
     known, pool = _allocation(claim, request), _pool_of(claim, request, pools)
     if known is not None and known.status != State.PENDING.value:
-        return Outcome(request, State(known.status), known.message)
+        return Outcome(request, State(known.status), known.message, known.allocated_amount)
     if pool is None:
         return Outcome(request, State.PENDING, _MILO_SAYS[State.PENDING])
     shortage = _shortage(request, {request.resource_type: pool.limit}, {request.resource_type: allocated[pool.name]})
     if shortage is not None:
         return Outcome(request, State.DENIED, shortage)
     allocated[pool.name] += request.amount
-    return Outcome(request, State.GRANTED, _ALL_AVAILABLE)
+    return Outcome(request, State.GRANTED, _ALL_AVAILABLE, request.amount)
 
 
 def _pool_of(claim: ResourceClaim, request: ClaimRequest, pools: Mapping[str, Pool]) -> Pool | None:
@@ -159,10 +162,14 @@ def _is_granted(claim: ResourceClaim) -> bool:
 
 
 def _granted(claim: ResourceClaim, allocated: dict[str, int]) -> Decision:
+    outcomes: list[Outcome] = []
     for request in claim.spec.requests:
-        allocated[request.resource_type] = allocated.get(request.resource_type, 0) + request.amount
-    outcomes = tuple(Outcome(request, State.GRANTED, _ALL_AVAILABLE) for request in claim.spec.requests)
-    return Decision(claim, outcomes, _ALL_AVAILABLE)
+        known = _allocation(claim, request)
+        has = known is not None and known.status == State.GRANTED.value
+        amount = known.allocated_amount if known is not None and has else request.amount
+        allocated[request.resource_type] = allocated.get(request.resource_type, 0) + amount
+        outcomes.append(Outcome(request, State.GRANTED, _ALL_AVAILABLE, amount))
+    return Decision(claim, tuple(outcomes), _ALL_AVAILABLE)
 
 
 def _shortage(request: ClaimRequest, limits: Mapping[str, int], allocated: Mapping[str, int]) -> str | None:

@@ -1,6 +1,6 @@
 """Activates a project's entitlement and gives it what comes with it. Entry point: `EntitlementController`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from datum_compute.api.networking import LOCATION_BINDING
@@ -22,6 +22,7 @@ from datum_compute.platform.locations import is_made_here, location_binding, off
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request
 from datum_compute.runtime.writes import Writer
@@ -46,8 +47,8 @@ class EntitlementController:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(PROJECT, SERVICE_ENTITLEMENT, itself),
-            Source(PROJECT, LOCATION_BINDING),
-            Source(PROJECT, RESOURCE_GRANT),
+            Source(PROJECT, LOCATION_BINDING, _of_removed),
+            Source(PROJECT, RESOURCE_GRANT, _of_removed),
             Source(PROJECT, NAMESPACE),
         )
 
@@ -90,6 +91,13 @@ class EntitlementController:
             "conditions": conditions.to_json(conditions.updated(conditions.of(entitlement), [ready])),
         }
         await write.status(SERVICE_ENTITLEMENT, entitlement, status)
+
+
+def _of_removed(plane: Plane, change: Change[Any]) -> Iterable[Request]:
+    """What came with an entitlement is made again when it is gone, also if an earlier one of its name took it along."""
+    owner = change.object.metadata.controller
+    if change.after is None and owner is not None and owner.kind == SERVICE_ENTITLEMENT.name:
+        yield Request(plane.name, "", owner.name)
 
 
 async def _ensure(plane: Plane, write: Writer, kind: Kind[T], body: Json) -> T | None:

@@ -13,6 +13,7 @@ from datum_compute.api.networking import (
     LOCATION_CLASS_LABEL,
     LOCATION_LABEL,
     MANAGED_CLASS,
+    Location,
     LocationBinding,
 )
 from datum_compute.api.services import SERVICE_NAME
@@ -120,7 +121,7 @@ class CellLocations:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new),
-            Source(CELL, LOCATION),
+            Source(CELL, LOCATION, _of_removed),
             waking(WORKLOAD_DEPLOYMENT),
         )
 
@@ -136,6 +137,13 @@ class CellLocations:
             await plane.writer(self.name).create(LOCATION, location(city))
         except AlreadyExists:
             return
+
+
+def _of_removed(plane: Plane, change: Change[Location]) -> Iterable[Request | Drop]:
+    city = change.object.spec.topology.get(TOPOLOGY_CITY)
+    for deployment in plane.informer(WORKLOAD_DEPLOYMENT).all() if change.after is None else ():
+        if deployment.spec.city_code == city:
+            yield Request(plane.name, deployment.namespace, deployment.name)
 
 
 def _is_new(change: Change[WorkloadDeployment]) -> bool:

@@ -271,7 +271,7 @@ class NetworkController:
             return []
         found: dict[str, Pool] = {}
         for subnet in plane.informer(SUBNET).by(_BY_CONTEXT, _place(context.namespace, context.name)):
-            prefix = _prefix(subnet)
+            prefix = _prefix(subnet) if subnet.spec.subnet_class == PRIVATE else None
             if prefix is not None and conditions.is_true(conditions.of(subnet), READY):
                 found.setdefault(subnet.spec.ip_family, Pool(network_name, subnet.name, prefix))
         families = network.spec.ip_families

@@ -96,7 +96,11 @@ class QuotaBroker:
     ) -> None:
         """The project's own claims: those that break a rule are refused, the others decided whole, again and again."""
         consumer = ConsumerRef(PROJECT_KIND.name, plane.name, api_group=RESOURCE_MANAGER_GROUP)
-        pools = [Pool(consumer, type_, _limit(grants, consumer, type_)) for type_ in _types(grants, consumer)]
+        # Those of buckets too: one whose last grant has gone shows that nothing is left of it.
+        shown = [one.spec for one in plane.informer(ALLOWANCE_BUCKET).all()]
+        types = {one.resource_type for one in shown if _same_consumer(one.consumer_ref, consumer)}
+        types |= _types(grants, consumer)
+        pools = [Pool(consumer, type_, _limit(grants, consumer, type_)) for type_ in sorted(types)]
         sound: list[ResourceClaim] = []
         for claim in plane.informer(RESOURCE_CLAIM).all():
             if _same_consumer(claim.spec.consumer_ref, consumer):
@@ -225,7 +229,7 @@ def _says(claim: ResourceClaim, decision: Decision) -> bool:
         and all(
             (one.resource_type, one.status, one.message)
             == (outcome.request.resource_type, outcome.state.value, outcome.message)
-            and (outcome.state is not State.GRANTED or one.allocated_amount == outcome.request.amount)
+            and (outcome.state is not State.GRANTED or one.allocated_amount == outcome.amount)
             for one, outcome in zip(status.allocations, decision.outcomes, strict=True)
         )
     )
@@ -247,7 +251,7 @@ def _allocations(decision: Decision, now: datetime) -> list[Json]:
             "lastTransitionTime": timestamp(moved),
         }
         if state is State.GRANTED:
-            entry["allocatedAmount"] = request.amount
+            entry["allocatedAmount"] = outcome.amount
             entry["allocatingBucket"] = bucket_name(request.resource_type, claim.spec.consumer_ref)
         entries.append(entry)
     return entries
@@ -286,9 +290,9 @@ def _limit(grants: Iterable[ResourceGrant], consumer: ConsumerRef, resource_type
     return sum(amount for grant in grants for amount in _amounts(grant, consumer, resource_type))
 
 
-def _types(grants: Iterable[ResourceGrant], consumer: ConsumerRef) -> list[str]:
+def _types(grants: Iterable[ResourceGrant], consumer: ConsumerRef) -> set[str]:
     own = [grant for grant in grants if _same_consumer(grant.spec.consumer_ref, consumer)]
-    return sorted({allowance.resource_type for grant in own for allowance in grant.spec.allowances})
+    return {allowance.resource_type for grant in own for allowance in grant.spec.allowances}
 
 
 def _pools(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -12,7 +13,7 @@ from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
-from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid
+from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from datum_compute.kube.meta import missing_or_different
 from datum_compute.providers import report
 from datum_compute.providers.pod_shape import labels_of, pod_of, runs_in_pod
@@ -63,7 +64,7 @@ class PodsProvider:
         write = plane.writer(self.name)
         pod = plane.informer(POD).get(instance.namespace, instance.name)
         if instance.metadata.deleting:
-            await self._tear_down(write, instance, pod if pod is not None and _is_of(pod, instance) else None)
+            await self._tear_down(plane, write, instance)
             return
         if instance.spec.controller is not None and instance.spec.controller.scheduling_gates:
             return
@@ -81,7 +82,12 @@ class PodsProvider:
 
     async def _start(self, plane: Plane, write: Writer, instance: Instance) -> Pod:
         try:
-            return await write.create(POD, pod_of(instance))
+            body = pod_of(instance)
+        except ValueError as error:  # an amount that no machine has
+            await self._tell(write, instance, report.MISCONFIGURED, "")
+            raise Unfinished(f"{instance.namespace}/{instance.name} cannot become a Pod: {error}") from None
+        try:
+            return await write.create(POD, body)
         except AlreadyExists:
             return await plane.client.get(POD, instance.name, instance.namespace)
         except (BadRequest, Forbidden, Invalid) as error:
@@ -114,12 +120,16 @@ class PodsProvider:
         if changed and not pod.metadata.deleting:
             await write.patch(POD, pod, {"metadata": {"labels": changed}})
 
-    async def _tear_down(self, write: Writer, instance: Instance, pod: Pod | None) -> None:
+    async def _tear_down(self, plane: Plane, write: Writer, instance: Instance) -> None:
         """The Pod is deleted by name: its owner, which would take it along, waits for this finalizer."""
         if FINALIZER not in instance.metadata.finalizers:
             return
         self._failures.pop(instance.metadata.uid, None)
-        if pod is not None:
+        pod = plane.informer(POD).get(instance.namespace, instance.name)
+        if pod is None:  # as far as we have heard; what still runs must not be let go of
+            with suppress(NotFound):
+                pod = await plane.client.get(POD, instance.name, instance.namespace)
+        if pod is not None and _is_of(pod, instance):
             if not pod.metadata.deleting:
                 await write.delete(POD, pod)
             await self._tell(write, instance, report.STOPPING, "")

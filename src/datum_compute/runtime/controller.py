@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -24,7 +24,7 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 T = TypeVar("T", bound=KubeObject)
 
 WORKERS = 64
-PER_PLANE = 8
+PER_GROUP = 8
 _SOON = 0.01  # after a conflict: the newer object is already on its way
 _SOON_AT_MOST = 1.0
 CRASHES_KEPT = 20
@@ -67,6 +67,17 @@ class Sweeper(Protocol):
     sweep_seconds: float
 
     def sweep(self, plane: Plane) -> Iterable[Request | Drop]: ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A reconciler whose requests are held up by something else than the plane that they name."""
+
+    def group(self, request: Request) -> Hashable: ...
+
+
+def _by_plane(request: Request) -> Hashable:
+    return request.plane
 
 
 def itself(plane: Plane, change: Change[Any]) -> Iterable[Request | Drop]:
@@ -115,7 +126,8 @@ class Controller:
         self._fleet = fleet
         self._hired = 0
         self._idle = 0
-        self.queue: WorkQueue[Request] = WorkQueue(lambda request: request.plane, PER_PLANE)
+        group = reconciler.group if isinstance(reconciler, Grouping) else _by_plane
+        self.queue: WorkQueue[Request] = WorkQueue(group, PER_GROUP)
         self._conflicts: dict[Request, int] = {}
         self._failed_on: dict[Request, Place] = {}  # what did not do as it was asked
         self._returns: dict[Place, int] = {}  # the pass, by number, in which it was last found to be back
@@ -150,7 +162,7 @@ class Controller:
     def disengaged(self, plane: Plane) -> None:
         for end in self._subscriptions.pop(plane.name, []):
             end()
-        self.queue.drop(plane.name)
+        self.queue.drop(lambda request: request.plane == plane.name)
         for memory in (self._failed_on, self._conflicts):
             for request in [request for request in memory if request.plane == plane.name]:
                 del memory[request]

@@ -62,6 +62,7 @@ class Faults:
         self._delay = (0.0, 0.0)
         self._silent = False
         self._away = False
+        self._slow = 0.0
 
     # Calls
 
@@ -114,6 +115,10 @@ class Faults:
 
     # The plane
 
+    def slow_down(self, seconds: float) -> None:
+        """Every write takes this long, and is answered."""
+        self._slow = seconds
+
     def take_away(self) -> None:
         """Every call fails with `Unavailable`, and so do open watches; answers under way are lost: `Timeout`."""
         self._away = True
@@ -132,6 +137,8 @@ class Faults:
             return Answer(error.code, encode(error.status()))
         if writes(call):
             self.written.append(call)
+            if self._slow:
+                await asyncio.sleep(self._slow)
         lost = _strikes(self._losing, call)
         answer = await self._transport.call(call)
         if lost or self._away:

@@ -18,7 +18,10 @@ class NotEngaged(ApiError):
 
 
 class Member(Protocol):
-    """Who wants to know about planes: declares its caches before a plane is engaged, works on it afterwards."""
+    """Who wants to know about planes: declares its caches before a plane is engaged, works on it afterwards.
+
+    `disengaged` comes for every plane that leaves, for one that was never engaged as well.
+    """
 
     def prepare(self, plane: Plane) -> None: ...
 
@@ -59,6 +62,10 @@ class Fleet:
     def of_role(self, role: str) -> list[Plane]:
         return [plane for plane in self._planes.values() if role in plane.roles]
 
+    def known(self, role: str) -> list[Plane]:
+        """The planes of a role that are engaged or about to be."""
+        return [plane for plane in (*self._planes.values(), *self._coming.values()) if role in plane.roles]
+
     def only(self, role: str) -> Plane:
         """The plane of a role that has exactly one."""
         found = self.of_role(role)
@@ -76,8 +83,7 @@ class Fleet:
 
     def remove(self, name: str) -> None:
         """Stops following a plane; what waits for it is dropped."""
-        plane = self._planes.pop(name, None)
-        self._coming.pop(name, None)
+        plane = self._planes.pop(name, None) or self._coming.pop(name, None)
         if (run := self._runs.pop(name, None)) is not None:
             run.cancel()
         if plane is not None:

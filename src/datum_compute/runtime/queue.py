@@ -125,14 +125,14 @@ class WorkQueue(Generic[K]):
             self._quiet.set()
         self._wake_one()  # another key of the group may have waited for this one to end
 
-    def drop(self, group: Hashable) -> None:
-        """Forgets the keys of a group that will not come again; passes that run are not stopped."""
-        self._live.drop(group)
-        self._initial.drop(group)
+    def drop(self, is_over: Callable[[K], bool]) -> None:
+        """Forgets keys that will not come again; passes that run are not stopped."""
+        for key in [key for key in self._queued if is_over(key)]:
+            (self._live if key in self._live else self._initial).remove(key)
         for memory in (self._failures, self._since, self._queued):
-            for key in [key for key in memory if self._group(key) == group]:
+            for key in [key for key in memory if is_over(key)]:
                 del memory[key]
-        for key in [key for key in self._delayed if self._group(key) == group]:
+        for key in [key for key in self._delayed if is_over(key)]:
             self._delayed.pop(key).cancel()
 
     def close(self) -> None:
@@ -200,9 +200,6 @@ class _Lane(Generic[K]):
         del self._waiting[group][key]
         if not self._waiting[group]:
             del self._waiting[group]
-
-    def drop(self, group: Hashable) -> None:
-        self._waiting.pop(group, None)
 
     def take(self, has_room: Callable[[Hashable], bool]) -> K | None:
         for group, keys in self._waiting.items():

@@ -1,0 +1,70 @@
+"""What comes with an entitlement is there as long as the entitlement is."""
+
+import asyncio
+
+import pytest
+
+from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.quota import QUOTA_NAMESPACE, RESOURCE_GRANT
+from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
+from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.client import Client
+from datum_compute.platform.entitlement import EntitlementController
+from datum_compute.platform.grants import DEFAULT_LIMITS
+from datum_compute.runtime.simulation import Simulation
+from tests.alone import Alone
+from tests.conftest import count
+
+ASKED = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
+
+
+async def entitled(simulation: Simulation) -> tuple[Alone, Client]:
+    alone = Alone(
+        simulation,
+        {"demo": PROJECT},
+        lambda fleet: EntitlementController(fleet, simulation, cities=["DFW"], limits=DEFAULT_LIMITS),
+    )
+    client = alone.engine.client("demo")
+    await alone.run()
+    await client.create(SERVICE_ENTITLEMENT, ASKED)
+    await alone.settle()
+    return alone, client
+
+
+async def given(client: Client) -> tuple[int, list[str]]:
+    grants = (await client.list(RESOURCE_GRANT)).items
+    return len(grants), [one.name for one in (await client.list(LOCATION_BINDING)).items]
+
+
+@pytest.mark.parametrize("seed", range(count(20, 200)))
+def test_invariant_3_one_that_is_given_up_and_asked_for_again_ends_with_all_that_comes_with_it(seed: int) -> None:
+    async def play(simulation: Simulation) -> None:
+        alone, client = await entitled(simulation)
+        await client.delete(SERVICE_ENTITLEMENT, "compute")
+        await client.create(SERVICE_ENTITLEMENT, ASKED)
+        await alone.settle()
+        await simulation.advance(60)
+        assert await given(client) == (3, ["dfw"])
+        await alone.stop()
+
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Simulation)
+        runner.run(play(loop))
+
+
+async def test_what_was_deleted_by_hand_comes_back(simulation: Simulation) -> None:
+    alone, client = await entitled(simulation)
+    await client.delete(LOCATION_BINDING, "dfw")
+    await client.delete(RESOURCE_GRANT, (await client.list(RESOURCE_GRANT)).items[0].name, QUOTA_NAMESPACE)
+    await alone.settle()
+    assert await given(client) == (3, ["dfw"])
+    await alone.stop()
+
+
+async def test_what_came_with_one_that_is_given_up_goes(simulation: Simulation) -> None:
+    alone, client = await entitled(simulation)
+    await client.delete(SERVICE_ENTITLEMENT, "compute")
+    await alone.settle()
+    assert await given(client) == (0, [])
+    await alone.stop()
