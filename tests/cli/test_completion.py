@@ -52,7 +52,9 @@ def test_every_verb_is_offered_with_its_help(offline: Compute) -> None:
     assert lines[-1] == ":4"
 
 
-@pytest.mark.parametrize("words", [["local", "up", "--help", "--kubeconfig", ""], ["--kubeconfig", ""]])
+@pytest.mark.parametrize(
+    "words", [["local", "up", "--help", "--kubeconfig", ""], ["--kubeconfig", ""], ["deploy", "--save="]]
+)
 def test_files_are_left_to_the_shell(offline: Compute, words: list[str]) -> None:
     assert offered(offline, *words) == ([], 0)
 
@@ -155,3 +157,17 @@ def test_names_come_from_the_place_that_was_typed_before(
     world.settled()
     path = kubeconfig(tmp_path / "typed", api.project_url(), "there")
     assert offered(offline, "status", *(flag.format(path=path) for flag in flags), "") == (["shop"], 4)
+
+
+def test_a_shell_of_another_character_set_gets_what_it_can_show(api: ApiServer, compute: Compute) -> None:
+    assert compute("deploy", "shop", "--image=böse\nx", "--city=DFW", "--no-wait").code == 0
+    result = compute("__complete", "rollout", "undo", "shop", "--to-revision", "", encoding="ascii")
+    assert (result.code, result.lines) == (0, ["1\tb?se\\nx, 0s ago", ":4"])
+
+
+def test_a_failure_of_any_kind_offers_nothing(offline: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> str:
+        raise RuntimeError
+
+    monkeypatch.setattr("datum_compute.cli.completion.answer", broken)
+    assert offered(offline, "de") == ([], 4)

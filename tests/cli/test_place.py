@@ -157,9 +157,14 @@ def test_4_another_project_of_it_can_be_named(alone: Compute, api: ApiServer, fe
     result = alone("workloads", "--project=nope")
     assert result.code == 13
     assert "project nope does not exist or does not serve workloads" in result.err
-    assert (
-        alone("workloads", environ={"DATUM_PROJECT": "elsewhere"}).err == "Using the local federation, project demo.\n"
-    )
+
+
+def test_4_the_environment_names_a_project_as_well(alone: Compute, api: ApiServer, federation: Running) -> None:
+    result = alone("workloads", environ={"DATUM_PROJECT": "elsewhere"})
+    assert result.code == 13
+    assert "project elsewhere does not exist or does not serve workloads" in result.err
+    flag = alone("workloads", "--project=demo", environ={"DATUM_PROJECT": "elsewhere"})
+    assert (flag.code, flag.err) == (0, "Using the local federation, project demo.\n")
 
 
 def test_4_one_that_stopped_is_not_found(alone: Compute, tmp_path: Path) -> None:
@@ -300,3 +305,39 @@ def test_a_platform_without_a_catalog_has_no_compute(alone: Compute, bare_api: A
     environ = {"DATUM_API_HOST": bare_api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
     result = alone("workloads", environ=environ)
     assert (result.code, result.err) == (13, "Error: the compute service is not available on this platform.\n")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:notaport", "bad host/x", "http://[::1", "ftp://host", "https://", "a..b", "h\n"]
+)
+def test_an_address_that_is_none_is_told(alone: Compute, helper: Path, host: str) -> None:
+    environ = {"DATUM_API_HOST": host, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
+    result = alone("workloads", environ=environ)
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert result.err.startswith('Error: DATUM_API_HOST: "')
+    assert "is no address of a server" in result.err
+
+
+def test_so_is_one_in_a_kubeconfig(alone: Compute, tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "k", "http://127.0.0.1:notaport")
+    result = alone("workloads", "--kubeconfig", str(path))
+    assert (result.code, result.err) == (
+        2,
+        'Error: "http://127.0.0.1:notaport" is no address of a server; write it like https://api.example.com:443\n',
+    )
+
+
+def test_the_password_in_an_address_is_not_repeated(alone: Compute, tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "k", "http://me:s3cret@127.0.0.1:notaport")
+    result = alone("workloads", "--kubeconfig", str(path))
+    assert (result.code, "s3cret" in result.err) == (2, False)
+
+
+def test_what_to_run_next_goes_to_the_same_place(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "my files").mkdir()
+    path = kubeconfig(tmp_path / "my files" / "k", api.project_url())
+    flags = ("--project=demo", "--kubeconfig", str(path), "--context", "project-demo")
+    there = f"--project=demo --kubeconfig='{path}' --context=project-demo"
+    assert alone("status", "nope", *flags).err.splitlines()[-1] == f"compute workloads {there}"
+    assert f"compute deploy hello --image=IMAGE --city=CITY {there}" in alone("workloads", *flags).out
+    assert alone("status", *flags).err.splitlines()[-1] == "compute status --help"

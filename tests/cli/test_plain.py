@@ -187,6 +187,14 @@ def test_nobody_there(told: Callable[..., Told]) -> None:
     with pytest.raises(Unavailable, match=f"nothing listens on 127.0.0.1:{port}"):
         client(GET)
     assert len(client.pauses) == 4
+    assert [(one.code, one.error) for one in client.traced] == [(0, f"nothing listens on 127.0.0.1:{port}")] * 5
+
+
+def test_a_stream_to_nobody_is_traced_too(told: Callable[..., Told]) -> None:
+    client = Client("http://127.0.0.1:1")
+    with pytest.raises(Unavailable):
+        client.transport.stream(GET, silence=5)
+    assert [one.error for one in client.traced] == ["nothing listens on 127.0.0.1:1"]
 
 
 def test_no_answer_in_time() -> None:

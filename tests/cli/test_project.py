@@ -1,11 +1,16 @@
 """What a server answers, in words: the error texts of the contract, section 2.0."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.cli.failures import Exit, Failure
+from datum_compute.cli.project import Advice, Project
+from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.plain import PlainTransport
 from datum_compute.kube.transport import Answer, Call
 from tests.cli.conftest import Compute, FakeClock, World, kubeconfig
 from tests.cli.server import ApiServer, Rule
@@ -226,3 +231,38 @@ def test_what_is_being_deleted_is_not_changed_any_more(
 def test_a_name_never_becomes_another_address(api: ApiServer, compute: Compute) -> None:
     assert compute("instances", "describe", "../../secrets/x").code == 2
     assert api.requests == []
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "a b", "..", "a?b"])
+def test_a_name_that_no_object_can_have_is_told_by_every_call(api: ApiServer, name: str) -> None:
+    """Whatever a verb lets pass."""
+    transport = PlainTransport(Endpoint(api.project_url()))
+    project = Project("demo", transport, Advice("sign in"), pause=lambda seconds: None, warn=print)
+    calls: list[Callable[[], object]] = [
+        lambda: project.get(WORKLOAD, name),
+        lambda: project.find(WORKLOAD, name),
+        lambda: project.delete(WORKLOAD, name, "1"),
+    ]
+    for call in calls:
+        with pytest.raises(Failure, match="is no name that a workload can have") as error:
+            call()
+        assert error.value.code is Exit.USAGE
+    assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["status"], 2), (["workloads", "describe"], 2), (["destroy", "-y"], 2), (["instances", "describe"], 2),
+        (["rollout", "history"], 2), (["scale", "--min=1"], 2), (["cities", "describe"], 3),
+        (["instance-types", "describe"], 3),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["../x", "a/b", "a b"])
+def test_every_verb_tells_it_in_one_sentence(
+    api: ApiServer, compute: Compute, words: list[str], code: int, name: str
+) -> None:
+    result = compute(*words, name)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("Error: ")
+    assert "should not happen" not in result.err

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.cli.revisions import DEPLOY, EXTERNAL, LARGEST_BYTES, Entry, Revisions, spec_hash
@@ -138,3 +139,11 @@ def test_an_outside_edit_is_noticed() -> None:
     assert after("a").changed_outside(spec("b"))
     assert not after("a").changed_outside(spec("a", restarted="now"))
     assert not Revisions().changed_outside(spec("a"))
+
+
+def test_the_size_is_that_of_the_bytes() -> None:
+    known = Revisions()
+    for generation in range(1, 21):
+        known = known.with_write(replace(entry(str(generation), generation), spec="ж" * 48_000), None)
+    assert sum(len(text.encode()) for text in known.data().values()) <= LARGEST_BYTES
+    assert len(known.entries) == 9

@@ -140,3 +140,33 @@ def test_a_helper_that_prints_its_token_and_fails_is_not_quoted(
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
     result = compute("workloads", "-vv", environ=environ)
     assert (result.code, result.err) == (7, "Error: getting credentials: no session\n")
+
+
+@pytest.mark.parametrize("printed", [f"update available\\n{VALUE}", f"{VALUE} two", f"{VALUE}\\377", f"{VALUE}\\033"])
+def test_a_helper_that_prints_more_than_a_token_is_not_quoted(
+    api: ApiServer, compute: Compute, tmp_path: Path, printed: str
+) -> None:
+    helper = tmp_path / "datumctl"
+    helper.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    helper.chmod(0o700)
+    environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
+    result = compute("workloads", "-vv", environ=environ)
+    assert (result.code, result.out) == (7, "")
+    assert result.err == f"Error: getting credentials: {helper} gave something that is no token\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["deplyo", "shop", "--env", f"KEY={VALUE}"],
+        ["deplyo", "shop", "--env", f"-KEY={VALUE}"],
+        ["deplyo", "shop", f"--env=KEY={VALUE}"],
+        ["workloads", "deploy", "shop", "--image=x", f"KEY={VALUE}"],
+        ["scale", "shop", f"KEY={VALUE}"],
+        [f"KEY={VALUE}"],
+        [f"={VALUE}"],
+    ],
+)
+def test_a_value_that_was_typed_in_the_wrong_place_is_not_repeated(compute: Compute, words: list[str]) -> None:
+    result = compute(*words)
+    assert (result.code, result.out, VALUE in result.err) == (2, "", False)

@@ -209,3 +209,37 @@ def test_an_answer_is_what_was_typed_without_its_spaces(typed: str, answer: str 
     screen = Screen(tty=True, stdin=typed)
     assert screen.terminal.ask("Name: ") == answer
     assert screen.err.getvalue().startswith("Name: ")
+
+
+def test_what_comes_from_elsewhere_cannot_move_the_cursor_nor_forge_a_line() -> None:
+    forged = "up\nshop   Available\x1b[2J"
+    screen = Screen(Style(color="always"), tty=True)
+    screen.terminal.show(
+        forged,
+        line("Health  ", bad(forged)),
+        Table((Column("NAME"), Column("X")), [(forged, "y"), ("web", good("z"))]),
+    )
+    spelled = r"up\nshop   Available\x1b[2J"
+    assert screen.out.getvalue().splitlines() == [
+        spelled,
+        f"Health  \x1b[31m{spelled}\x1b[0m",
+        f"NAME{' ' * (len(spelled) - 1)}X",
+        f"{spelled}   y",
+        f"web{' ' * len(spelled)}\x1b[32mz\x1b[0m",
+    ]
+
+
+def test_neither_can_it_in_a_drawing_a_warning_a_name_or_a_question() -> None:
+    screen = Screen(tty=True, stdin="y\n", NO_COLOR="1")
+    screen.terminal.drawing().draw("a\rb")
+    screen.terminal.name("c\nd")
+    screen.terminal.warn("e\x9bf")
+    screen.terminal.ask("g\x1bh: ")
+    assert drawn(screen)[1] == "a\\rb\nc\\nd\n"
+    assert screen.err.getvalue() == "e\\x9bf\ng\\x1bh: "
+
+
+def test_json_spells_out_what_terminals_obey_and_means_the_same() -> None:
+    screen = Screen()
+    screen.terminal.record({"a": "\x9b2J\x7f\x1b"})
+    assert screen.out.getvalue() == '{"a":"\\u009b2J\\u007f\\u001b"}\n'

@@ -54,3 +54,11 @@ def test_one_line_a_call_and_bodies_from_level_two(level: int, lines: list[str])
 
 def test_nothing_is_traced_unless_asked() -> None:
     assert trace(0, print) is None
+
+
+def test_a_call_without_an_answer_is_told_with_the_reason() -> None:
+    written: list[str] = []
+    show = trace(2, written.append)
+    assert show is not None
+    show(Exchange(Call("GET", "/api/v1/x"), 0, b"", 0.003, "nothing listens on 127.0.0.1:1"))
+    assert written == ["GET /api/v1/x nothing listens on 127.0.0.1:1 3ms"]

@@ -27,6 +27,17 @@ def compute(clock: FakeClock) -> Compute:
         (["deplyo", "api"], 'unknown command "deplyo" for "compute"', "compute deploy api"),
         (["quota", "ps"], 'unknown command "ps" for "compute quota"', "compute ps"),
         (["zebra"], 'unknown command "zebra" for "compute"', None),
+        (
+            ["rollout", "histroy", "hello"],
+            'unknown command "histroy" for "compute rollout"',
+            "compute rollout history hello",
+        ),
+        (
+            ["deplyo", "api", "--env", "A=b c", "--env=B=d", "-m", "it's new", "--city=DFW"],
+            'unknown command "deplyo" for "compute"',
+            """compute deploy api --env A=... --env=B=... -m 'it'"'"'s new' --city=DFW""",
+        ),
+        (["--project=x", "deplyo", "api"], 'unknown command "deplyo" for "compute"', "compute deploy api --project=x"),
     ],
 )
 def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
@@ -46,6 +57,17 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
         (["status"], "WORKLOAD is required"),
         (["scale", "api", "extra", "--min=2"], 'unexpected argument "extra" for "compute scale"'),
         (["deploy", "api", "--imagee=x"], "unknown flag: --imagee"),
+        (["workloads", "--helth", "degraded"], "unknown flag: --helth"),
+        (["workloads", "-z", "list"], "unknown flag: -z"),
+        (["rollout", "hello", "world"], 'unexpected argument "world" for "compute rollout status"'),
+        (
+            ["status", "../x"],
+            '"../x" is no workload name: use lower-case letters, digits and hyphens, at most 63 of them',
+        ),
+        (["rollout", "undo", "api", "--to-revision=-1"], '--to-revision: "-1" is no number; use 0 or more'),
+        (["rollout", "history", "api", "--limit=0"], '--limit: "0" is no number; use 1 or more'),
+        (["scale", "api", f"--min={'9' * 5000}"], "min replicas must be at least 1"),
+        (["workloads", "--request-timeout=9999999d"], "--request-timeout: 9999999d is too long; use 24d at most"),
         (["deploy", "api", "--image"], "option '--image' requires an argument"),
         (
             ["deploy", "api", "--timeout=soon"],
@@ -117,7 +139,7 @@ def test_the_manifest_is_printed_wherever_the_flag_stands(compute: Compute) -> N
 
 
 def test_bare_compute_and_bare_groups_without_a_default_show_their_help(compute: Compute) -> None:
-    for words in ((), ("local",)):
+    for words in ((), ("local",), ("-q",), ("-o", "json"), ("--project", "demo")):
         result = compute(*words)
         assert result.code == 0
         assert "Commands:" in result.out
@@ -173,3 +195,8 @@ def test_nothing_to_talk_to_is_an_error_that_names_the_way_out(compute: Compute,
         "Error: nothing to talk to: no --kubeconfig, no KUBECONFIG, and no federation runs on this machine\n\n"
         "compute local up\n"
     )
+
+
+def test_a_flag_that_is_misspelt_before_a_verb_is_told_with_the_one_it_may_be(compute: Compute) -> None:
+    result = compute("workloads", "--helth", "degraded", "list")
+    assert result.err == "Error: unknown flag: --helth\n\nDid you mean: --health\n"

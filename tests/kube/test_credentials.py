@@ -64,6 +64,27 @@ def test_a_token_file_without_a_token_is_named(tmp_path: Path, content: str | No
         EndpointCredentials(Endpoint(SERVER, token_file=str(file))).shown()
 
 
+@pytest.mark.parametrize("content", ["update available\ns3cret\n", "s3cret two", "s3cret\x07", "s3crét"])
+def test_what_can_be_no_token_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    program = Program(tmp_path, token=content)
+    for credentials, sentence in (
+        (EndpointCredentials(Endpoint(SERVER, token_file=str(file))), f"the token file {file} holds something"),
+        (credentials_of(program, Time()), "the credential plugin .* gave something that is no token"),
+        (EndpointCredentials(Endpoint(SERVER, token=content)), f"the token for {SERVER} is no token"),
+    ):
+        with pytest.raises(KubeconfigError, match=sentence) as error:
+            credentials.authorization()
+        assert "s3cr" not in str(error.value)
+
+
+def test_a_file_that_holds_no_token_leaves_the_one_that_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("two\nlines")
+    assert EndpointCredentials(Endpoint(SERVER, token="t", token_file=str(file))).authorization() == "Bearer t"
+
+
 def test_certificates_are_read_again_when_they_have_changed(tmp_path: Path) -> None:
     certificate, key = tmp_path / "crt", tmp_path / "key"
     endpoint = Endpoint(SERVER, client_cert_file=str(certificate), client_key_file=str(key))

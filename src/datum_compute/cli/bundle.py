@@ -22,7 +22,7 @@ _PROJECT = "datum-compute"
 _ROOT = Path(datum_compute.__file__).parent
 
 # Enough to answer --plugin-manifest: read from the archive itself, with nothing unpacked.
-_AT_HAND = ("__init__.py", "cli/__init__.py", "cli/main.py", "cli/surroundings.py")
+_AT_HAND = ("__init__.py", "cli/__init__.py", "cli/main.py", "cli/failures.py", "cli/surroundings.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from datum_compute.cli.controls import visible
 from datum_compute.cli.flags import Choice
 from datum_compute.cli.surroundings import Clock, Surroundings
 from datum_compute.cli.tree import Leaf, Root, Verbs
@@ -48,8 +49,10 @@ def answer(words: Sequence[str], around: Surroundings) -> str:
         found, directive = _complete(words, around)
     except Exception:
         found, directive = [], Directive.NO_FILES
-    lines = [f"{one.value}\t{one.description}" if one.description else one.value for one in found]
-    return "".join(f"{line}\n" for line in (*lines, f":{int(directive)}"))
+    lines = ["\t".join(visible(part) for part in one if part) for one in found]
+    text = "".join(f"{line}\n" for line in (*lines, f":{int(directive)}"))
+    encoding = getattr(around.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _complete(words: Sequence[str], around: Surroundings) -> tuple[list[Candidate], Directive]:
@@ -153,7 +156,7 @@ def _values(at: _Position, around: Surroundings) -> tuple[list[Candidate], Direc
     assert option is not None
     if isinstance(option.type, Choice):
         return [Candidate(word) for word in option.type.words], Directive.NO_FILES
-    if option.name in ("file", "kubeconfig", "save"):
+    if option.name in ("file", "kubeconfig", "save_to"):
         return [], Directive.FILES
     if option.name == "output":
         outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")

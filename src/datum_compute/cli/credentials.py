@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from datum_compute.cli.failures import Exit, Failure
 from datum_compute.cli.surroundings import Clock
+from datum_compute.kube.credentials import is_token
 
 _FRESH_SECONDS = 240.0  # tokens are short-lived; a command that watches for long needs a new one
 _HELPER_SECONDS = 60.0
@@ -47,11 +48,20 @@ def _output(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
     try:
         done = subprocess.run(
-            command, env=dict(environ), capture_output=True, text=True, timeout=_HELPER_SECONDS, check=False
+            command,
+            env=dict(environ),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_HELPER_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failure(f"getting credentials: {error}", Exit.NOT_ALLOWED) from None
     if done.returncode or not done.stdout.strip():
         said = " ".join(done.stderr.split()) or f"{command[0]} gave no token"
         raise Failure(f"getting credentials: {said}", Exit.NOT_ALLOWED)
-    return done.stdout.strip()
+    token = done.stdout.strip()
+    if not is_token(token):  # not what: it may hold the token
+        raise Failure(f"getting credentials: {command[0]} gave something that is no token", Exit.NOT_ALLOWED)
+    return token

@@ -4,6 +4,9 @@ from typing import Any
 
 import msgspec
 
+# JSON escapes only some of the characters that a terminal obeys.
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
 
 def json_text(value: Any, *, indent: int, ascii_only: bool = False) -> str:
     """With an indent of 0 it is compact, on one line."""
@@ -12,7 +15,7 @@ def json_text(value: Any, *, indent: int, ascii_only: bool = False) -> str:
 
         return json.dumps(_plain(value), indent=indent or None) + "\n"
     text = msgspec.json.encode(value)
-    return msgspec.json.format(text, indent=indent or -1).decode() + "\n"
+    return msgspec.json.format(text, indent=indent or -1).decode().translate(_ESCAPED) + "\n"
 
 
 def yaml_text(value: Any, *, ascii_only: bool = False) -> str:

@@ -5,17 +5,22 @@ from datetime import datetime
 
 _FORM = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86400, 3600, 60, 1)
+LONGEST = 3650.0 * 86400
 _UNITS = tuple(zip("dhms", _SECONDS, strict=True))
 
 
-def parse(text: str) -> float:
+def parse(text: str, longest: float = LONGEST) -> float:
     """Seconds of `90s`, `15m`, `2h`, `1h30m`, `7d`, and of a plain 0; `ValueError` for anything else."""
     form = _FORM.fullmatch(text)
     if text == "0":
         return 0.0
     if not text or form is None:
         raise ValueError(f'"{text}" is no duration; write it like 90s, 15m, 2h, 1h30m or 7d')
-    return float(sum(int(number) * unit for number, unit in zip(form.groups(), _SECONDS, strict=True) if number))
+    # As floats: nobody counts the digits of a number that is too long anyway.
+    seconds = sum(float(number) * unit for number, unit in zip(form.groups(), _SECONDS, strict=True) if number)
+    if seconds > longest:
+        raise ValueError(f"{text[:20]} is too long; use {compact(longest)} at most")
+    return seconds
 
 
 def age(since: datetime | None, now: datetime) -> str:

@@ -4,7 +4,7 @@ Loaded for every `--help`, so it imports click and nothing that talks.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 FLAGS = "datum_compute.cli.flags"  # where the global flags of one invocation are collected, in click's `meta`
 
+LONGEST_CALL_SECONDS = 24.0 * 86400  # sockets count milliseconds in 31 bits
+
+_PLACE = ("project", "kubeconfig", "context")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -26,12 +29,24 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def placed(command: str, flags: Mapping[str, Any]) -> str:
+    """A command of ours with the flags that say where it talks to, as far as they were given and matter to it."""
+    from shlex import quote
+
+    if command.endswith("--help") or command.partition(" ")[0] == "local":
+        return command
+    return " ".join((command, *(f"--{name}={quote(flags[name])}" for name in _PLACE if flags.get(name))))
+
+
 class Duration(click.ParamType[float]):
     name = "duration"
 
+    def __init__(self, longest: float = durations.LONGEST) -> None:
+        self._longest = longest
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return value if isinstance(value, float) else durations.parse(value)
+            return value if isinstance(value, float) else durations.parse(value, self._longest)
         except ValueError as error:
             raise usage(f"{_flag(param)}: {error}") from None
 
@@ -53,28 +68,37 @@ class Name(click.ParamType[str]):
         return text
 
 
+def _whole(value: Any) -> int:
+    """-1 for what is no whole number that anybody means."""
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) <= 18 else -1
+
+
 class Replicas(click.ParamType[int]):
     name = "int"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if not str(value).isdecimal() or int(value) < 1:
+        if (number := _whole(value)) < 1:
             raise usage("min replicas must be at least 1")
-        return int(value)
+        return number
 
 
 class Count(click.ParamType[int]):
-    """A whole number, one at least."""
+    """A whole number."""
 
     name = "int"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if not str(value).isdecimal() or int(value) < 1:
-            raise usage(f'{_flag(param)}: "{value}" is no number; use 1 or more')
-        return int(value)
+        if (number := _whole(value)) < self._least:
+            raise usage(f'{_flag(param)}: "{value}" is no number; use {self._least} or more')
+        return number
 
 
 class Port(click.ParamType[int]):
@@ -83,9 +107,9 @@ class Port(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if not str(value).isdecimal() or int(value) > 65535:
+        if not 0 <= (number := _whole(value)) <= 65535:
             raise usage(f'--port: "{value}" is no port; use 1 to 65535, or 0 for none')
-        return int(value)
+        return number
 
 
 class Choice(click.ParamType[str]):
@@ -158,7 +182,7 @@ def global_options() -> list[click.Parameter]:
         GlobalOption("--no-headers", is_flag=True, help="Leave out the titles of table columns."),
         GlobalOption(
             "--request-timeout",
-            type=Duration(),
+            type=Duration(LONGEST_CALL_SECONDS),
             metavar="DURATION",
             help="Longest wait for one answer of the server (DATUM_COMPUTE_REQUEST_TIMEOUT); 30s unless given.",
         ),

@@ -2,45 +2,76 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 from datum_compute import __version__
-from datum_compute.cli.surroundings import Surroundings, program_name
+from datum_compute.cli.failures import Exit, Failure, usage
+from datum_compute.cli.surroundings import Surroundings, program_name, put
 
 if TYPE_CHECKING:
     import click
-
-    from datum_compute.cli.failures import Failure
 
 
 def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
     """Runs one command line and returns its exit code; every error is told in words, on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     around = surroundings or _of_this_process()
-    if "--plugin-manifest" in words:
-        around.stdout.write(_manifest() + "\n")
-        return 0
-    if words[:1] == ["__complete"]:
-        from datum_compute.cli.completion import answer
-
-        around.stdout.write(answer(words[1:], around))
-        return 0
     try:
-        code = _run(words, around)
-        around.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us has seen enough. Python would complain once more when it closes stdout at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), around.stdout.fileno())
+        if "--plugin-manifest" in words:
+            put(around.stdout, _manifest() + "\n")
+            return 0
+        if words[:1] == ["__complete"]:
+            return _complete(words[1:], around)
+        return _run(words, around)
+    except BrokenPipeError:  # whoever read us has seen enough
         return 0
-    return code
+    except Failure as failure:
+        with suppress(Failure, BrokenPipeError):  # it may be the stream that it is told on
+            put(around.stderr, f"{failure.prefix}{failure.message}\n")
+        return failure.code
+    finally:
+        _finish(around.stdout)
+        _finish(around.stderr)
 
 
 def _of_this_process() -> Surroundings:
-    columns = None
-    if sys.stdout.isatty():
-        columns = os.get_terminal_size(sys.stdout.fileno()).columns or None
-    return Surroundings(program=program_name(sys.argv[0], os.environ), environ=os.environ, columns=columns)
+    """A stream that was closed is replaced, in this order, so that no other file gets its number. There is nothing to
+    read then, and what is said reaches nobody; but a result that cannot be given is an error."""
+    stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  (open as long as we run)
+    stdout = sys.stdout or open(os.devnull)  # noqa: SIM115  (takes nothing)
+    stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    columns = os.get_terminal_size(stdout.fileno()).columns if stdout.isatty() else 0
+    return Surroundings(
+        program=program_name(sys.argv[0], os.environ),
+        environ=os.environ,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        columns=columns or None,
+    )
+
+
+def _complete(words: Sequence[str], around: Surroundings) -> int:
+    """Whatever goes wrong: the shell that asked has no use for an error."""
+    try:
+        from datum_compute.cli.completion import answer
+
+        text = answer(words, around)
+    except Exception:
+        text = ":4\n"
+    with suppress(Failure):
+        put(around.stdout, text)
+    return 0
+
+
+def _finish(stream: TextIO) -> None:
+    """What a stream did not take Python would write once more when it ends, and complain."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _manifest() -> str:
@@ -55,21 +86,24 @@ def _manifest() -> str:
 def _run(words: Sequence[str], around: Surroundings) -> int:
     import click
 
-    from datum_compute.cli.failures import Exit, Failure
+    from datum_compute.cli.flags import FLAGS
     from datum_compute.cli.tree import Root
 
     root = Root()
+    flags: Mapping[str, Any] = {}
     try:
+        _check_text(words)
         with root.make_context(around.program, list(words), obj=around) as ctx:
+            flags = ctx.meta[FLAGS]
             return int(root.invoke(ctx) or Exit.OK)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.UsageError as error:
         return _tell(around, _in_words(error, around.program))
     except Failure as failure:
-        return _tell(around, failure)
+        return _tell(around, failure, flags)
     except KeyboardInterrupt:
-        around.stderr.write("\n")
+        put(around.stderr, "\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         raise
@@ -77,11 +111,17 @@ def _run(words: Sequence[str], around: Surroundings) -> int:
         return _tell_defect(around, words, error)
 
 
-def _in_words(error: "click.UsageError", program: str) -> "Failure":
+def _check_text(words: Sequence[str]) -> None:
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise usage(f"argument {number} is no text in UTF-8") from None
+
+
+def _in_words(error: "click.UsageError", program: str) -> Failure:
     """What click found wrong with the words, told as we tell everything."""
     import click
-
-    from datum_compute.cli.failures import Exit, Failure
 
     path = error.ctx.command_path if error.ctx else program
     advice = ""
@@ -99,7 +139,9 @@ def _in_words(error: "click.UsageError", program: str) -> "Failure":
     return Failure(message, Exit.USAGE, advice=advice, next_command="" if advice else help_)
 
 
-def _tell(around: Surroundings, failure: "Failure") -> int:
+def _tell(around: Surroundings, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
+    """`flags` are the global ones that were given: what to run next goes to the same place."""
+    from datum_compute.cli.flags import placed
     from datum_compute.cli.masks import masked
     from datum_compute.cli.terminal import Style, Terminal
 
@@ -107,7 +149,8 @@ def _tell(around: Surroundings, failure: "Failure") -> int:
     terminal.warn(f"{failure.prefix}{masked(failure.message)}")
     for detail in failure.details:
         terminal.warn(f"  {masked(detail)}")
-    advice = failure.advice or (f"{around.program} {failure.next_command}" if failure.next_command else "")
+    next_command = placed(failure.next_command, flags or {}) if failure.next_command else ""
+    advice = failure.advice or (f"{around.program} {next_command}" if next_command else "")
     if advice:
         terminal.warn("")
         terminal.warn(advice)
@@ -118,11 +161,13 @@ def _tell_defect(around: Surroundings, words: Sequence[str], error: Exception) -
     """Something this program should have foreseen; where it happened is told on request."""
     import traceback
 
-    from datum_compute.cli.failures import Exit
+    from datum_compute.cli.controls import visible
+    from datum_compute.cli.masks import masked
 
     if around.environ.get("DATUM_COMPUTE_VERBOSE") or any(word in ("-v", "-vv", "--verbose") for word in words):
-        around.stderr.write("".join(traceback.format_exception(error)))
-    around.stderr.write(f"Error: this should not happen: {type(error).__name__}: {error} (-v shows where)\n")
+        put(around.stderr, masked("".join(traceback.format_exception(error))))
+    told = f"this should not happen: {type(error).__name__}: {error} (-v shows where)"
+    put(around.stderr, f"Error: {visible(masked(told))}\n")
     return Exit.FAILED
 
 

@@ -67,6 +67,7 @@ class _Found(Struct, frozen=True):
 def find_place(settings: Settings, surroundings: Surroundings, terminal: Terminal) -> Place:
     try:
         found = _find(settings, surroundings)
+        _check_address(found.endpoint.server)
     except KubeconfigError as error:
         raise usage(str(error)) from None
     if found.mode is Mode.LOCAL:
@@ -90,6 +91,19 @@ def _find(settings: Settings, surroundings: Surroundings) -> _Found:
     raise usage(
         "nothing to talk to: no --kubeconfig, no KUBECONFIG, and no federation runs on this machine", "local up"
     )
+
+
+def _check_address(server: str) -> None:
+    """Raises `KubeconfigError` for what no connection can be made to."""
+    try:
+        url = urlsplit(server)
+        reachable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        (url.hostname or "").encode("idna")
+    except ValueError:
+        reachable = False
+    if not reachable or not server.isprintable() or " " in server:
+        shown = server.rpartition("@")[2]  # what stands before it may be a password
+        raise KubeconfigError(f'"{shown}" is no address of a server; write it like https://api.example.com:443')
 
 
 def _standalone(settings: Settings, files: list[Path]) -> _Found:
@@ -125,6 +139,10 @@ def _plugin(settings: Settings, surroundings: Surroundings) -> _Found:
         raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
     host = environ["DATUM_API_HOST"]
     root = (host if "://" in host else f"https://{host}").rstrip("/")
+    try:
+        _check_address(root)
+    except KubeconfigError as error:
+        raise usage(f"DATUM_API_HOST: {error}") from None
     endpoint = Endpoint(
         f"{root}{_PROJECTS}/{project}/control-plane",
         ca_pem=_ca(environ),
@@ -151,7 +169,7 @@ def _local(settings: Settings, surroundings: Surroundings) -> _Found | None:
     if running is None:
         return None
     named = surroundings.environ.get("DATUM_PROJECT", "")
-    project = settings.project or (named if named in running.projects else running.project)
+    project = settings.project or named or running.project
     if not is_name(project):
         raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
     config = Kubeconfig.read([state.kubeconfig_path(directory)])

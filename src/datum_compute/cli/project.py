@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from datum_compute.cli.failures import Exit, Failure
+from datum_compute.cli.failures import Exit, Failure, usage
 from datum_compute.kube.errors import (
     AlreadyExists,
     ApiError,
+    BadRequest,
     Conflict,
     Forbidden,
     Gone,
@@ -216,7 +217,10 @@ class Project:
         return Call("GET", self._path(kind), query | ({"labelSelector": selector} if selector else {}))
 
     def _path(self, kind: Kind[Any], name: str = "") -> str:
-        return kind.path(NAMESPACE if kind.namespaced else "", name)
+        try:
+            return kind.path(NAMESPACE if kind.namespaced else "", name)
+        except BadRequest:
+            raise usage(f'"{name}" is no name that a {noun(kind)} can have') from None
 
     def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
         try:

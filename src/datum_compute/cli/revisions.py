@@ -162,7 +162,7 @@ def _without(value: Any, key: str, *rest: str) -> Any:
 def _pruned(revisions: Revisions) -> Revisions:
     """The newest that fit; the active one always stays."""
     while len(revisions.entries) > 1 and (
-        len(revisions.entries) > KEPT or sum(map(len, revisions.data().values())) > LARGEST_BYTES
+        len(revisions.entries) > KEPT or sum(len(text.encode()) for text in revisions.data().values()) > LARGEST_BYTES
     ):
         oldest = next(entry for entry in revisions.entries if entry.rev != revisions.current)
         revisions = replace(revisions, entries=tuple(one for one in revisions.entries if one is not oldest))

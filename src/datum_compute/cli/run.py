@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import MsgspecError, Struct
+from msgspec.structs import asdict
 
 from datum_compute.cli import durations
 from datum_compute.cli.failures import Failure, usage
-from datum_compute.cli.flags import one_of
+from datum_compute.cli.flags import LONGEST_CALL_SECONDS, one_of, placed
 from datum_compute.cli.surroundings import Surroundings
 from datum_compute.cli.terminal import Style, Terminal
 
@@ -59,7 +60,7 @@ def _level(text: str) -> int:
 def _timeout(environ: Mapping[str, str]) -> float:
     text = environ.get("DATUM_COMPUTE_REQUEST_TIMEOUT") or "30s"
     try:
-        return durations.parse(text) or 30.0
+        return durations.parse(text, LONGEST_CALL_SECONDS) or 30.0
     except ValueError as error:
         raise usage(f"DATUM_COMPUTE_REQUEST_TIMEOUT: {error}") from None
 
@@ -121,8 +122,8 @@ class Run:
             raise Failure(f"the server sent an object that makes no sense: {error}") from error
 
     def try_next(self, command: str) -> str:
-        """A command of ours as the user would type it."""
-        return f"{self.program} {command}"
+        """A command of ours as the user would type it, to the same place."""
+        return f"{self.program} {placed(command, asdict(self.settings))}"
 
 
 def project(run: Run) -> None:

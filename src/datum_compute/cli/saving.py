@@ -21,7 +21,8 @@ def save(run: Run, body: Json, file: str) -> None:
         if path.exists() and (reason := names_other(path.read_text(encoding="utf-8", errors="replace"), name)):
             run.terminal.warn(f"  warning: {file} was left as it is: {reason}")
             return
-        _replace(path, saved_text(body, run.try_next(f"deploy -f {shlex.quote(file)}")))
+        # The place it was deployed to is not part of it: others apply it elsewhere.
+        _replace(path, saved_text(body, f"{run.program} deploy -f {shlex.quote(file)}"))
     except OSError as error:
         run.terminal.warn(f"  warning: could not save {file}: {error.strerror or error}")
         return

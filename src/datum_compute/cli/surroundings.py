@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from datum_compute.cli.failures import Failure
+
 if TYPE_CHECKING:
     from datum_compute.cli.watching import Watching
 
@@ -59,6 +61,17 @@ class Surroundings:
         self.clock: Clock = clock or SystemClock()
         self.watching = watching
         self.directory = directory
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Writes at once. A stream that takes nothing, a full disk for one, is told in words."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Failure(f"the output cannot be written: {(error.strerror or 'it is closed').lower()}") from None
 
 
 def program_name(argv0: str, environ: Mapping[str, str]) -> str:

@@ -6,9 +6,10 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
+from datum_compute.cli.controls import visible
 from datum_compute.cli.documents import json_text, yaml_text
-from datum_compute.cli.lines import NONE, Line, Piece, Table, Tone, View, cut, dim, hints, laid_out, text_of
-from datum_compute.cli.surroundings import Surroundings
+from datum_compute.cli.lines import NONE, Line, Piece, Span, Table, Tone, View, cut, dim, hints, laid_out, text_of
+from datum_compute.cli.surroundings import Surroundings, put
 
 # For streams that cannot carry them; everything else they lack becomes a question mark.
 _PLAIN_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'"})
@@ -97,7 +98,7 @@ class Terminal:
         self._out.write(json_text(value, indent=0, ascii_only=not self._out.unicode))
 
     def name(self, text: str) -> None:
-        self._out.write(f"{text}\n")
+        self._out.write(f"{self._out.encodable(visible(text))}\n")
 
     def confirm(self, question: str, *, default: bool) -> bool:
         """Asks on stderr. Enter is the default; the end of the input is a no."""
@@ -113,7 +114,7 @@ class Terminal:
 
     def ask(self, question: str) -> str | None:
         """The answer to a question on stderr, without spaces around it; None at the end of the input."""
-        self._err.write(self._err.encodable(question))
+        self._err.write(self._err.encodable(visible(question)))
         answer = self._stdin.readline()
         if not answer:
             self._err.write("\n")
@@ -133,7 +134,7 @@ class Terminal:
             if isinstance(item, Table):
                 lines += laid_out(_filled(item), columns=columns, headers=self._style.headers, ellipsis=ellipsis)
             else:
-                lines.append(item if isinstance(item, Line) else Line((item,)))
+                lines.append(Line(_visible(item.pieces if isinstance(item, Line) else (item,))))
         return lines
 
 
@@ -203,8 +204,7 @@ class _Stream:
         return now.columns or columns or _COLUMNS, now.lines or _ROWS
 
     def write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        put(self._stream, text)
 
     def encodable(self, text: str) -> str:
         if self.unicode:
@@ -240,10 +240,17 @@ def _trimmed(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
     return tuple(kept)
 
 
+def _visible(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Before anything is measured or coloured: whatever still moves the cursor afterwards is our own."""
+    return tuple(
+        Span(visible(piece.text), piece.tone) if isinstance(piece, Span) else visible(piece) for piece in pieces
+    )
+
+
 def _filled(table: Table) -> Table:
     """A cell that has nothing to say still says so; columns without a title may stay empty."""
     rows = [
         tuple(NONE if not text_of(cell) and table.columns[index].title else cell for index, cell in enumerate(row))
-        for row in table.rows
+        for row in map(_visible, table.rows)
     ]
     return Table(table.columns, rows, table.indent)

@@ -19,7 +19,8 @@ def trace(level: int, write: Callable[[str], None]) -> Callable[[Exchange], None
     def show(exchange: Exchange) -> None:
         call = exchange.call
         query = f"?{'&'.join(f'{key}={value}' for key, value in call.query.items())}" if call.query else ""
-        write(f"{call.method} {call.path}{query} {exchange.code} {exchange.seconds * 1000:.0f}ms")
+        outcome = masked(exchange.error) or exchange.code
+        write(f"{call.method} {call.path}{query} {outcome} {exchange.seconds * 1000:.0f}ms")
         if level > 1:
             for arrow, body in ((">", call.body), ("<", exchange.body)):
                 if body:

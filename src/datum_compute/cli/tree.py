@@ -3,12 +3,18 @@
 A verb's module is loaded when the verb is used; the one-line help of the top level is kept here for that reason.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from datum_compute.cli.failures import Exit, Failure
+from datum_compute.cli.surroundings import put
+
+# KEY=VALUE behind --env, and where nobody knows what it is for.
+_SET_BY_FLAG = re.compile(r"^([^=]*=).+", re.DOTALL)
+_SET = re.compile(r"^(-[^=]*=[^=]*=|[^-=][^=]*=|=).+", re.DOTALL)
 
 
 class Entry(NamedTuple):
@@ -71,10 +77,21 @@ class Helped(click.Command):
                     formatter.write_dl(records)
 
 
+def _help_without_verb() -> None:
+    """A group that was given flags and nothing to do."""
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is None:
+        _show_help(ctx)
+
+
 def _print_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        ctx.find_root().obj.stdout.write(ctx.get_help() + "\n")
+        _show_help(ctx)
         ctx.exit()
+
+
+def _show_help(ctx: click.Context) -> None:
+    put(ctx.find_root().obj.stdout, ctx.get_help() + "\n")
 
 
 class Leaf(Helped):
@@ -88,7 +105,7 @@ class Leaf(Helped):
         if rest:
             if any(isinstance(param, click.Argument) for param in self.params):
                 raise Failure(
-                    f'unexpected argument "{rest[0]}" for "{ctx.command_path}"',
+                    f'unexpected argument "{_without_values(rest)[0]}" for "{ctx.command_path}"',
                     Exit.USAGE,
                     next_command=f"{_below_root(ctx)} --help",
                 )
@@ -128,7 +145,9 @@ class Verbs(Helped, click.Group):
         bare: str = "",
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(name, commands=list(commands), help=help_, invoke_without_command=True, callback=None)
+        super().__init__(
+            name, commands=list(commands), help=help_, invoke_without_command=True, callback=_help_without_verb
+        )
         self.bare = bare
         self.aliases = dict(aliases or {})
 
@@ -177,18 +196,21 @@ class Verbs(Helped, click.Group):
             return args if "--help" in args or "-h" in args else [self.bare, *args]
         word = args[where]
         takes_words = any(isinstance(param, click.Argument) for param in self.commands[self.bare].params)
-        if takes_words and word not in self.commands and word not in self.aliases:
+        if takes_words and not self._names_verb(word, args[where + 1 :]):
             return [self.bare, *args]
         return [word, *args[:where], *args[where + 1 :]]
 
+    def _names_verb(self, word: str, after: list[str]) -> bool:
+        """Whether it is a verb and no name; one that is misspelt shows by the name that follows it."""
+        names = [*self.commands, *self.aliases]
+        return word in names or (self._first_word(after) is not None and bool(_nearest(word, names)))
+
     def _first_word(self, args: list[str]) -> int | None:
-        """Where the first word is that is neither a flag nor the value of one."""
-        with_value = {
-            flag
-            for command in self.commands.values()
-            for param in command.params
-            if isinstance(param, click.Option) and not param.is_flag and not param.count
-            for flag in (*param.opts, *param.secondary_opts)
+        """Where the first word is that is neither a flag nor the value of one; None as well after a flag that no verb
+        knows, because whether the next word is its value nobody can tell."""
+        options = [one for verb in self.commands.values() for one in verb.params if isinstance(one, click.Option)]
+        takes_value = {
+            flag: not one.is_flag and not one.count for one in options for flag in (*one.opts, *one.secondary_opts)
         }
         skip = False
         for index, arg in enumerate(args):
@@ -197,7 +219,10 @@ class Verbs(Helped, click.Group):
             elif arg == "--":
                 return index + 1 if index + 1 < len(args) else None
             elif arg.startswith("-") and len(arg) > 1:
-                skip = arg in with_value
+                flag = arg.partition("=")[0] if arg.startswith("--") else arg[:2]
+                if flag not in takes_value:
+                    return None
+                skip = takes_value[flag] and arg == flag
             else:
                 return index
         return None
@@ -250,18 +275,20 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
     if value:
         from datum_compute import __version__
 
-        ctx.find_root().obj.stdout.write(f"{ctx.find_root().obj.program} {__version__}\n")
+        put(ctx.find_root().obj.stdout, f"{ctx.find_root().obj.program} {__version__}\n")
         ctx.exit()
 
 
 def unknown_command(ctx: click.Context, words: Sequence[str]) -> NoReturn:
     """The error for a word that is no verb here, with the verb it may have been meant for."""
+    from datum_compute.cli.flags import FLAGS, placed
+
     meant = _elsewhere(ctx.find_root(), words) or _similar(ctx, words)
     program = ctx.find_root().obj.program
     raise Failure(
-        f'unknown command "{words[0]}" for "{ctx.command_path}"',
+        f'unknown command "{_without_values(words)[0]}" for "{ctx.command_path}"',
         Exit.USAGE,
-        advice=f"Did you mean: {program} {meant}" if meant else "",
+        advice=f"Did you mean: {program} {placed(meant, ctx.meta.get(FLAGS, {}))}" if meant else "",
         next_command="" if meant else f"{_below_root(ctx)} --help".strip(),
     )
 
@@ -270,8 +297,24 @@ def _elsewhere(root_context: click.Context, words: Sequence[str]) -> str:
     """The command line that runs a verb of this name, nearest to the top first."""
     for path in _breadth_first(root_context):
         if path[-1] == words[0]:
-            return " ".join((*path, *words[1:]))
+            return _typed(*path, *words[1:])
     return ""
+
+
+def _typed(*words: str) -> str:
+    """As a shell has to be given it, without what may be secret."""
+    import shlex
+
+    return shlex.join(_without_values(words))
+
+
+def _without_values(words: Sequence[str]) -> list[str]:
+    """Words that set a variable, with or without the flag before them, keep its name only."""
+    before = ("", *words[:-1])
+    return [
+        (_SET_BY_FLAG if flag == "--env" else _SET).sub(r"\1...", word)
+        for flag, word in zip(before, words, strict=True)
+    ]
 
 
 def _breadth_first(context: click.Context) -> Iterator[tuple[str, ...]]:
@@ -289,12 +332,16 @@ def _breadth_first(context: click.Context) -> Iterator[tuple[str, ...]]:
 
 
 def _similar(ctx: click.Context, words: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
     if not isinstance(ctx.command, Verbs):
         return ""
-    found = get_close_matches(words[0], [*ctx.command.list_commands(ctx), *ctx.command.aliases], n=1)
-    return " ".join(filter(None, (_below_root(ctx), *found, *words[1:]))) if found else ""
+    found = _nearest(words[0], [*ctx.command.list_commands(ctx), *ctx.command.aliases])
+    return _typed(*_below_root(ctx).split(), *found, *words[1:]) if found else ""
+
+
+def _nearest(word: str, names: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, names, n=1)
 
 
 def _below_root(ctx: click.Context) -> str:

@@ -7,6 +7,7 @@ it is ever part of an error or a trace.
 import base64
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,13 @@ from msgspec import Struct
 
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, text_of
 
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry
 _NO_USE_SECONDS = 5.0  # a plugin that failed, or gave again what was refused, is not run again sooner
+
+
+def is_token(text: str) -> bool:
+    """Whether it can be one. Anything else must not get as far as a header, whose error would quote it."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 class Credentials(Protocol):
@@ -127,6 +134,8 @@ class EndpointCredentials:
     def _authorization(self, issued: Issued) -> str:
         endpoint = self._endpoint
         if token := self._file_token() or endpoint.token or issued.token:
+            if not is_token(token):
+                raise KubeconfigError(f"the token for {endpoint.server} is no token: it has spaces or odd characters")
             return f"Bearer {token}"
         if endpoint.username:
             return f"Basic {base64.b64encode(f'{endpoint.username}:{endpoint.password}'.encode()).decode()}"
@@ -136,6 +145,8 @@ class EndpointCredentials:
         """What the file holds; when it cannot be had, a token that is known otherwise is as good."""
         try:
             token = self._token.text().strip()
+            if token and not is_token(token):
+                raise KubeconfigError(f"the token file {self._endpoint.token_file} holds something that is no token")
         except KubeconfigError:
             if self._endpoint.token:
                 return ""
@@ -151,9 +162,11 @@ class EndpointCredentials:
             raise self._failure
         try:
             issued = ask(plugin, self._endpoint, interactive=self._interactive)
+            named = f'the credential plugin "{os.path.basename(plugin.command)}"'
+            if issued.token and not is_token(issued.token):
+                raise KubeconfigError(f"{named} gave something that is no token")
             if not self._valid(issued):
-                named = f'what the credential plugin "{os.path.basename(plugin.command)}" gave'
-                raise KubeconfigError(f"{named} has already expired; check the clock of this machine")
+                raise KubeconfigError(f"what {named} gave has already expired; check the clock of this machine")
             self._issued, self._failure = issued, None
         except KubeconfigError as error:
             self._failure, self._no_use_until = error, self._monotonic() + _NO_USE_SECONDS

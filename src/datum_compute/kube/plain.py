@@ -31,12 +31,13 @@ T = TypeVar("T")
 
 
 class Exchange(Struct, frozen=True):
-    """One call that was answered, for whoever traces them."""
+    """One call, for whoever traces them; `error` is why there was no answer, with a code of 0."""
 
     call: Call
     code: int
     body: bytes
     seconds: float
+    error: str = ""
 
 
 class PlainTransport:
@@ -123,8 +124,9 @@ class PlainTransport:
         try:
             response = self._explained(lambda: self._exchange(connection, call))
             body = self._explained(response.read)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            self._traced_without_answer(call, error, started)
             raise
         if response.will_close:
             connection.close()
@@ -141,8 +143,9 @@ class PlainTransport:
             self._explained(connection.connect)
             opened = connection.sock  # the connection forgets it when the answer is to end with it
             response = self._explained(lambda: self._exchange(connection, call))
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            self._traced_without_answer(call, error, started)
             raise
         self._traced(call, response.status, b"", started)
         return Stream(connection, opened, response, self._explained)
@@ -217,6 +220,10 @@ class PlainTransport:
     def _traced(self, call: Call, code: int, body: bytes, started: float) -> None:
         if self._trace is not None:
             self._trace(Exchange(call, code, body, time.monotonic() - started))
+
+    def _traced_without_answer(self, call: Call, error: BaseException, started: float) -> None:
+        if self._trace is not None and isinstance(error, ApiError):
+            self._trace(Exchange(call, 0, b"", time.monotonic() - started, error.message))
 
 
 class _Secure(http.client.HTTPSConnection):

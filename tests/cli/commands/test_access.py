@@ -113,3 +113,22 @@ def test_an_old_request_that_drains_is_waited_for(bare_api: ApiServer, compute: 
     bare_api.before("POST", "/serviceentitlements", letting_go)
     assert compute("access", "request", "--renew").code == 0
     assert len(clock.slept) > 2
+
+
+@pytest.mark.parametrize("phase", ["", "PendingApproval"])
+def test_there_is_one_deadline_for_the_whole_wait(
+    bare_api: ApiServer, compute: Compute, clock: FakeClock, phase: str
+) -> None:
+    entitle(bare_api, phase, "EntitlementPendingApproval")
+    assert compute("access", "request", "--wait", "--timeout=5s").code == 12
+    assert sum(clock.slept) == 5
+
+
+def test_the_deadline_holds_while_an_old_request_drains(
+    bare_api: ApiServer, compute: Compute, clock: FakeClock
+) -> None:
+    entitle(bare_api, "Rejected", "EntitlementRejected")
+    bare_api.patch(SERVICE_ENTITLEMENT, "compute", {"metadata": {"finalizers": ["example.com/slow"]}})
+    result = compute("access", "request", "--renew", "--wait", "--timeout=5s")
+    assert (result.code, sum(clock.slept)) == (12, 5)
+    assert result.err.startswith("Error: the old request is still being withdrawn after 5s; try again\n")

@@ -255,6 +255,12 @@ class TestSaving:
         assert f"Saved {name}" in result.lines
         assert (tmp_path / name).exists()
 
+    def test_the_place_it_was_deployed_to_is_not_part_of_it(
+        self, api: ApiServer, compute: Compute, tmp_path: Path
+    ) -> None:
+        assert compute(*NEW, "--save", "--project=demo").code == 0
+        assert "--project" not in (tmp_path / "workload.yaml").read_text()
+
     def test_what_did_not_change_is_saved_on_request_only(
         self, api: ApiServer, compute: Compute, tmp_path: Path, world: World
     ) -> None:
@@ -302,3 +308,13 @@ class TestSaving:
         assert compute("deploy", "-f", "shop.yaml", "--save").code == 2
         assert compute("deploy", "-f", "shop.yaml", "-y", "--no-wait", tty=True).code == 0
         assert not (tmp_path / "workload.yaml").exists()
+
+
+def test_one_manifest_at_a_time(api: ApiServer, compute: Compute, write: Write) -> None:
+    path = str(write(manifest()))
+    result = compute("deploy", "-f", path, "--file", path, "--no-wait")
+    assert (result.code, result.err) == (
+        2,
+        "Error: -f was given more than once; deploy one manifest after the other\n",
+    )
+    assert api.requests == []

@@ -249,3 +249,34 @@ def test_a_history_that_may_not_be_read_takes_nothing_else_away(api: ApiServer, 
     api.answer("GET", "/configmaps/", 403, "not you")
     result = deployed("status", "shop")
     assert (result.code, "Revision #—" in result.out) == (0, True)
+
+
+def test_nothing_that_was_recorded_can_forge_a_line(deployed: Compute) -> None:
+    forged = "fix\n#9     1s ago\x1b[1A"
+    flags = ("--env", f"KEY={forged}", "-m", forged, "--no-wait")
+    assert deployed("deploy", "shop", *flags).code == 0
+    for words in (
+        ["rollout", "history", "shop"],
+        ["workloads", "describe", "shop"],
+        ["rollout", "undo", "shop", "--dry-run"],
+    ):
+        result = deployed(*words, tty=True, columns=200, environ={"NO_COLOR": "1"})
+        assert result.code == 0
+        assert "\x1b[1A" not in result.out
+        assert not [shown for shown in result.lines if shown.startswith("#9")]
+    assert r"fix\n#9     1s ago\x1b[1A" in deployed("rollout", "history", "shop", "-o", "wide").out
+
+
+def test_revision_0_is_the_previous_one(api: ApiServer, deployed: Compute) -> None:
+    update(deployed)
+    assert deployed("rollout", "undo", "shop", "--to-revision=0").code == 0
+    assert entries(api)[-1]["changes"] == "rollback to rev #1"
+
+
+def test_a_dry_run_of_undo_gives_the_object_to_programs(api: ApiServer, deployed: Compute) -> None:
+    update(deployed)
+    result = deployed("rollout", "undo", "shop", "--dry-run", "-o", "json")
+    containers = json.loads(result.out)["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"]
+    assert containers[0]["image"] == IMAGE
+    assert result.err.endswith("No changes made (dry run).\n")
+    assert len(entries(api)) == 2

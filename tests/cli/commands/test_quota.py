@@ -127,3 +127,10 @@ def test_the_bar(used: float, limit: float, shown: str) -> None:
 
 def test_help_says_that_quota_is_not_by_city(compute: Compute) -> None:
     assert "Quota belongs to the project, not to a city" in compute("quota", "--help").out
+
+
+def test_keys_are_in_camel_case(api: ApiServer, compute: Compute) -> None:
+    usual(api)
+    waiting(api)
+    _, dfw = json.loads(compute("quota", "-o", "json").out)["cities"]
+    assert (dfw["city"], dfw["inUse"], dfw["waiting"], dfw["atLimit"]) == ("DFW", 1, 1, True)

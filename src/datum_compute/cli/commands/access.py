@@ -1,5 +1,7 @@
 """Whether the project may use compute, and asking for it. Entry point: `command`."""
 
+import math
+
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_NAME, ServiceEntitlement
 from datum_compute.cli.durations import age, compact
 from datum_compute.cli.entitlement import (
@@ -39,6 +41,7 @@ _NEXT = {
     Access.REVOKED: "access request --renew",
 }
 _DRAIN_SECONDS = 1.0
+_LOOK_SECONDS = 2.0
 
 
 @verb("show", needs=[project], outputs=("table", "json", "yaml"))
@@ -63,15 +66,14 @@ def request_(run: Run, message: str, renew: bool, wait: bool, timeout: float) ->
 
     A request that was made before is not made again.
     """
+    deadline = run.clock.monotonic() + (timeout if wait and timeout else math.inf)
     entitlement = _existing(run)
     if access(entitlement) in (Access.DENIED, Access.REVOKED):
-        entitlement = _renewed(run, entitlement, message, renew=renew)
+        entitlement = _renewed(run, entitlement, message, deadline, renew=renew)
     elif entitlement is None:
         run.terminal.aside(f'Requesting access to compute for project "{run.project.name}"...')
         entitlement = request(run, message)
-    entitlement = decided(run, entitlement, WAIT_SECONDS)
-    if wait:
-        entitlement = _waited(run, entitlement, timeout)
+    entitlement = _waited(run, entitlement, deadline) if wait else decided(run, entitlement, WAIT_SECONDS)
     state = access(entitlement)
     if state is Access.UNAVAILABLE:
         raise unavailable()
@@ -90,7 +92,7 @@ def _existing(run: Run) -> ServiceEntitlement | None:
 
 
 def _renewed(
-    run: Run, entitlement: ServiceEntitlement | None, message: str, *, renew: bool
+    run: Run, entitlement: ServiceEntitlement | None, message: str, deadline: float, *, renew: bool
 ) -> ServiceEntitlement | None:
     """The old request makes room for a new one; as long as it drains, a new one cannot be made."""
     assert entitlement is not None
@@ -99,25 +101,28 @@ def _renewed(
     if run.terminal.asks and not run.terminal.confirm("Withdraw the old request and ask again? [y/N]: ", default=False):
         raise NotYet("No request was made.", Exit.DECLINED, next_command="access request --renew")
     run.project.delete(SERVICE_ENTITLEMENT, entitlement.name, entitlement.metadata.uid)
-    deadline = run.clock.monotonic() + WAIT_SECONDS
-    while run.clock.monotonic() < deadline:
+    began = run.clock.monotonic()
+    deadline = min(deadline, began + WAIT_SECONDS)
+    while True:
         found = request(run, message)
         if found is not None and found.metadata.uid != entitlement.metadata.uid:
             return found
-        run.clock.sleep(_DRAIN_SECONDS)
-    raise Failure(
-        f"the old request is still being withdrawn after {compact(WAIT_SECONDS)}; try again",
-        Exit.PENDING,
-        next_command="access request --renew",
-    )
+        now = run.clock.monotonic()
+        if now >= deadline:
+            raise Failure(
+                f"the old request is still being withdrawn after {compact(now - began)}; try again",
+                Exit.PENDING,
+                next_command="access request --renew",
+            )
+        run.clock.sleep(min(deadline - now, _DRAIN_SECONDS))
 
 
-def _waited(run: Run, entitlement: ServiceEntitlement | None, timeout: float) -> ServiceEntitlement | None:
-    deadline = run.clock.monotonic() + timeout
+def _waited(run: Run, entitlement: ServiceEntitlement | None, deadline: float) -> ServiceEntitlement | None:
     while access(entitlement) in (Access.PROCESSING, Access.PENDING_APPROVAL):
-        if timeout and run.clock.monotonic() >= deadline:
+        left = deadline - run.clock.monotonic()
+        if left <= 0:
             raise refusal(run, entitlement)
-        run.clock.sleep(2.0)
+        run.clock.sleep(min(left, _LOOK_SECONDS))
         entitlement = read(run)
     return entitlement
 

@@ -15,4 +15,4 @@ def command(run: Run, shell: str) -> None:
 
     For bash: source <(compute completion bash). Names come from the project that is in use.
     """
-    run.terminal.show(script(shell, "compute").rstrip("\n"))
+    run.terminal.show(*script(shell, "compute").splitlines())

@@ -54,6 +54,12 @@ def _text(around: Surroundings, file: str) -> str:
         raise Failure(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
+def _only_one(ctx: click.Context, param: click.Parameter, values: Sequence[Json]) -> Json | None:
+    if len(values) > 1:
+        raise usage("-f was given more than once; deploy one manifest after the other")
+    return values[0] if values else None
+
+
 def asked(
     *,
     image: str | None,
@@ -150,7 +156,15 @@ def _check_pairs(
 @option("--port", type=Port(), metavar="PORT", help="Port that the container listens on; 0 for none.")
 @option("--instance-type", metavar="TYPE", help=f"Size of each instance; {edits.DEFAULT_INSTANCE_TYPE} unless given.")
 @option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable, or remove it with KEY-; repeatable.")
-@option("-f", "--file", type=Manifest(), metavar="FILE", help="Manifest in YAML or JSON; - reads it from stdin.")
+@option(
+    "-f",
+    "--file",
+    type=Manifest(),
+    metavar="FILE",
+    multiple=True,
+    callback=_only_one,
+    help="Manifest in YAML or JSON; - reads it from stdin.",
+)
 @option("-y", "--yes", is_flag=True, help="Do not ask.")
 @option("--dry-run", is_flag=True, help="Let the server check it, and change nothing.")
 @option("--diff", is_flag=True, help="Show everything that changes, as a diff; values of variables stay hidden.")

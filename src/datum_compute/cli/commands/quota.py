@@ -57,7 +57,7 @@ class Resource(Struct, frozen=True):
     available: float
 
 
-class Use(Struct, frozen=True):
+class Use(Struct, frozen=True, rename="camel"):
     """The instances of one type in one city: those that have quota, and those that wait for it."""
 
     city: str

@@ -17,7 +17,13 @@ from datum_compute.kube.meta import Json
 
 @verb("undo", needs=[project, active_entitlement], outputs=WRITTEN)
 @workload_argument
-@option("--to-revision", type=Count(), default=0, metavar="N", help="Go back to this one; the previous unless given.")
+@option(
+    "--to-revision",
+    type=Count(0),
+    default=0,
+    metavar="N",
+    help="Go back to this one; 0, as without it, is the previous.",
+)
 @option("-y", "--yes", is_flag=True, help="Do not ask.")
 @option("--dry-run", is_flag=True, help="Let the server check it, and change nothing.")
 @option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
@@ -49,8 +55,8 @@ def command(
         return body | {"spec": spec}
 
     if dry_run:
-        run.project.update(WORKLOAD, seen, edit, dry_run=True)
-        run.terminal.show(NOTHING_DONE)
+        checked = run.project.update(WORKLOAD, seen, edit, dry_run=True)
+        show_written(run, WORKLOAD, checked.after, NOTHING_DONE)
         return
     if not agreed(run, yes=yes):
         return

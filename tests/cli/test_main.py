@@ -1,0 +1,77 @@
+"""The program as a process: streams that are closed or full, and arguments that are no text."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Compute, FakeClock, World, kubeconfig
+
+PROGRAM = (sys.executable, "-m", "datum_compute.cli.main")
+
+
+def shell(redirected: str, *words: str | bytes, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the program with its streams as a shell would redirect them."""
+    command = ["/bin/sh", "-c", f'exec "$@" {redirected}', "sh", *PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
+
+
+ANSWERS = [("version",), ("version", "-o", "json"), ("--help",), ("--version",), ("--plugin-manifest",)]
+
+
+@pytest.mark.parametrize("words", ANSWERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("redirected", "reason"),
+    [(">/dev/full", "no space left on device"), (">&-", "it is closed")],
+    ids=["full", "closed"],
+)
+def test_an_output_that_takes_nothing_is_told(redirected: str, reason: str, words: tuple[str, ...]) -> None:
+    done = shell(redirected, *words)
+    assert (done.returncode, done.stderr) == (1, f"Error: the output cannot be written: {reason}\n")
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "<&-", "2>&- <&-"])
+def test_nobody_who_listens_or_speaks_is_no_reason_to_fail(redirected: str, world: World, tmp_path: Path) -> None:
+    world.settled()
+    path = kubeconfig(tmp_path / "kubeconfig", world.api.project_url())
+    done = shell(redirected, "workloads", "-o", "name", "-v", KUBECONFIG=str(path))
+    assert (done.returncode, done.stdout) == (0, "workload/shop\n")
+
+
+@pytest.mark.parametrize(("redirected", "code"), [("2>&-", 2), ("2>/dev/full", 1)])
+def test_an_error_that_nobody_hears_still_has_its_code(redirected: str, code: int) -> None:
+    done = shell(redirected, "nonsense")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_manifest_from_a_closed_stdin_is_empty() -> None:
+    done = shell("<&-", "deploy", "-f", "-")
+    assert (done.returncode, done.stderr) == (1, "Error: manifest must contain exactly one Workload\n")
+
+
+def test_an_argument_that_is_no_text_is_told_without_it() -> None:
+    done = shell("", "deploy", "shop", b"--env=KEY=s3cret\xff")
+    assert (done.returncode, done.stderr) == (2, "Error: argument 3 is no text in UTF-8\n")
+
+
+@pytest.mark.parametrize("redirected", [">/dev/full", ">&-"])
+def test_completion_is_never_an_error(redirected: str) -> None:
+    done = shell(redirected, "__complete", "de")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_defect_is_told_without_the_token_that_its_error_quotes(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise ValueError("Invalid header value b'Bearer abc.def'\nnext")
+
+    monkeypatch.setattr("datum_compute.cli.place.find_place", broken)
+    for words in (["workloads"], ["workloads", "-v"]):
+        result = Compute(clock, {})(*words)
+        assert (result.code, "abc" in result.err) == (1, False)
+        assert result.err.splitlines()[-1] == (
+            r"Error: this should not happen: ValueError: Invalid header value b'Bearer (hidden)'\nnext (-v shows where)"
+        )
