@@ -11,9 +11,10 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
-from datum_compute.embedded.store import CountedUids
+from datum_compute.embedded.store import CountedUids, Operation
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ServerError
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject
 from datum_compute.runtime.simulation import Simulation
@@ -235,3 +236,36 @@ async def test_every_plane_collects(simulation: Simulation, role: str) -> None:
     await plane.delete(owner)
     assert await plane.instances() == []
     await plane.stop()
+
+
+async def test_owners_that_went_are_not_remembered(cell: Cell, simulation: Simulation) -> None:
+    for number in range(5):
+        owner = await cell.deployment(f"owner-{number}")
+        await cell.instance(f"web-{number}", reference(owner), finalizers=["example.com/slow"])
+        await cell.delete(owner)
+        await simulation.settle()
+        await cell.client.merge_patch(INSTANCE, f"web-{number}", "default", {"metadata": {"finalizers": None}})
+    assert await cell.instances() == []
+    collector, *_ = cell.engine._workers[PLANE]
+    assert not collector._dependents
+
+
+async def test_what_cannot_be_written_for_a_while_is_tried_again_with_patience(
+    cell: Cell, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cell.deployment()
+    await cell.instance("web-0", reference(owner))
+    tried = 0
+
+    async def full(operation: Operation[object]) -> object:
+        nonlocal tried
+        tried += 1
+        raise ServerError("the change could not be stored: database or disk is full")
+
+    await cell.delete(owner)
+    with monkeypatch.context() as patched:
+        patched.setattr(cell.engine._writer, "submit", full)
+        await simulation.advance(60)
+    assert 1 < tried < 30
+    await simulation.advance(10)
+    assert await cell.instances() == []

@@ -177,3 +177,26 @@ async def test_a_change_that_cannot_be_used_is_refused(simulation: Simulation, t
     assert await plane.code("PATCH", at, change) in (400, 422)
     assert await plane.code("GET", "/apis/example.test/v1/widgets") == 200
     await plane.stop()
+
+
+async def test_an_object_that_a_tightened_schema_would_not_take_can_still_be_changed_and_go(
+    simulation: Simulation, tmp_path: Path
+) -> None:
+    plane = Plane(Log(tmp_path / "log.db"))
+    assert await plane.code("POST", DEFINITIONS, definition()) == 201
+    await simulation.settle()
+    assert await plane.code("POST", "/api/v1/namespaces", NAMESPACE.body("default")) == 201
+    assert await plane.code("POST", WIDGETS, widget("w", finalizers=["example.com/slow"])) == 201
+    spec = {"type": "object", "properties": {"a": {"type": "string", "minLength": 5}, "b": {"type": "string"}}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    tightened = definition(schema=schema)["spec"]["versions"]
+    assert await plane.code("PATCH", f"{DEFINITIONS}/widgets.example.test", {"spec": {"versions": tightened}}) == 200
+    await simulation.settle()
+    one = f"{WIDGETS}/w"
+    assert await plane.code("PATCH", one, {"metadata": {"labels": {"a": "b"}}}) == 200
+    assert await plane.code("PATCH", one, {"spec": {"b": "c"}}) == 200
+    assert await plane.code("PATCH", one, {"spec": {"a": "d"}}) == 422
+    assert await plane.code("DELETE", one) == 200
+    assert await plane.code("PATCH", one, {"metadata": {"finalizers": None}}) == 200
+    assert await plane.code("GET", one) == 404
+    await plane.stop()

@@ -907,3 +907,24 @@ async def test_1_2_a_namespace_made_anew_has_another_one_on_the_hub_however_late
     await federation.settle()
     home = f"ns-{(await project.get(NAMESPACE, 'team')).metadata.uid}"
     assert [one.namespace for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
+
+
+@pytest.mark.parametrize("seed", range(count(10, 100)))
+def test_row_37_of_deployments_that_go_at_once_the_last_takes_the_policy_along(seed: int) -> None:
+    async def play(simulation: Simulation) -> None:
+        federation = Federation(simulation)
+        await federation.start()
+        for number in range(4):
+            await federation.deploy(name=f"web-{number}")
+        for number in range(4):
+            await federation.project.delete(WORKLOAD_DEPLOYMENT, f"web-{number}", "default")
+        await federation.settle()
+        await simulation.advance(60)
+        assert await federation.copies() == []
+        assert await federation.policies() == {}
+        await federation.stop()
+
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Simulation)
+        runner.run(play(loop))

@@ -713,3 +713,23 @@ async def test_an_api_error_names_its_plane(simulation: Simulation) -> None:
         with pytest.raises(ApiError) as caught:
             await world.fleet.plane("a").client.list(WIDGET)
         assert caught.value.plane == "a"
+
+
+async def test_what_fails_after_its_plane_has_left_is_forgotten(simulation: Simulation) -> None:
+    world, server = World(), Server()
+    server.make("w")
+
+    async def act(request: Request, pass_: Pass) -> None:
+        await asyncio.sleep(1)
+        raise Unavailable("no", plane=request.plane)
+
+    world.recorder.act = act
+    async with world.running(simulation):
+        for number in range(5):
+            world.add(f"p{number}", server=server)
+            await asyncio.sleep(0.5)
+            world.fleet.remove(f"p{number}")
+            await asyncio.sleep(5)
+        await asyncio.sleep(3600)
+        assert not world.controller.queue._failures
+        assert not world.controller._failed_on

@@ -656,3 +656,16 @@ def test_after_any_changes_and_faults_the_copy_is_right_once_it_is_quiet(
 
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
         runner.run(main())
+
+
+async def test_invariant_3_an_object_whose_delete_was_answered_by_somebody_else_is_there_again_with_the_next_list(
+    simulation: Simulation,
+) -> None:
+    setup = Setup()
+    setup.server.make("w")
+    async with following(setup, simulation):
+        setup.faults.answer(calls("DELETE"), NotFound("404 page not found"))
+        await setup.writer.delete(WIDGET, setup.widget("w"))
+        assert setup.versions() == {}
+        await asyncio.sleep(3600)
+        assert setup.versions() == setup.server.versions()

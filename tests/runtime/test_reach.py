@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, ServerError, Timeout, TooManyRequests, Unavailable
+from datum_compute.kube.errors import ApiError, ServerError, Timeout, TooManyRequests, Unavailable, from_status
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.faults import Faults, calls
+from datum_compute.runtime.health import caches_follow
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.reach import LONGEST_PROBE, FailFast, Reach
 from datum_compute.runtime.requests import Pass, Request
@@ -226,3 +227,37 @@ async def test_a_plane_that_hangs_holds_up_neither_workers_nor_its_own_recovery(
 
 async def ran(world: World, name: str, times: int) -> bool:
     return len({request for request in world.recorder.requests if name in request}) >= times
+
+
+class Gateway:
+    """Before a plane that is away: open streams fall silent, and everything new is refused."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.refuses = False
+
+    async def call(self, call: Call) -> Answer:
+        return Answer(503, b"no healthy upstream") if self.refuses else await self._transport.call(call)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        if self.refuses:
+            raise from_status(503, b"no healthy upstream", "")
+        async with self._transport.stream(call) as lines:
+            yield lines
+
+
+async def test_a_plane_that_a_gateway_says_is_away_is_no_reason_to_restart(simulation: Simulation) -> None:
+    world = World()
+    server = Server()
+    server.make("w")
+    faults = Faults(InProcess(server), random.Random(1))
+    gateway = Gateway(faults)
+    world.fleet.add(Plane("p", "east", gateway, writes=Writes(), generator=random.Random(1)))
+    async with world.running(simulation):
+        check = caches_follow(world.fleet)
+        gateway.refuses = True
+        faults.silence_watches()
+        for _ in range(60):
+            await asyncio.sleep(60)
+            check()

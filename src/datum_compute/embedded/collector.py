@@ -7,7 +7,6 @@ from datum_compute.embedded.due import Due
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Record, Store
-from datum_compute.kube.errors import ApiError
 from datum_compute.kube.meta import Json, OwnerReference
 from datum_compute.runtime.clock import Clock
 
@@ -37,14 +36,18 @@ class Collector:
 
     def _seen(self, event: Event) -> None:
         before = event.previous.metadata.owner_references if event.previous else ()
+        now = event.record.metadata.owner_references if event.type != "DELETED" else ()
         for owner in before:
             if owner.uid in self._waiting:
                 self._due.add(self._waiting[owner.uid])
+        for uid in {owner.uid for owner in before} - {owner.uid for owner in now}:
+            dependents = self._dependents.get(uid, {})
+            dependents.pop(event.key, None)
+            if not dependents:
+                self._dependents.pop(uid, None)
         if event.type != "DELETED":
             self._note(event.key, event.record)
             return
-        for owner in event.record.metadata.owner_references:
-            self._dependents.get(owner.uid, {}).pop(event.key, None)
         self._waiting.pop(event.record.metadata.uid, None)
         for dependent in self._dependents.pop(event.record.metadata.uid, {}):
             self._due.add(dependent)
@@ -64,13 +67,10 @@ class Collector:
         served = self._server.kinds.get(key.resource)
         if record is None or served is None:
             return
-        try:
-            if _waits(record):
-                await self._let_go(served, key, record)
-            elif record.metadata.owner_references and not record.metadata.deleting:
-                await self._collect(served, key, record)
-        except ApiError:
-            self._due.add(key)  # changed or gone in between; look again
+        if _waits(record):
+            await self._let_go(served, key, record)
+        elif record.metadata.owner_references and not record.metadata.deleting:
+            await self._collect(served, key, record)
 
     async def _collect(self, served: Served, key: Key, record: Record) -> None:
         owners = record.metadata.owner_references

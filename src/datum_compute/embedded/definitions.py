@@ -12,7 +12,7 @@ from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Record, Store
 from datum_compute.embedded.table import json_path
-from datum_compute.kube.errors import ApiError, Cause
+from datum_compute.kube.errors import Cause, Conflict, NotFound
 from datum_compute.kube.meta import Json, timestamp
 from datum_compute.runtime.clock import Clock
 
@@ -242,7 +242,7 @@ class Definitions:
             await self._try(registry.patch(DEFINITIONS, key, _released, subresource=""))
 
     async def _try(self, operation: Operation[object]) -> None:
-        with suppress(ApiError):  # somebody was faster; the event of that brings us back
+        with suppress(NotFound, Conflict):  # somebody was faster; the event of that brings us back
             await self._submit(operation)
 
 

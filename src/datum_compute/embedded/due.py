@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from datum_compute.kube.errors import ApiError
+
 K = TypeVar("K", bound=Hashable)
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 
 
 class Due(Generic[K]):
     def __init__(self) -> None:
         self._keys: dict[K, None] = {}
+        self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
 
     def add(self, key: K) -> None:
@@ -17,12 +22,28 @@ class Due(Generic[K]):
         self._wake.set()
 
     async def run(self, look: Callable[[K], Awaitable[None]]) -> None:
-        """Looks at one after the other, for ever; what comes up during a look is looked at again."""
+        """Looks at one after the other, for ever; what comes up during a look is looked at again.
+
+        A look that fails is repeated: at once, since something may have changed in between, and then after a wait that
+        grows, since what is in the way may be a full disk.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._keys:
                 key = next(iter(self._keys))
                 del self._keys[key]
-                await look(key)
+                try:
+                    await look(key)
+                    self._failures.pop(key, None)
+                except ApiError:
+                    self._repeat(key)
                 await asyncio.sleep(0)
+
+    def _repeat(self, key: K) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        if failures == 1:
+            self.add(key)
+        else:
+            wait = min(_FIRST_WAIT * 2 ** min(failures - 2, 10), _LONGEST_WAIT)
+            asyncio.get_running_loop().call_later(wait, self.add, key)

@@ -8,7 +8,7 @@ from datum_compute.embedded.due import Due
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Store
-from datum_compute.kube.errors import ApiError
+from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.meta import Json
 from datum_compute.runtime.clock import Clock
 
@@ -65,7 +65,7 @@ class NamespaceLifecycle:
         ]
 
     async def _try(self, operation: Operation[object]) -> None:
-        with suppress(ApiError):  # somebody else deleted it; the event of that brings us back
+        with suppress(NotFound, Conflict):  # somebody else deleted it; the event of that brings us back
             await self._submit(operation)
 
 

@@ -79,7 +79,9 @@ def _text(_: Any, value: bytes) -> str:
 
 
 def _texts(before: Any, value: bytes) -> list[str]:
-    return [*(before or ()), value.decode()]
+    found: list[str] = before if before is not None else []
+    found.append(value.decode())
+    return found
 
 
 def _bytes(_: Any, value: bytes) -> bytes:
@@ -99,13 +101,20 @@ def _one(message: Message) -> Take:
 
 
 def _many(message: Message) -> Take:
-    return lambda before, value: [*(before or ()), _read(message, value)]
+    def add(before: Any, value: bytes) -> list[Any]:
+        found: list[Any] = before if before is not None else []
+        found.append(_read(message, value))
+        return found
+
+    return add
 
 
 def _map(take: Take) -> Take:
     def add(before: Any, value: bytes) -> Json:
         pair = dict(_fields(value))
-        return {**(before or {}), _text(None, pair.get(1, b"")): take(None, pair.get(2, b""))}  # type: ignore[arg-type]
+        found: Json = before if before is not None else {}
+        found[_text(None, pair.get(1, b""))] = take(None, pair.get(2, b""))  # type: ignore[arg-type]
+        return found
 
     return add
 

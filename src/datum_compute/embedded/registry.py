@@ -325,7 +325,11 @@ def _check_namespace(transaction: Transaction, served: Served, key: Key) -> None
 
 def _check(served: Served, value: Json, before: Json | None = None) -> None:
     metadata = value["metadata"]
-    causes = [*metadata_violations(served, metadata), *served.violations(value)]
+    causes = served.violations(value)
+    if causes and before is not None:  # what was wrong before, under another schema, may stay so
+        known = served.violations(before)
+        causes = [cause for cause in causes if cause not in known]
+    causes = [*metadata_violations(served, metadata), *causes]
     if before is not None and not causes:
         causes = served.transition(before, value)
     if served.builtin and any(cause.reason == "FieldValueTypeInvalid" for cause in causes):  # it could not be read

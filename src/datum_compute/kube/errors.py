@@ -61,6 +61,7 @@ class ApiError(Exception):
         self.about = about
         self.plane = plane
         self.retry_after = retry_after
+        self.answered = False  # whether it came as an answer, be it a gateway's
 
     def status(self) -> dict[str, Any]:
         told = msgspec.to_builtins(self.about) if self.about else {}
@@ -195,4 +196,6 @@ def from_status(code: int, body: bytes, plane: str, retry_after: int = 0) -> Api
     kind = _BY_REASON.get(status.reason) or _BY_CODE.get(code) or (ServerError if code >= 500 else ApiError)
     details = status.details or StatusDetails()
     message = status.message or f"the server answered {code}"
-    return kind(message, causes=details.causes, plane=plane, retry_after=max(details.retry_after_seconds, retry_after))
+    error = kind(message, causes=details.causes, plane=plane, retry_after=max(details.retry_after_seconds, retry_after))
+    error.answered = True
+    return error

@@ -184,6 +184,8 @@ class HttpTransport:
             raise Broken(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
             raise Unavailable(str(error)) from None
+        except ValueError:  # without its text, which may hold a credential
+            raise Unavailable(f"what is to be sent to {self._origin} cannot be; check its token") from None
 
 
 def _cut(response: aiohttp.ClientResponse) -> None:

@@ -103,9 +103,9 @@ def reset(directory: Path) -> None:
     """Stops the federation and removes everything it stored."""
     down(directory)
     paths = Paths(directory)
-    for path in (paths.log, paths.running, paths.kubeconfig, paths.output, paths.port, paths.lock):
-        for file in path.parent.glob(f"{path.name}*"):  # the database keeps two files beside it
-            file.unlink(missing_ok=True)
+    beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
+    for path in (paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port, paths.lock):
+        path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well
     shutil.rmtree(paths.credentials, ignore_errors=True)
 
 

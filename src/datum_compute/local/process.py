@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -180,7 +181,8 @@ def _leave() -> None:
 
 
 def _report(pipe: int, report: Report) -> None:
-    os.write(pipe, msgspec.json.encode(report))
+    with suppress(BrokenPipeError):  # who asked has gone; what was asked for is done all the same
+        os.write(pipe, msgspec.json.encode(report))
     os.close(pipe)
 
 

@@ -222,10 +222,13 @@ class Federator:
         # The annotation first: a namespace that is being deleted must not hold up what lives in it.
         namespace = _noted_namespace(project, hub, deployment) or await self._hub_namespace(project, deployment)
         copy = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment.name)
-        # First, while the copy tells in which city it was: that may have been changed since.
-        for one in {city, copy.metadata.labels.get(TOPOLOGY_CITY, city) if copy is not None else city}:
-            await self._release_policy(hub, write, namespace, one, leaving=deployment.name)
+        old_city = copy.metadata.labels.get(TOPOLOGY_CITY, "") if copy is not None else ""
+        if old_city and old_city != city:  # while the copy still tells of it, in case of a failure in between
+            await self._release_policy(hub, write, namespace, old_city, leaving=deployment.name)
+        # Before the policies: of several that leave at once the last one must see that the others have left.
         await write.delete_named(WORKLOAD_DEPLOYMENT, deployment.name, namespace)
+        for one in filter(None, {city, old_city}):
+            await self._release_policy(hub, write, namespace, one, leaving=deployment.name)
         await project.writer(self.name).remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, FEDERATOR_FINALIZER)
 
     async def _release_policy(self, hub: Plane, write: Writer, namespace: str, city: str, *, leaving: str) -> None:

@@ -266,6 +266,9 @@ class Controller:
                     await self._pass(request)
                 else:
                     self.dropped["plane_not_engaged"] += 1
+                    self.queue.forget_failures(request)
+                    for memory in (self._failed_on, self._conflicts):
+                        memory.pop(request, None)
             finally:
                 self.queue.done(request)
             if _told_to_end():

@@ -161,7 +161,7 @@ class Informer(Generic[T]):
                 # Whatever it is, refused credentials included, may be mended from outside: never give up.
                 _log.debug("plane does not answer", plane=self._client.plane, kind=self.kind.name, error=str(error))
                 failed = True
-                if not isinstance(error, Unavailable | Timeout):
+                if error.answered or not isinstance(error, Unavailable | Timeout):
                     self.heard = loop.time()
             # A server that ends every watch at once, however politely, must not be asked in a hot loop.
             short = loop.time() - began < SHORTEST_ROUND
@@ -193,6 +193,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         self.state = State.LISTING
+        settled = list(self._gone)  # a list that is asked for after an own delete tells whether it happened
         try:
             listing, listed = await self._client.list(self.kind, limit=PAGE), State.LISTED
         except NotFound:
@@ -201,6 +202,8 @@ class Informer(Generic[T]):
             listing, listed = Listing([], ""), State.UNSERVED
         loop = asyncio.get_running_loop()
         self.heard = loop.time()
+        for uid in settled:
+            self._gone.pop(uid, None)
         self._swap(listing, everything=listed is State.UNSERVED)
         self._resource_version = listing.resource_version
         self._relist_at = loop.time() + RELIST_SECONDS * self._generator.uniform(0.9, 1.1)

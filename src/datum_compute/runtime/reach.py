@@ -42,8 +42,9 @@ class Reach:
                 may(call)
         try:
             answer = await self._transport.call(call)
-        except (Unavailable, Timeout):
-            self._away = self.silent = True
+        except (Unavailable, Timeout) as error:
+            self._away = True
+            self.silent = self.silent or not error.answered  # a refusal costs nobody time
             raise
         if answer.code in _GATEWAY:
             self._away = True
