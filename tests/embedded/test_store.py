@@ -239,6 +239,19 @@ def test_history_that_was_dropped_is_gone_and_the_rest_is_complete(monkeypatch: 
     assert [name for _, name, _ in told.heard] == ["c", "d", "e"]
 
 
+def test_history_is_bounded_in_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    store.apply([put(key("a"))])
+    size = len(store.records("demo", WIDGETS)["default", "a"].value)
+    monkeypatch.setattr(module, "HISTORY_BYTES", int(2.5 * size))
+    store.apply([put(key(name)) for name in "bcd"])
+    with pytest.raises(Gone):
+        store.watch("demo", WIDGETS, 1, Told())
+    told = Told()
+    store.watch("demo", WIDGETS, 2, told)
+    assert [name for _, name, _ in told.heard] == ["c", "d"]
+
+
 def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HISTORY", 3)
     store = new_store()

@@ -733,3 +733,17 @@ async def test_what_fails_after_its_plane_has_left_is_forgotten(simulation: Simu
         await asyncio.sleep(3600)
         assert not world.controller.queue._failures
         assert not world.controller._failed_on
+
+
+async def test_a_server_whose_versions_are_no_numbers_costs_only_itself(simulation: Simulation) -> None:
+    world = World()
+    good, bad = world.add("good"), world.add("bad")
+    good.make("w")
+    item = {"metadata": {"name": "x", "namespace": "default", "uid": "u", "resourceVersion": "eyJ9"}}
+    bad.garbage.append(msgspec.json.encode({"metadata": {"resourceVersion": "eyJ9"}, "items": [item]}))
+    async with world.running(simulation):
+        await asyncio.sleep(60)
+        world.recorder.ran.clear()
+        good.change("w")
+        await asyncio.sleep(1)
+        assert world.recorder.requests == ["good:default/w"]

@@ -25,6 +25,7 @@ from datum_compute.runtime.clock import Clock
 T = TypeVar("T")
 
 DEFAULT_WATCH_SECONDS = 1800
+_DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class Target(Struct, frozen=True):
@@ -186,14 +187,21 @@ class PlaneServer:
 
     def _create(self, target: Target, body: Json) -> Operation[Record]:
         served = target.served
-        if served.resource in self.terminating:
-            rule = "create not allowed while custom resource definition is terminating"
-            metadata = body.get("metadata")
-            name = metadata.get("name") if isinstance(metadata, dict) else ""
-            raise Forbidden(f'{served.resource} "{name}" is forbidden: {rule}')
         if served.kind == "Namespace":
             body = _new_namespace(body)
-        return registry.create(served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix)
+        create = registry.create(served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix)
+        definition = Key(self.plane, _DEFINITIONS, "", served.resource)
+
+        def operation(transaction: Transaction) -> Record:
+            defined = transaction.get(definition)
+            if defined is not None and defined.metadata.deleting:
+                rule = "create not allowed while custom resource definition is terminating"
+                metadata = body.get("metadata")
+                name = metadata.get("name") if isinstance(metadata, dict) else ""
+                raise Forbidden(f'{served.resource} "{name}" is forbidden: {rule}')
+            return create(transaction)
+
+        return operation
 
     def _suffix(self) -> str:
         return "".join(self._generator.choices(string.ascii_lowercase + string.digits, k=5))

@@ -34,6 +34,7 @@ __all__ = [
 T = TypeVar("T")
 
 HISTORY = 4096  # events kept a plane and kind; a watch that asks for older ones is told to list again
+HISTORY_BYTES = 64 * 1024 * 1024  # and no more than these, where objects are large
 KEPT = 10_000  # rows of the log that stay when the rest is compacted
 _LONGEST = 2 * KEPT  # rows after the mark; more, and the oldest are compacted
 _STEP = 1000  # rows compacted at once, so that no write waits long
@@ -46,6 +47,7 @@ class _Table:
     def __init__(self, floor: int) -> None:
         self.records: dict[tuple[str, str], Record] = {}
         self.history: deque[Event] = deque()
+        self._bytes = 0  # of the objects in it
         self.floor = floor  # history is complete after this revision
         self.watches: dict[int, Callable[[Event], None]] = {}
 
@@ -56,13 +58,19 @@ class _Table:
         else:
             self.records[place] = event.record
         self.history.append(event)
-        if len(self.history) > HISTORY:
-            self.floor = self.history.popleft().revision
+        self._bytes += len(event.record.value)
+        while len(self.history) > HISTORY or self._bytes > HISTORY_BYTES:
+            self.floor = self._forget_oldest()
 
     def forget(self, mark: int) -> None:
         while self.history and self.history[0].revision <= mark:
-            self.history.popleft()
+            self._forget_oldest()
         self.floor = max(self.floor, mark)
+
+    def _forget_oldest(self) -> int:
+        oldest = self.history.popleft()
+        self._bytes -= len(oldest.record.value)
+        return oldest.revision
 
     def records_at(self, revision: int) -> dict[tuple[str, str], Record]:
         """The past, by undoing what came after it."""

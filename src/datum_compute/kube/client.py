@@ -88,7 +88,9 @@ class Client:
     async def _page(self, kind: Kind[T], namespace: str, query: dict[str, str]) -> tuple[ListMeta, Sequence[T]]:
         call = Call("GET", kind.path(namespace), query, accept=kind.accept(listed=True))
         body = self._decoded(await self._send(call), _ListBody)
-        return body.metadata, [self._decoded(item, kind.type) for item in body.items]
+        found = [self._decoded(item, kind.type) for item in body.items]
+        self._check_versions([body.metadata.resource_version, *(one.metadata.resource_version for one in found)])
+        return body.metadata, found
 
     @asynccontextmanager
     async def watch(
@@ -126,9 +128,12 @@ class Client:
                     status = self._decoded(body.object, dict)
                     raise from_status(int(status.get("code", 500)), bytes(body.object), self.plane)
                 case "BOOKMARK":
-                    yield WatchEvent("BOOKMARK", self._decoded(body.object, _OnlyMeta).metadata.resource_version)
+                    version = self._decoded(body.object, _OnlyMeta).metadata.resource_version
+                    self._check_versions([version])
+                    yield WatchEvent("BOOKMARK", version)
                 case type_:
                     object_ = self._decoded(body.object, kind.type)
+                    self._check_versions([object_.metadata.resource_version])
                     yield WatchEvent(type_, object_.metadata.resource_version, object_)
 
     async def create(self, kind: Kind[T], body: Json, *, dry_run: bool = False) -> T:
@@ -209,7 +214,14 @@ class Client:
         return self._decoded(answer, kind.type)
 
     async def _write(self, kind: Kind[T], call: Call) -> T:
-        return self._decoded(await self._send(call), kind.type)
+        written = self._decoded(await self._send(call), kind.type)
+        self._check_versions([written.metadata.resource_version])
+        return written
+
+    def _check_versions(self, versions: Sequence[str]) -> None:
+        """Caches compare them as numbers, which every server of this kind counts upwards."""
+        if wrong := next((version for version in versions if version and not version.isdecimal()), ""):
+            raise ServerError(f"the server's answer makes no sense: resourceVersion {wrong[:40]!r}", plane=self.plane)
 
     def _decoded(self, data: bytes | Raw, type_: type[D]) -> D:
         try:

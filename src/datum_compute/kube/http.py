@@ -15,6 +15,7 @@ from datum_compute.kube.tls import ClientTls
 from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
 
 _IDLE_SECONDS = 60.0
+_WHOLE_ANSWERS = 4  # times the patience with a silent server
 _WATCH_GRACE_SECONDS = 30.0  # that a server may be late to end a watch
 
 
@@ -53,8 +54,10 @@ class HttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=self._answer_seconds)
         async with self._places:
             with self._explained():
-                async with await self._authorized(call, timeout) as response:
-                    body = await response.read()
+                # As a whole too: an answer that comes drop by drop would never be late.
+                async with asyncio.timeout(self._connect_seconds + _WHOLE_ANSWERS * self._answer_seconds):
+                    async with await self._authorized(call, timeout) as response:
+                        body = await response.read()
         warnings = tuple(map(warning_text, response.headers.getall("Warning", ())))
         return Answer(response.status, body, warnings, _retry_after(response))
 
