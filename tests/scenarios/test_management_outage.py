@@ -12,7 +12,6 @@ from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.labels import UPSTREAM_GENERATION
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.meta import same_json
-from tests.conftest import ENGINE, LONG
 from tests.scenarios.federation import Federation, Outages, Project
 
 AWAY_SECONDS = 60.0
@@ -108,7 +107,6 @@ def test_the_hundred_are_a_hundred_and_none_changes_what_is_gone() -> None:
     assert len(there) == BEFORE + MADE - REMOVED
 
 
-@pytest.mark.skipif(ENGINE and not LONG, reason="Karmada takes its time, once too much of it: make test-engine-long")
 @pytest.mark.timeout(2000)
 async def test_15_6_a_hub_that_is_away_for_a_minute_loses_nothing_and_leaves_nothing_over(
     federation: Federation, outages: Outages
