@@ -92,7 +92,7 @@ engine-down: ## stop the real engine
 test-engine: ENGINE_ARGS += --kwok pop-dfw
 test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
 	ENGINE=1 $(RUN) pytest --timeout 600 tests/cli/test_on_engine.py $(PYTEST_ARGS)
-	ENGINE=1 $(RUN) pytest --timeout 1800 tests/engine tests/scenarios tests/conformance $(PYTEST_ARGS)
+	ENGINE=1 $(RUN) pytest --timeout 600 tests/engine tests/scenarios tests/conformance $(PYTEST_ARGS)
 
 test-engine-long: export LONG := 1
 test-engine-long: test-engine ## the same, and two managers whose leader is killed again and again

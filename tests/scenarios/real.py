@@ -33,7 +33,6 @@ PLANES = {HUB_PLANE: "downstream", **PROJECTS, **{cell: cell for cell in CELLS.v
 _LOOK_SECONDS = 0.05
 _PATIENCE = 3  # scenarios say how long something takes when nothing else is going on; machines are busy
 _RECOVERY_SECONDS = 90
-_CLEAR_SECONDS = 280  # what Karmada left behind in a cell after an outage is swept within ten minutes
 _WAITING_AFTER_OUTAGES = ("karmada-controller-manager", "karmada-scheduler")
 
 
@@ -113,7 +112,7 @@ class RealFederation:
             for workload in (await client.list(WORKLOAD)).items:
                 with suppress(NotFound):
                     await client.delete(WORKLOAD, workload.name, workload.namespace)
-        await self.until(self._is_clear, _CLEAR_SECONDS, "nothing is left on any plane")
+        await self.until(self._is_clear, 60, "nothing is left on any plane")
 
     async def _is_clear(self) -> bool:
         for client in (*self._projects.values(), self.hub, *self.cells.values()):
