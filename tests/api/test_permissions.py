@@ -186,6 +186,7 @@ class GuardedFederation:
         self._tasks.append(asyncio.create_task(self.engine.run()))
         self._start(milo, [ProjectController(milo, clock, self._open)])
         self._start(karmada, [NamespacePropagation(karmada, HUB_PLANE), Propagation(karmada, HUB_PLANE)])
+        self.end_karmada = self._tasks[-1].cancel
         self._start(
             catalog,
             [
@@ -278,6 +279,27 @@ async def whole_life(engine: GuardedFederation) -> None:
         return not claims and not [one for cell in engine.cells.values() for one in (await cell.list(INSTANCE)).items]
 
     await federation.until(nothing_is_left, "instances and claims are gone")
+    await leave_behind(engine, await project.hub_namespace())
+
+
+async def leave_behind(engine: GuardedFederation, namespace: str) -> None:
+    """What Karmada forgot in a cell is removed by the cell itself; waits until it is."""
+    cell = engine.cells["AMS"]
+    engine.end_karmada()
+    spec = {
+        "workloadRef": {"name": "web", "uid": "uid-of-web"},
+        "placementName": "main",
+        "cityCode": "AMS",
+        "template": template(),
+        "scaleSettings": {"minReplicas": 1},
+    }
+    body = WORKLOAD_DEPLOYMENT.body("forgotten", namespace, labels={"karmada.io/managed": "true"})
+    await cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
+
+    async def removed() -> bool:
+        return "forgotten" not in [one.name for one in (await cell.list(WORKLOAD_DEPLOYMENT)).items]
+
+    await engine.until(removed, 300, "what was forgotten is removed")
 
 
 async def spoil(engine: GuardedFederation, namespace: str) -> None:
@@ -542,7 +564,9 @@ def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not
     ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
     # Which the contract leaves out, though a cell serves its figures as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
-    assert ours - contract() == {Use(Who.CELL, On.CELL, "create", *review) for review in reviews}
+    # And what Karmada forgets in a cell after an outage nobody else would ever take away (invariant 7).
+    forgotten = Use(Who.CELL, On.CELL, "delete", "compute.datumapis.com", "workloaddeployments")
+    assert ours - contract() == {forgotten, *(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
     for use in contract() - ours:
         replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
         status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # and a status is replaced

@@ -133,7 +133,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.CELL, On.CELL): (
         _may(_READ, CORE, "namespaces", "which project a namespace belongs to"),
         _may("create patch", CORE, "events", "what happened to an instance"),
-        _may(f"{_READ} patch", COMPUTE, "workloaddeployments", "what to run; its finalizer"),
+        _may(f"{_READ} patch delete", COMPUTE, "workloaddeployments", "what to run; what Karmada forgot to take away"),
         _may("update", COMPUTE, "workloaddeployments/status", "what runs"),
         _may(_OWN, COMPUTE, "workloaddeployments/finalizers", "a deployment owns its instances"),
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs; its gates, labels and finalizers"),
