@@ -22,6 +22,7 @@ _RBAC = "rbac.authorization.k8s.io"
 # What this engine needs beside what is always needed: it has no Milo, service catalog or network operator.
 DEFAULT_SWITCHES = (
     When.LEADER_ELECTION,
+    When.EXECUTION_SPACE,
     When.ENTITLEMENT,
     When.QUOTA,
     When.LOCATIONS,
@@ -34,6 +35,7 @@ class Identity(Struct, frozen=True):
     who: Who
     plane: str
     roles: tuple[On, ...]  # what the plane is for them
+    cells: tuple[str, ...] = ()  # that it speaks for on the hub
 
     @property
     def account(self) -> str:
@@ -41,7 +43,8 @@ class Identity(Struct, frozen=True):
 
 
 def identities(every: Collection[Plane]) -> list[Identity]:
-    return [identity for plane in every for identity in _on(plane)]
+    cells = tuple(plane.name for plane in every if plane.role == roles.CELL)
+    return [identity for plane in every for identity in _on(plane, cells)]
 
 
 def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWITCHES) -> str:
@@ -50,18 +53,17 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(identity.account, NAMESPACE)})
     for role, wanted in _roles(identity, switches):
-        # Leases are the only thing that is needed in one namespace.
-        role["metadata"] |= {"namespace": NAMESPACE} if role["kind"] == "Role" else {}
-        binding = _binding(role, account)
-        if wanted:
-            api.apply(role)
-            api.apply(binding)
-        else:
-            api.delete(binding)
+        for placed in _placed(identity, role):
+            binding = _binding(placed, account)
+            if wanted:
+                api.apply(placed)
+                api.apply(binding)
+            else:
+                api.delete(binding)
     return api.token(identity.account, NAMESPACE, _TOKEN_SECONDS)
 
 
-def _on(plane: Plane) -> Iterator[Identity]:
+def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
     match plane.role:
         case roles.PROJECT:
             host = (On.HOST,) if plane.name == HOST_PLANE else ()
@@ -70,7 +72,7 @@ def _on(plane: Plane) -> Iterator[Identity]:
             yield Identity(Who.USER, plane.name, (On.PROJECT,))
         case roles.HUB:
             yield Identity(Who.MANAGEMENT, plane.name, (On.HUB,))
-            yield Identity(Who.CELL, plane.name, (On.HUB,))
+            yield Identity(Who.CELL, plane.name, (On.HUB,), cells)
         case roles.CELL:
             yield Identity(Who.CELL, plane.name, (On.CELL,))
 
@@ -82,6 +84,17 @@ def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Jso
         wanted = {f"compute-{file}", *(f"compute-{file}-{switch.value}" for switch in switches)}
         for role in planes.documents((_ROLES / f"{file}.yaml").read_text("utf-8")):
             yield role, role["metadata"]["name"] in wanted
+
+
+def _placed(identity: Identity, role: Json) -> Iterator[Json]:
+    """The role where it counts: everywhere, in the namespace of the process, or in those of Karmada for cells."""
+    if role["kind"] == "ClusterRole":
+        yield role
+    elif role["metadata"]["name"].endswith(When.EXECUTION_SPACE.value):
+        for cell in identity.cells:
+            yield role | {"metadata": role["metadata"] | {"namespace": f"karmada-es-{cell}"}}
+    else:
+        yield role | {"metadata": role["metadata"] | {"namespace": NAMESPACE}}
 
 
 def _named(name: str, namespace: str = "") -> Json:

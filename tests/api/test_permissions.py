@@ -15,7 +15,7 @@ from datum_compute.admission.reviews import ACCESS_REVIEW, Caller, authenticate,
 from datum_compute.api.crd import ROLES
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
+from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY
 from datum_compute.api.labels import CITY_CODE, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING
@@ -51,6 +51,7 @@ from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.providers.site import with_pods
 from tests.scenarios.federation import Federation, template
+from tests.works import keep, serve_works, works
 
 ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
 CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}
@@ -286,6 +287,8 @@ async def leave_behind(engine: GuardedFederation, namespace: str) -> None:
     """What Karmada forgot in a cell is removed by the cell itself; waits until it is."""
     cell = engine.cells["AMS"]
     engine.end_karmada()
+    await serve_works(engine.hub)
+    annotations = await keep(engine.hub, "forgotten", namespace)
     spec = {
         "workloadRef": {"name": "web", "uid": "uid-of-web"},
         "placementName": "main",
@@ -293,11 +296,11 @@ async def leave_behind(engine: GuardedFederation, namespace: str) -> None:
         "template": template(),
         "scaleSettings": {"minReplicas": 1},
     }
-    body = WORKLOAD_DEPLOYMENT.body("forgotten", namespace, labels={"karmada.io/managed": "true"})
+    body = WORKLOAD_DEPLOYMENT.body("forgotten", namespace, labels={MANAGED: "true"}, annotations=annotations)
     await cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
 
     async def removed() -> bool:
-        return "forgotten" not in [one.name for one in (await cell.list(WORKLOAD_DEPLOYMENT)).items]
+        return not (await cell.list(WORKLOAD_DEPLOYMENT)).items and not await works(engine.hub)
 
     await engine.until(removed, 300, "what was forgotten is removed")
 
@@ -565,8 +568,11 @@ def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not
     # Which the contract leaves out, though a cell serves its figures as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
     # And what Karmada forgets in a cell after an outage nobody else would ever take away (invariant 7).
-    forgotten = Use(Who.CELL, On.CELL, "delete", "compute.datumapis.com", "workloaddeployments")
-    assert ours - contract() == {forgotten, *(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
+    forgotten = {
+        Use(Who.CELL, On.CELL, "delete", "compute.datumapis.com", "workloaddeployments"),
+        *(Use(Who.CELL, On.HUB, verb, "work.karmada.io", "works") for verb in ("get", "delete")),
+    }
+    assert ours - contract() == forgotten | {*(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
     for use in contract() - ours:
         replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
         status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # and a status is replaced
@@ -602,7 +608,9 @@ def test_row_21_hub_namespaces_may_be_watched(who: Who) -> None:
 def test_r12_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
     writes = {(use.resource, use.verb) for use in TABLE if (use.who, use.on) == (Who.CELL, On.HUB)}
     changing = {resource for resource, verb in writes if verb not in ("get", "list", "watch")}
-    assert changing == {"instances", "instances/status", "workloaddeployments/finalizers"}
+    # A Work is Karmada's, and deleted only in the namespace that it keeps for the cell.
+    assert changing == {"instances", "instances/status", "workloaddeployments/finalizers", "works"}
+    assert [rule.in_namespace for rule in PERMISSIONS[Who.CELL, On.HUB] if "works" in rule.resources] == [True]
 
 
 def test_nobody_may_do_everything_or_read_secrets() -> None:

@@ -55,13 +55,14 @@ def test_names_are_unique_because_planes_may_share_a_cluster() -> None:
     assert all(name.startswith("compute-") for name in names)
 
 
-def test_only_leases_are_limited_to_the_namespace_of_the_process() -> None:
+def test_leases_and_what_karmada_keeps_for_a_cell_are_limited_to_one_namespace() -> None:
     limited = [role for name in files() for role in manifests(name) if role["kind"] == "Role"]
     assert [role["metadata"]["name"] for role in limited] == [
         "compute-management-on-host-leader-election",
         "compute-cell-on-cell-leader-election",
+        "compute-cell-on-hub-execution-space",
     ]
-    assert {tuple(rule["resources"]) for role in limited for rule in role["rules"]} == {("leases",)}
+    assert {tuple(rule["resources"]) for role in limited for rule in role["rules"]} == {("leases",), ("works",)}
 
 
 def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.karmada import WORK
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import NAME, InstanceController
 from datum_compute.cell.leftovers import GRACE_SECONDS
@@ -21,6 +23,7 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import NAMESPACE_NAME, Site
+from tests.works import SPACE, keep, serve_works, works
 
 SWEEP_SECONDS = DeploymentController.sweep_seconds
 
@@ -66,6 +69,79 @@ async def test_a_forgotten_deployment_goes_with_all_it_has(cell: Site) -> None:
     await cell.advance(SWEEP_SECONDS + 2 * GRACE_SECONDS)
     assert not await _is_left(cell)
     assert (await cell.instances(), await cell.copies()) == ([], [])
+
+
+async def test_a_forgotten_deployment_is_looked_at_when_its_original_goes_and_not_only_in_a_sweep(cell: Site) -> None:
+    await _running(cell)
+    await _forgotten(cell)
+    await cell.advance(GRACE_SECONDS - 2)
+    assert await _is_left(cell)
+    await cell.advance(2)
+    assert not await _is_left(cell)
+
+
+async def test_what_karmada_would_bring_it_back_from_goes_too(cell: Site) -> None:
+    await serve_works(cell.hub)
+    await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
+    await keep(cell.hub, "of-another", NAMESPACE_NAME)
+    await _forgotten(cell)
+    await cell.advance(GRACE_SECONDS)
+    assert not await _is_left(cell)
+    assert [work.name for work in await works(cell.hub)] == ["of-another"]
+
+
+async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
+    """However the copy came to name it."""
+    await serve_works(cell.hub)
+    await cell.deploy(annotations=await keep(cell.hub, "of-others", "ns-2"))
+    await _forgotten(cell)
+    await cell.advance(GRACE_SECONDS)
+    assert not await _is_left(cell)
+    assert [work.name for work in await works(cell.hub)] == ["of-others"]
+
+
+async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_with_it(cell: Site) -> None:
+    """As it does for a new original of the same name."""
+    await serve_works(cell.hub)
+    await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
+    await _forgotten(cell)
+    changes = 1
+
+    async def change(call: Call) -> None:
+        nonlocal changes
+        if changes and calls("GET", f"namespaces/{NAMESPACE_NAME}/workloaddeployments")(call):
+            changes -= 1
+            await cell.hub.merge_patch(WORK, "of-web", SPACE, {"spec": {"of": "a new original"}})
+
+    cell.faults["hub"].instead = change
+    await cell.advance(GRACE_SECONDS)
+    assert changes == 0
+    assert await _is_left(cell)
+    assert [work.name for work in await works(cell.hub)] == ["of-web"]
+    await cell.advance(GRACE_SECONDS)  # and when it was none, it is tried again
+    assert not await _is_left(cell)
+    assert await works(cell.hub) == []
+
+
+async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Site) -> None:
+    await serve_works(cell.hub)
+    await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
+    await _forgotten(cell)
+
+    async def refuse(call: Call) -> Answer | None:
+        said = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no right", "code": 403}
+        return Answer(403, encode(said)) if calls("DELETE", "works")(call) else None
+
+    cell.faults["hub"].instead = refuse
+    with capture_logs() as logs:
+        await cell.advance(GRACE_SECONDS)
+    assert await _is_left(cell)
+    assert [(one["event"], one["copy"]) for one in logs if "leftover" in one["event"]] == [
+        ("leftover cannot be removed yet", f"{NAMESPACE_NAME}/web")
+    ]
+    cell.faults["hub"].instead = None
+    await cell.advance(GRACE_SECONDS)
+    assert not await _is_left(cell)
 
 
 async def test_one_that_was_forgotten_while_nobody_looked_goes_soon_after_the_start(cell: Site) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE
-from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
+from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
-from datum_compute.embedded.propagation import HUB_GENERATION, MANAGED, NamespacePropagation, Propagation, aggregate
+from datum_compute.embedded.propagation import HUB_GENERATION, NamespacePropagation, Propagation, aggregate
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import CELL, HUB

@@ -1,4 +1,4 @@
-"""Karmada's kinds, typed only as far as they are used here. Entry points: `PROPAGATION_POLICY`, `CLUSTER`."""
+"""Karmada's kinds, typed only as far as they are used here. Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `WORK`."""
 
 from msgspec import Struct
 
@@ -50,7 +50,20 @@ class Cluster(KubeObject, frozen=True):
     status = optional_part("status_json", ClusterStatus)
 
 
+class Work(KubeObject, frozen=True):
+    """Karmada: an object as it is sent to one cluster, in the namespace of that cluster."""
+
+
 PROPAGATION_POLICY = Kind(
     "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", PropagationPolicy
 )
 CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster, namespaced=False)
+WORK = Kind("work.karmada.io", "v1alpha1", "Work", "works", Work)
+
+# On every copy that Karmada makes
+MANAGED = "karmada.io/managed"  # a label, `true`
+WORK_NAMESPACE = "work.karmada.io/namespace"
+WORK_NAME = "work.karmada.io/name"
+
+# On every Work
+BINDING_NAMESPACE = "resourcebinding.karmada.io/namespace"  # that of the original

@@ -34,10 +34,11 @@ class On(Enum):
 
 
 class When(Enum):
-    """What has to be switched on before anybody needs the permission. Each gets a role of its own."""
+    """What has to be switched on before anybody needs the permission, or where. Each gets a role of its own."""
 
     ALWAYS = ""
     LEADER_ELECTION = "leader-election"
+    EXECUTION_SPACE = "execution-space"
     SECURE_METRICS = "secure-metrics"
     WEBHOOK = "webhook"
     MILO_DISCOVERY = "milo-discovery"
@@ -56,7 +57,7 @@ class Rule(Struct, frozen=True):
     verbs: tuple[str, ...]
     why: str
     when: When = When.ALWAYS
-    own_namespace: bool = False  # only in the namespace that the process runs in
+    in_namespace: bool = False  # only in one, which `when` says
 
 
 def _may(verbs: str, group: str, resources: str, why: str, when: When = When.ALWAYS) -> Rule:
@@ -73,7 +74,17 @@ _LEASES = Rule(
     ("get", "create", "update"),
     "one process at a time works",
     When.LEADER_ELECTION,
-    own_namespace=True,
+    in_namespace=True,
+)
+
+# The other cells are none of its business.
+_WORKS = Rule(
+    "work.karmada.io",
+    ("works",),
+    ("get", "delete"),
+    "what Karmada would make a leftover from again",
+    When.EXECUTION_SPACE,
+    in_namespace=True,
 )
 
 _METRICS = (
@@ -161,6 +172,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_OWN, COMPUTE, "workloaddeployments/finalizers", "a deployment owns the copies"),
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "a copy of each of its own"),
         _may("update", COMPUTE, "instances/status", "how it runs"),
+        _WORKS,
     ),
     (Who.CELL, On.PROJECT): (
         _may(f"{_READ} create delete", QUOTA, "resourceclaims", "one an instance"),

@@ -24,7 +24,7 @@ def role_name(who: Who, on: On, when: When) -> str:
 def _role(name: str, rules: Iterable[Rule]) -> str:
     """Written by hand, because each rule carries what it is for as a comment."""
     rules = list(rules)
-    kind = "Role" if all(rule.own_namespace for rule in rules) else "ClusterRole"
+    kind = "Role" if all(rule.in_namespace for rule in rules) else "ClusterRole"
     head = ["apiVersion: rbac.authorization.k8s.io/v1", f"kind: {kind}", f"metadata: {{name: {name}}}", "rules:"]
     return "\n".join([*head, *(line for rule in rules for line in _rule(rule)), ""])
 

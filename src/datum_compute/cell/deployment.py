@@ -36,7 +36,7 @@ from datum_compute.cell.leftovers import Leftovers
 from datum_compute.cell.network import BY_CITY, Networking, by_city
 from datum_compute.cell.ordering import Create, Delete, Member, steps
 from datum_compute.cell.replicas import Network, deployment_status, is_paused, is_ready
-from datum_compute.federation.roles import CELL, HUB
+from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, ApiError, NotFound
@@ -65,24 +65,26 @@ class DeploymentController:
         self._fleet = fleet
         self._clock = clock
         self._networking = Networking() if networking else None
-        self._leftovers = Leftovers(fleet)
+        self._leftovers = Leftovers(fleet, self.name)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, {BY_UID: _uid, BY_CITY: by_city}, when=_is_asked),
             Source(CELL, INSTANCE, _owner, {BY_DEPLOYMENT: _deployment_uid}, when=_is_settled),
             waking(WORKLOAD_DEPLOYMENT),
-            Source(HUB, WORKLOAD_DEPLOYMENT),
+            self._leftovers.source(),
             *(self._networking.sources() if self._networking else ()),
         )
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
-        """Copies whose original is not on the hub: Karmada can lose sight of one while a cell is away."""
+        """Copies whose original is not on the hub: Karmada can lose sight of one in an outage."""
         return self._leftovers.candidates(plane)
 
     async def reconcile(self, request: Request, pass_: Pass) -> None:
         plane = self._fleet.plane(request.plane)
         deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+        if deployment is None or deployment.metadata.deleting:
+            self._leftovers.forget(request)
         if deployment is None or is_foreign(plane, request.namespace):
             return
         write = plane.writer(self.name)
@@ -90,7 +92,7 @@ class DeploymentController:
             await self._finalize(plane, write, deployment)
             return
         deployment = await write.add_finalizer(WORKLOAD_DEPLOYMENT, deployment, WORKLOAD_FINALIZER)
-        if await self._leftovers.confirmed(deployment, pass_):
+        if await self._leftovers.released(request, deployment, pass_):
             sentence = "The hub no longer has this deployment"
             plane.events.normal(
                 COMPONENT, WORKLOAD_DEPLOYMENT, deployment, reasons.WITHDRAWN, sentence, now=self._clock.now()

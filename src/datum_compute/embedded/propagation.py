@@ -12,7 +12,7 @@ import msgspec
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import AVAILABLE
-from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, Cluster, LabelMatch, PropagationPolicy
+from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY, Cluster, LabelMatch, PropagationPolicy
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Namespace
@@ -25,7 +25,6 @@ from datum_compute.runtime.informer import Change
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Pass, Request
 
-MANAGED = "karmada.io/managed"
 _FROM = "resourcetemplate.karmada.io"
 HUB_GENERATION = f"{_FROM}/generation"
 _HUB_UID = f"{_FROM}/uid"

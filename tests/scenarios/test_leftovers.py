@@ -1,0 +1,47 @@
+"""What real Karmada forgets in a cell and would bring back is removed by the cell, and stays away."""
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.karmada import WORK, WORK_NAME, WORK_NAMESPACE
+from datum_compute.cell.leftovers import GRACE_SECONDS
+from datum_compute.kube.errors import NotFound
+from tests.conftest import ENGINE
+from tests.scenarios.federation import Federation
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not ENGINE, reason="needs the real engine: make test-engine")]
+
+BINDING_ID = "resourcebinding.karmada.io/permanent-id"  # by which Karmada finds the Works of a binding
+
+
+async def test_a_work_that_karmada_lost_track_of_goes_with_its_copy(federation: Federation) -> None:
+    """As after an outage of the hub: the binding goes before Karmada has heard of its Work."""
+    project, cell = federation.project(), federation.cell("DFW")
+    await project.deploy("web", ["DFW"], replicas=1)
+    await project.until_ready("web", 1)
+    home = await project.hub_namespace()
+    copy = await cell.client.get(WORKLOAD_DEPLOYMENT, "web-main-dfw", home)
+    space, name = (copy.metadata.annotations[key] for key in (WORK_NAMESPACE, WORK_NAME))
+    await federation.hub.merge_patch(WORK, name, space, {"metadata": {"labels": {BINDING_ID: None}}})
+
+    await project.delete("web")
+    await project.until_gone("web")
+    # Karmada alone would leave it for ever; when only the copy is deleted, it makes another.
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, copy.name, home, uid=copy.metadata.uid)
+
+    async def made_again() -> bool:
+        found = (await cell.client.list(WORKLOAD_DEPLOYMENT, home)).items
+        return bool(found) and found[0].metadata.uid != copy.metadata.uid
+
+    await federation.until(made_again, "Karmada has made another copy")
+
+    async def nothing_left() -> bool:
+        found = [*(await cell.client.list(WORKLOAD_DEPLOYMENT)).items, *(await cell.client.list(INSTANCE)).items]
+        try:
+            await federation.hub.get(WORK, name, space)
+        except NotFound:
+            return not found
+        return False
+
+    await federation.until(nothing_left, "copy and Work are gone", GRACE_SECONDS)
