@@ -123,7 +123,7 @@ _ON = {
 _WHEN = {
     When.ALWAYS: "",
     When.LEADER_ELECTION: "with `--leader-elect`, in its own namespace",
-    When.EXECUTION_SPACE: "in the namespace that Karmada keeps for the cell, `karmada-es-<cluster>`",
+    When.EXECUTION_SPACE: "in the namespace that Karmada keeps for the cell, `karmada-es-` and its name",
     When.SECURE_METRICS: "when metrics are served securely",
     When.WEBHOOK: "when it serves the webhook",
     When.MILO_DISCOVERY: "in discovery mode `milo`",
