@@ -40,6 +40,7 @@ NO_IMAGE, CRASHES = ("Unknown", "ImageUnavailable"), ("Unknown", "InstanceCrashi
 PULLING = ("ImagePullBackOff", "ErrImagePull", "ImageInspectError", "InvalidImageName", "RegistryUnavailable")
 LOOP = "CrashLoopBackOff"
 UNSCHEDULABLE = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
+NOT_READY: Json = {"type": "Ready", "status": "False"}
 
 TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
     ("running", state("Running", UP), ("True", "Available"), ("True", "Programmed")),
@@ -69,6 +70,9 @@ TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
     ("not ready", state("Running", UP | {"ready": False}), ("False", "Starting"), ("False", "Starting")),
     ("has ended well, starts again", state("Running", ENDED_WELL), ("False", "Starting"), ("False", "Starting")),
     ("one is still made", state("Running", UP, waiting("ContainerCreating")), ("Unknown", "Provisioning"), IN_PROGRESS),
+    ("on a node that is away", state("Running", UP, conditions=[NOT_READY]), ("Unknown", "Unknown"), IN_PROGRESS),
+    ("starting, as the node says", state("Running", UP | {"ready": False}, conditions=[NOT_READY]),
+     ("False", "Starting"), ("False", "Starting")),
     ("no room", state("Pending", conditions=UNSCHEDULABLE), ("Unknown", "Provisioning"), IN_PROGRESS),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
@@ -50,10 +51,16 @@ class Cell(Alone):
     # Compute
 
     async def create(
-        self, gates: Sequence[str] = (), *, runtime: Json = RUNTIME, networks: Sequence[str] = ("default",)
+        self,
+        gates: Sequence[str] = (),
+        *,
+        runtime: Json = RUNTIME,
+        networks: Sequence[str] = ("default",),
+        volumes: Sequence[Json] = (),
     ) -> Instance:
         spec = {
             "runtime": runtime,
+            "volumes": list(volumes),
             "networkInterfaces": [{"network": {"name": network}} for network in networks],
             "controller": {"templateHash": HASH, "schedulingGates": [{"name": gate} for gate in gates]},
         }
@@ -346,3 +353,13 @@ async def test_5_2_a_pod_of_which_nobody_told_is_not_let_go_of(cell: Cell) -> No
     await cell.client.delete(INSTANCE, "web-0", "ns")
     await cell.simulation.advance(5)
     assert await cell.pods() == 0 or FINALIZER in (await cell.instance()).metadata.finalizers
+
+
+async def test_5_4_disks_are_left_out_with_a_line_in_the_log(cell: Cell) -> None:
+    disk = {"name": "data", "disk": {"template": {"spec": {"type": "pd-standard"}}}}
+    with capture_logs() as logs:
+        await cell.create(volumes=[disk])
+    assert [(one["instance"], one["volumes"]) for one in logs if one["event"] == "disks left out"] == [
+        ("ns/web-0", ["data"])
+    ]
+    assert "volumes" not in plain((await cell.pod()).spec_json)

@@ -1,4 +1,4 @@
-"""The Pod that an Instance becomes. Entry points: `pod_of`, `labels_of`, `runs_in_pod`."""
+"""The Pod that an Instance becomes. Entry points: `pod_of`, `left_out`, `labels_of`, `runs_in_pod`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -47,6 +47,11 @@ def pod_of(instance: Instance) -> Json:
     }
     body = POD.body(instance.name, instance.namespace, labels=labels_of(instance), ownerReferences=[owner])
     return body | {"spec": spec}
+
+
+def left_out(instance: Instance) -> list[str]:
+    """The names of the volumes that the Pod is made without."""
+    return [volume.name for volume in instance.spec.volumes if not _files(volume)]
 
 
 def labels_of(instance: Instance) -> dict[str, str]:

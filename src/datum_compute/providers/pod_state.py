@@ -100,8 +100,10 @@ def report_of(pod: Pod) -> Report:
         return trouble
     if status.phase == RUNNING and any(one.state.waiting for one in status.container_statuses):
         return report.PROVISIONING
+    if status.phase == RUNNING and not all(one.ready for one in status.container_statuses):
+        return STARTING
     if status.phase == RUNNING:
-        return report.RUNNING if all(one.ready for one in status.container_statuses) else STARTING
+        return UNKNOWN if _is_out_of_sight(status) else report.RUNNING
     if status.phase in (PENDING, ""):
         return NO_ROOM if _is_unschedulable(status) else report.PROVISIONING
     return UNKNOWN
@@ -121,6 +123,11 @@ def _troubles(pod: Pod, status: PodStatus) -> Iterator[Report]:
             yield report.MISCONFIGURED
         elif waiting == _CRASH or (one.state.terminated is not None and one.state.terminated.exit_code != 0):
             yield report.CRASHING
+
+
+def _is_out_of_sight(status: PodStatus) -> bool:
+    """The node is not heard of any more: the Pod is said not to be ready, and its containers as they were last seen."""
+    return any(one.type == "Ready" and one.status == "False" for one in status.conditions)
 
 
 def _is_unschedulable(status: PodStatus) -> bool:

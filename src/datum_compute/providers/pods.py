@@ -16,7 +16,7 @@ from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from datum_compute.kube.meta import missing_or_different
 from datum_compute.providers import report
-from datum_compute.providers.pod_shape import labels_of, pod_of, runs_in_pod
+from datum_compute.providers.pod_shape import labels_of, left_out, pod_of, runs_in_pod
 from datum_compute.providers.pod_state import CRASHED, FAILED, POD, Pod, address_of, report_of
 from datum_compute.providers.report import Report, reported
 from datum_compute.runtime.clock import Clock
@@ -86,6 +86,8 @@ class PodsProvider:
         except ValueError as error:  # an amount that no machine has
             await self._tell(write, instance, report.MISCONFIGURED, "")
             raise Unfinished(f"{instance.namespace}/{instance.name} cannot become a Pod: {error}") from None
+        if disks := left_out(instance):
+            _log.warning("disks left out", instance=f"{instance.namespace}/{instance.name}", volumes=disks)
         try:
             return await write.create(POD, body)
         except AlreadyExists:
