@@ -30,7 +30,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.cell.conftest import cell_name
-from tests.cell.site import GROUP, NAMESPACE_NAME, Site
+from tests.cell.site import GROUP, NAMESPACE_NAME, SPEC, Site
 
 WAITING = "Waiting for quota evaluation"
 PENDING = ("Unknown", "PendingEvaluation", WAITING)
@@ -89,6 +89,13 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
         f"{GROUP}/vcpus": 1000,
         f"{GROUP}/memory": 2048,
     }
+
+
+async def test_8_2_a_claim_that_can_only_count_the_instance_is_logged(site: Site) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await site.create(spec=SPEC | {"runtime": SPEC["runtime"] | {"resources": {"instanceType": "example/unknown"}}})
+    assert [one["resourceType"] for one in plain((await site.claim()).spec_json)["requests"]] == [f"{GROUP}/instances"]
+    assert [one["instance"] for one in logs if one["event"] == "claim of unknown size"] == [f"{NAMESPACE_NAME}/web-0"]
 
 
 async def test_8_2_a_claim_is_never_changed_and_goes_with_its_instance(site: Site) -> None:

@@ -122,13 +122,16 @@ async def test_a_kind_that_the_plane_already_serves_is_not_taken_over(simulation
         {"selectableFields": [{"jsonPath": 3}]},
         {"name": 3},
         {"served": "yes"},
+        {"served": False},
     ],
 )
 async def test_a_definition_that_cannot_be_used_is_refused_and_breaks_nothing(
     simulation: Simulation, tmp_path: Path, version: Json
 ) -> None:
     plane = Plane(Log(tmp_path / "log.db"))
-    assert await plane.code("POST", DEFINITIONS, definition(**version)) in (400, 422)
+    refused = await plane.ask("POST", DEFINITIONS, definition(**version))
+    assert refused.code in (400, 422)
+    assert not msgspec.json.decode(refused.body)["message"].rstrip().endswith(":")  # a reason is always given
     assert await plane.code("POST", DEFINITIONS, definition()) == 201
     await simulation.settle()
     assert await plane.code("GET", "/apis/example.test/v1/widgets") == 200

@@ -1,7 +1,7 @@
 """Whether an Instance may run by the project's quota. Entry points: `Quota`, `Claims`, `Disabled`, `tier`, `kept`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, QUOTA_GATE, QUOTA_GRANTED, Instance
 from datum_compute.api.labels import INSTANCE_NAMESPACE, SOURCE_CLUSTER
 from datum_compute.api.names import claim_name
-from datum_compute.api.quota import GRANTED, RESOURCE_CLAIM, ResourceClaim
+from datum_compute.api.quota import GRANTED, INSTANCES, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
 from datum_compute.cell.gates import gates
@@ -228,9 +228,12 @@ class Claims:
         return None
 
     async def _create(self, cell: Plane, project: Plane, identity: Identity, instance: Instance) -> Verdict:
-        body = _claim(identity, instance, self._cell_name(cell))
+        amounts = requests(instance.spec.runtime)
+        body = _claim(identity, instance, self._cell_name(cell), amounts)
         try:
             await project.writer(self._controller).create(RESOURCE_CLAIM, body)
+            if amounts.keys() == {INSTANCES}:
+                _log.warning("claim of unknown size", cell=cell.name, instance=f"{instance.namespace}/{instance.name}")
             return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING, fresh=True)
         except AlreadyExists:
             claim = await project.client.get(RESOURCE_CLAIM, claim_name(instance.name), identity.namespace)
@@ -311,10 +314,9 @@ def _failed(reason: str, message: str, error: ApiError | None = None) -> Verdict
     return Verdict("False", reason, message, failed=True, error=error)
 
 
-def _claim(identity: Identity, instance: Instance, cell_name: str) -> Json:
+def _claim(identity: Identity, instance: Instance, cell_name: str, amounts: Mapping[str, int]) -> Json:
     labels = {SOURCE_CLUSTER: cell_name, INSTANCE_NAMESPACE: instance.namespace}
     project = {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT_KIND.name, "name": identity.project}
-    amounts = requests(instance.spec.runtime)
     spec = {
         "consumerRef": project,
         "resourceRef": project,  # only a Project is registered to claim

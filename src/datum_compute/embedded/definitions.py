@@ -51,6 +51,8 @@ def _violations(definition: Json) -> list[Cause]:
         causes.append(
             _invalid(str(len(served)), "spec.versions", "must have exactly one version marked as storage version")
         )
+    if not served:
+        causes.append(_invalid("", "spec.versions", "a version that is served is needed here"))
     if len(served) > 1:
         causes.append(
             _invalid(", ".join(served), "spec.versions", "one version of a kind can be served here, not several")
