@@ -15,7 +15,7 @@ from datum_compute.admission.reviews import ACCESS_REVIEW, Caller, authenticate,
 from datum_compute.api.crd import ROLES
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY
+from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY, RESOURCE_BINDING, WORK
 from datum_compute.api.labels import CITY_CODE, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING
@@ -49,9 +49,9 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from tests.karmada import bind, keep, names, serve
 from tests.providers.site import with_pods
-from tests.scenarios.federation import Federation, template
-from tests.works import keep, serve_works, works
+from tests.scenarios.federation import Federation, Project, template
 
 ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
 CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}
@@ -280,14 +280,16 @@ async def whole_life(engine: GuardedFederation) -> None:
         return not claims and not [one for cell in engine.cells.values() for one in (await cell.list(INSTANCE)).items]
 
     await federation.until(nothing_is_left, "instances and claims are gone")
-    await leave_behind(engine, await project.hub_namespace())
+    await leave_behind(engine, project)
 
 
-async def leave_behind(engine: GuardedFederation, namespace: str) -> None:
-    """What Karmada forgot in a cell is removed by the cell itself; waits until it is."""
-    cell = engine.cells["AMS"]
+async def leave_behind(engine: GuardedFederation, project: Project) -> None:
+    """What Karmada forgot in a cell or on the hub is removed by who needs it gone; waits until it is."""
+    cell, namespace = engine.cells["AMS"], await project.hub_namespace()
     engine.end_karmada()
-    await serve_works(engine.hub)
+    await serve(engine.hub)
+    await bind(engine.hub, "again-main-ams", namespace, "uid-of-an-earlier-one")
+    await project.deploy("again", ["AMS"])
     annotations = await keep(engine.hub, "forgotten", namespace)
     spec = {
         "workloadRef": {"name": "web", "uid": "uid-of-web"},
@@ -300,7 +302,8 @@ async def leave_behind(engine: GuardedFederation, namespace: str) -> None:
     await cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
 
     async def removed() -> bool:
-        return not (await cell.list(WORKLOAD_DEPLOYMENT)).items and not await works(engine.hub)
+        left = (await names(cell, WORKLOAD_DEPLOYMENT), await names(engine.hub, WORK))
+        return left == ([], []) and not await names(engine.hub, RESOURCE_BINDING)
 
     await engine.until(removed, 300, "what was forgotten is removed")
 
@@ -567,10 +570,11 @@ def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not
     ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
     # Which the contract leaves out, though a cell serves its figures as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
-    # And what Karmada forgets in a cell after an outage nobody else would ever take away (invariant 7).
+    # And what Karmada forgets after an outage nobody else would ever take away (invariant 7).
     forgotten = {
         Use(Who.CELL, On.CELL, "delete", "compute.datumapis.com", "workloaddeployments"),
         *(Use(Who.CELL, On.HUB, verb, "work.karmada.io", "works") for verb in ("get", "delete")),
+        *(Use(Who.MANAGEMENT, On.HUB, verb, "work.karmada.io", "resourcebindings") for verb in ("get", "delete")),
     }
     assert ours - contract() == forgotten | {*(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
     for use in contract() - ours:

@@ -23,7 +23,7 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import NAMESPACE_NAME, Site
-from tests.works import SPACE, keep, serve_works, works
+from tests.karmada import SPACE, keep, names, serve
 
 SWEEP_SECONDS = DeploymentController.sweep_seconds
 
@@ -81,28 +81,28 @@ async def test_a_forgotten_deployment_is_looked_at_when_its_original_goes_and_no
 
 
 async def test_what_karmada_would_bring_it_back_from_goes_too(cell: Site) -> None:
-    await serve_works(cell.hub)
+    await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await keep(cell.hub, "of-another", NAMESPACE_NAME)
     await _forgotten(cell)
     await cell.advance(GRACE_SECONDS)
     assert not await _is_left(cell)
-    assert [work.name for work in await works(cell.hub)] == ["of-another"]
+    assert await names(cell.hub, WORK) == ["of-another"]
 
 
 async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
     """However the copy came to name it."""
-    await serve_works(cell.hub)
+    await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-others", "ns-2"))
     await _forgotten(cell)
     await cell.advance(GRACE_SECONDS)
     assert not await _is_left(cell)
-    assert [work.name for work in await works(cell.hub)] == ["of-others"]
+    assert await names(cell.hub, WORK) == ["of-others"]
 
 
 async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_with_it(cell: Site) -> None:
     """As it does for a new original of the same name."""
-    await serve_works(cell.hub)
+    await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await _forgotten(cell)
     changes = 1
@@ -117,14 +117,14 @@ async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_wit
     await cell.advance(GRACE_SECONDS)
     assert changes == 0
     assert await _is_left(cell)
-    assert [work.name for work in await works(cell.hub)] == ["of-web"]
+    assert await names(cell.hub, WORK) == ["of-web"]
     await cell.advance(GRACE_SECONDS)  # and when it was none, it is tried again
     assert not await _is_left(cell)
-    assert await works(cell.hub) == []
+    assert await names(cell.hub, WORK) == []
 
 
 async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Site) -> None:
-    await serve_works(cell.hub)
+    await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await _forgotten(cell)
 

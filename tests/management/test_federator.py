@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, PropagationPolicy
+from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, RESOURCE_BINDING, PropagationPolicy
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
-from datum_compute.management.federator import Federator
+from datum_compute.management.federator import UNANSWERED_SECONDS, Federator
 from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
@@ -24,6 +24,7 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
+from tests.karmada import bind, names, serve
 from tests.told import warnings
 
 GROUP = "compute.datumapis.com"
@@ -479,6 +480,47 @@ async def test_invariant_9_a_copy_of_the_same_name_in_another_namespace_says_not
     await federation.hub.replace_status(WORKLOAD_DEPLOYMENT, copy, STATUS)
     await federation.settle()
     assert plain((await federation.deployment()).status_json) == {}
+
+
+# What an earlier deployment of the same name left on the hub
+
+
+async def test_a_binding_of_an_earlier_deployment_is_removed_when_nobody_answers(federation: Federation) -> None:
+    """The hub's garbage collection overlooked it, and Karmada serves nothing by the name until it is gone."""
+    await serve(federation.hub)
+    await federation.deploy(name="other")
+    home = await federation.home()
+    await bind(federation.hub, "other", home, (await federation.copy("other")).metadata.uid)
+    await bind(federation.hub, "web", home, "uid-of-an-earlier-one")
+    await federation.deploy()
+    await federation.simulation.advance(UNANSWERED_SECONDS - 1)
+    assert await names(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment", "web-workloaddeployment"]
+    await federation.simulation.advance(2)
+    assert await names(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment"]
+
+
+async def test_a_deployment_that_was_answered_asks_for_no_binding(federation: Federation) -> None:
+    await serve(federation.hub)
+    await federation.deploy()
+    await bind(federation.hub, "web", await federation.home(), "uid-of-an-earlier-one")
+    await federation.report(STATUS)
+    await federation.simulation.advance(10 * UNANSWERED_SECONDS)
+    assert await names(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
+
+
+async def test_a_binding_of_a_later_copy_than_we_know_of_stays(federation: Federation) -> None:
+    """Our view of the hub is the one that is late."""
+    await serve(federation.hub)
+    await federation.deploy()
+    home = await federation.home()
+    for nth in (1, 2):  # its end, and the one that comes in its place
+        federation.faults["hub"].drop_event(calls(path="workloaddeployments"), nth)
+    await federation.hub.delete(WORKLOAD_DEPLOYMENT, "web", home)
+    body = WORKLOAD_DEPLOYMENT.body("web", home) | {"spec": spec("DFW")}
+    later = await federation.hub.create(WORKLOAD_DEPLOYMENT, body)
+    await bind(federation.hub, "web", home, later.metadata.uid)
+    await federation.simulation.advance(2 * UNANSWERED_SECONDS)
+    assert await names(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
 # 9: a city without a cluster

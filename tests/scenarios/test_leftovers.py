@@ -1,17 +1,19 @@
-"""What real Karmada forgets in a cell and would bring back is removed by the cell, and stays away."""
+"""What real Karmada leaves behind after an outage is removed by who needs it gone, and stays away."""
 
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.api.karmada import WORK, WORK_NAME, WORK_NAMESPACE
+from datum_compute.api.karmada import RESOURCE_BINDING, WORK, WORK_NAME, WORK_NAMESPACE
 from datum_compute.cell.leftovers import GRACE_SECONDS
 from datum_compute.kube.errors import NotFound
 from tests.conftest import ENGINE
+from tests.engine.running import running_engine
 from tests.scenarios.federation import Federation
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(not ENGINE, reason="needs the real engine: make test-engine")]
 
+COLLECTOR = "downstream-controllers"
 BINDING_ID = "resourcebinding.karmada.io/permanent-id"  # by which Karmada finds the Works of a binding
 
 
@@ -45,3 +47,25 @@ async def test_a_work_that_karmada_lost_track_of_goes_with_its_copy(federation: 
         return False
 
     await federation.until(nothing_left, "copy and Work are gone", GRACE_SECONDS)
+
+
+async def test_a_binding_that_the_hubs_garbage_collection_overlooked_holds_up_no_later_deployment(
+    federation: Federation,
+) -> None:
+    """As after an outage of the hub: it does not watch while a deployment is replaced by another of its name."""
+    project = federation.project()
+    await project.deploy("web", ["DFW"])
+    await project.until_ready("web", 1)
+    home, engine = await project.hub_namespace(), running_engine()
+    binding = await federation.hub.get(RESOURCE_BINDING, "web-main-dfw-workloaddeployment", home)
+    try:
+        engine.pause(COLLECTOR)
+        await project.delete("web")
+        await project.until_gone("web")
+        left = await federation.hub.get(RESOURCE_BINDING, binding.name, home)
+        assert (left.metadata.uid, left.metadata.deleting) == (binding.metadata.uid, False)
+        await project.deploy("web", ["DFW"])
+        await project.until_ready("web", 1)
+    finally:
+        engine.resume(COLLECTOR)
+    assert (await federation.hub.get(RESOURCE_BINDING, binding.name, home)).metadata.uid != binding.metadata.uid

@@ -1,4 +1,4 @@
-"""Karmada's kinds, typed only as far as they are used here. Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `WORK`."""
+"""Karmada's kinds, typed only as far as they are used here, and its marks."""
 
 from msgspec import Struct
 
@@ -50,6 +50,10 @@ class Cluster(KubeObject, frozen=True):
     status = optional_part("status_json", ClusterStatus)
 
 
+class ResourceBinding(KubeObject, frozen=True):
+    """Karmada: which clusters one object goes to. It is owned by that object, and lives beside it."""
+
+
 class Work(KubeObject, frozen=True):
     """Karmada: an object as it is sent to one cluster, in the namespace of that cluster."""
 
@@ -58,6 +62,7 @@ PROPAGATION_POLICY = Kind(
     "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", PropagationPolicy
 )
 CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster, namespaced=False)
+RESOURCE_BINDING = Kind("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings", ResourceBinding)
 WORK = Kind("work.karmada.io", "v1alpha1", "Work", "works", Work)
 
 # On every copy that Karmada makes

@@ -140,6 +140,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_READ, COMPUTE, "instances", "what runs in the cells"),
         _may(f"{_READ} create patch delete", "policy.karmada.io", "propagationpolicies", "which cell serves a city"),
         _may(_READ, "cluster.karmada.io", "clusters", "if any cell serves a city"),
+        _may("get delete", "work.karmada.io", "resourcebindings", "what an earlier deployment left in the way"),
     ),
     (Who.CELL, On.CELL): (
         _may(_READ, CORE, "namespaces", "which project a namespace belongs to"),

@@ -27,6 +27,7 @@ from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, missing_or_different, plain, same_json
 from datum_compute.kube.patches import difference
+from datum_compute.management import bindings
 from datum_compute.management.failures import Failures
 from datum_compute.management.metrics import HUB_TO_PROJECT, PROJECT_TO_HUB, ManagementMetrics
 from datum_compute.runtime.clock import Clock
@@ -40,6 +41,7 @@ from datum_compute.runtime.writes import Writer
 _CLAIMED_BY_POLICY = "propagationpolicy.karmada.io/permanent-id"
 _MIRRORED = (ROLLOUT_PAUSED,)  # annotations that the hub copy has or lacks as the project deployment does
 UNSCHEDULED_SECONDS = 60.0  # a hub deployment without status for this long may have no cluster to go to
+UNANSWERED_SECONDS = 5.0  # one without status for this long may be held up by what is left of an earlier one
 
 
 class Federator:
@@ -112,8 +114,17 @@ class Federator:
             mirrored = await write.status(WORKLOAD_DEPLOYMENT, deployment, told)
             if mirrored is not deployment:
                 self._metrics.arrived(HUB_TO_PROJECT, pass_)
-        else:
-            await self._report_unscheduled(project, hub, deployment, copy, pass_)
+            return
+        age = self._age(copy)
+        if age < UNANSWERED_SECONDS:
+            pass_.no_later_than(UNANSWERED_SECONDS - age)
+            return
+        await bindings.release(hub, write_hub, copy)
+        await self._report_unscheduled(project, hub, deployment, age, pass_)
+
+    def _age(self, copy: WorkloadDeployment) -> float:
+        now = self._clock.now()
+        return (now - (copy.metadata.creation_timestamp or now)).total_seconds()
 
     async def _hub_namespace(self, project: Plane, deployment: WorkloadDeployment) -> str:
         """Once it is noted, our cache is asked; before that the server, because a namespace may have been made anew."""
@@ -183,18 +194,16 @@ class Federator:
             await write.patch(PROPAGATION_POLICY, found, {"spec": difference(actual, wanted)})
 
     async def _report_unscheduled(
-        self, project: Plane, hub: Plane, deployment: WorkloadDeployment, copy: WorkloadDeployment, pass_: Pass
+        self, project: Plane, hub: Plane, deployment: WorkloadDeployment, age: float, pass_: Pass
     ) -> None:
         """Karmada says nothing about an object that no cluster fits; after a minute of silence we do."""
         city = deployment.spec.city_code
         if any(cluster.metadata.labels.get(TOPOLOGY_CITY) == city for cluster in hub.informer(CLUSTER).all()):
             return
-        now = self._clock.now()
-        created = copy.metadata.creation_timestamp or now
-        left = UNSCHEDULED_SECONDS - (now - created).total_seconds()
-        if left > 0:
-            pass_.no_later_than(left)
+        if age < UNSCHEDULED_SECONDS:
+            pass_.no_later_than(UNSCHEDULED_SECONDS - age)
             return
+        now = self._clock.now()
         message = f'No site serves city "{city}" at the moment'
         generation = deployment.metadata.generation
         decided = conditions.condition(
