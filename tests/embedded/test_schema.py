@@ -72,7 +72,7 @@ def causes(schema: Json, spec: Any) -> list[tuple[str, str, str]]:
     ],
 )  # fmt: skip
 def test_fields_the_schema_does_not_know_are_pruned(schema: Json, spec: Any, left: Any) -> None:
-    assert spec_schema(schema).prune({"spec": spec}) == {"spec": left}
+    assert spec_schema(schema).shape({"spec": spec}) == {"spec": left}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,6 @@ def test_fields_the_schema_does_not_know_are_pruned(schema: Json, spec: Any, lef
         (fields(a=STRING), {"a": None}, {}),
         (fields(a=fields(b=STRING)), {"a": {"b": None}}, {"a": {}}),
         (fields(a=STRING | {"nullable": True}), {"a": None}, {"a": None}),
-        (fields(a=STRING | {"default": "x"}), {"a": None}, {"a": None}),
         (mapping(STRING), {"a": None, "b": "1"}, {"b": "1"}),
         (mapping(STRING | {"nullable": True}), {"a": None}, {"a": None}),
         (mapping(True), {"a": None}, {"a": None}),
@@ -90,14 +89,14 @@ def test_fields_the_schema_does_not_know_are_pruned(schema: Json, spec: Any, lef
     ],
 )
 def test_a_null_that_is_neither_allowed_nor_defaulted_means_not_set(schema: Json, spec: Any, left: Any) -> None:
-    assert spec_schema(schema).prune({"spec": spec}) == {"spec": left}
+    assert spec_schema(schema).shape({"spec": spec}) == {"spec": left}
 
 
 def test_who_an_object_is_is_never_pruned() -> None:
     schema = Schema(fields(apiVersion=STRING, kind=STRING, metadata={"type": "object"}, spec=fields()))
     value = {"apiVersion": "v1", "kind": "A", "metadata": {"name": "a", "unheard": {"of": [None]}}, "spec": {}}
-    assert schema.prune(value | {"other": 1}) == value
-    assert Schema({"type": "object"}).prune(value) == {key: value[key] for key in ("apiVersion", "kind", "metadata")}
+    assert schema.shape(value | {"other": 1}) == value
+    assert Schema({"type": "object"}).shape(value) == {key: value[key] for key in ("apiVersion", "kind", "metadata")}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,6 @@ def test_who_an_object_is_is_never_pruned() -> None:
         # Null is absent, unless null may be said.
         (fields(a=STRING | {"default": "x"}), {"a": None}, {"a": "x"}),
         (fields(a=STRING | {"default": "x", "nullable": True}), {"a": None}, {"a": None}),
-        (fields(a=STRING), {"a": None}, {"a": None}),
         # A default does not make its parent, but a parent that is made by its own default is filled.
         (fields(a=fields(b=STRING | {"default": "x"})), {}, {}),
         (fields(a=fields(b=STRING | {"default": "x"})), {"a": {}}, {"a": {"b": "x"}}),
@@ -138,28 +136,27 @@ def test_who_an_object_is_is_never_pruned() -> None:
     ],
 )  # fmt: skip
 def test_defaults_are_filled_in(schema: Json, spec: Any, filled: Any) -> None:
-    assert spec_schema(schema).default({"spec": spec}) == {"spec": filled}
+    assert spec_schema(schema).shape({"spec": spec}) == {"spec": filled}
 
 
 def test_each_object_gets_its_own_copy_of_a_default() -> None:
     schema = Schema(
         fields(status=fields(conditions=array(ANYTHING)) | {"default": {"conditions": [{"type": "Ready"}]}})
     )
-    first = schema.default({})
+    first = schema.shape({})
     first["status"]["conditions"][0]["type"] = "changed"
-    assert schema.default({}) == {"status": {"conditions": [{"type": "Ready"}]}}
+    assert schema.shape({}) == {"status": {"conditions": [{"type": "Ready"}]}}
 
 
 def test_a_value_that_needs_no_change_is_given_back_itself() -> None:
     schema = spec_schema(fields(a=array(fields(b=STRING | {"default": "x"})), m=mapping(fields(c=STRING))))
     value = {"metadata": {}, "spec": {"a": [{"b": "1"}], "m": {"k": {"c": "1"}}}}
-    assert schema.prune(value) is value
-    assert schema.default(value) is value
+    assert schema.shape(value) is value
 
 
 def test_what_needs_no_change_is_shared_with_the_value() -> None:
     value = {"spec": {"kept": {"a": "1"}, "changed": {"unknown": 1}}}
-    pruned = spec_schema(fields(kept=fields(a=STRING), changed=fields())).prune(value)
+    pruned = spec_schema(fields(kept=fields(a=STRING), changed=fields())).shape(value)
     assert pruned == {"spec": {"kept": {"a": "1"}, "changed": {}}}
     assert pruned["spec"]["kept"] is value["spec"]["kept"]
 
@@ -440,13 +437,13 @@ def test_pruning_and_defaulting_survive_any_depth(levels: int) -> None:
         spec_schema(ANYTHING),
         spec_schema(fields()),
     ):
-        schema.default(schema.prune(deep))
+        schema.shape(deep)
 
 
 @pytest.mark.parametrize("value", ["text", [], 5, None])
 def test_an_object_that_is_none_is_a_wrong_type(value: Any) -> None:
     schema = spec_schema(fields(a=STRING | {"default": "x"}))
-    assert schema.default(schema.prune(value)) == value
+    assert schema.shape(value) == value
     [cause] = schema.violations(value)
     assert cause.reason == "FieldValueTypeInvalid"
 
@@ -526,12 +523,8 @@ OBJECTS = st.dictionaries(NAMES | st.just("metadata"), VALUES, max_size=4)
 def test_pruning_and_defaulting_are_idempotent_and_change_nothing_they_are_given(schema: Json, value: Json) -> None:
     compiled, before = Schema(schema), copy.deepcopy((schema, value))
 
-    pruned = compiled.prune(value)
-    assert compiled.prune(pruned) is pruned
-    defaulted = compiled.default(pruned)
-    assert compiled.default(defaulted) is defaulted
-    assert compiled.prune(defaulted) is defaulted
-    assert compiled.default(compiled.default(value)) == compiled.default(value)
+    shaped = compiled.shape(value)
+    assert compiled.shape(shaped) is shaped
 
     assert msgspec.json.encode((schema, value)) == msgspec.json.encode(before)
 
@@ -540,9 +533,9 @@ def test_pruning_and_defaulting_are_idempotent_and_change_nothing_they_are_given
 @given(schema=SCHEMAS, value=OBJECTS)
 def test_violations_are_the_same_after_a_second_round(schema: Json, value: Json) -> None:
     compiled = Schema(schema)
-    once = compiled.default(compiled.prune(value))
+    once = compiled.shape(value)
     found = compiled.violations(once)
-    assert compiled.violations(compiled.default(compiled.prune(once))) == found
+    assert compiled.violations(compiled.shape(once)) == found
     assert Schema(schema).violations(copy.deepcopy(once)) == found
     assert len(set(found)) == len(found)
 

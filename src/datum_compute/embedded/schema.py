@@ -13,7 +13,7 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationErrorKind
 
-from datum_compute.embedded.structural import EMBEDDED, MAX_DEPTH, PRESERVE, defaulter, pruner
+from datum_compute.embedded.structural import EMBEDDED, MAX_DEPTH, PRESERVE, shaper
 from datum_compute.kube.errors import Cause
 from datum_compute.kube.meta import Json
 
@@ -37,21 +37,17 @@ class Schema:
     common with the value may be shared with it."""
 
     def __init__(self, openapi: Json) -> None:
-        self._prune = pruner(openapi, root=True)
-        self._default = defaulter(openapi)
+        self._shape = shaper(openapi, root=True)
         self._check = _check(openapi, root=True)
         # The plain regex engine: like an API server's own it takes linear time and knows no look-around.
         self._validator = Draft202012Validator(
             _json_schema(openapi, root=True), validate_formats=True, pattern_options=RegexOptions()
         )
 
-    def prune(self, value: Json) -> Json:
-        """The object without the fields the schema does not know, and without nulls where null means "not set"."""
-        return self._prune(value) if self._prune else value
-
-    def default(self, value: Json) -> Json:
-        """The object with the defaults of what is absent, or null where null is not allowed."""
-        return self._default(value) if self._default else value
+    def shape(self, value: Json) -> Json:
+        """The object without the fields the schema does not know and without nulls where null means "not set", and with
+        the defaults of what is absent, or null where null is not allowed."""
+        return self._shape(value) if self._shape else value
 
     def violations(self, value: Json) -> list[Cause]:
         """All that is wrong with the object, in the order of its fields."""

@@ -81,7 +81,7 @@ class Served:
 
     def shaped(self, value: Json) -> Json:
         """The object as the schema allows it: unknown fields pruned, defaults filled in."""
-        return self._schema.default(self._schema.prune(self._prepare(value)))
+        return self._schema.shape(self._prepare(value))
 
     def violations(self, value: Json) -> list[Cause]:
         return self._schema.violations(value) or self._check(value)

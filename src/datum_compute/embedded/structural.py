@@ -1,4 +1,4 @@
-"""What a structural schema takes out of a value and what it fills in. Entry points: `pruner`, `defaulter`.
+"""What a structural schema takes out of a value and what it fills in. Entry point: `shaper`.
 
 Each node of a schema is compiled once into a function, or into None where nothing below it can ever change. A function
 gives back the very value it was given when there is nothing to do, and otherwise copies only the containers on the
@@ -7,7 +7,7 @@ way to the change; it never changes what it was given. A value of the wrong type
 
 from collections.abc import Callable
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 from datum_compute.kube.meta import Json
 
@@ -20,25 +20,60 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 MAX_DEPTH = 200  # far more than any real object; a deeper one is refused before anything recursive meets it
 
 
-def pruner(schema: Json, *, root: bool = False, keep: bool = False) -> Rewrite | None:
-    """Takes out the fields the schema does not know, and nulls that are neither allowed nor defaulted.
+def shaper(schema: Json, *, root: bool = False) -> Rewrite | None:
+    """Takes out the fields the schema does not know, and nulls that mean "not set"; then fills in what is absent.
 
-    An API server does both in one step, so that a null from a client means "not set". `keep` says that an array around
-    this node preserves unknown fields: unlike those of an object, the items of such an array inherit it.
+    An API server does the first two in one step. A default reaches only into parents that exist, and stands for a null
+    that is not allowed.
     """
-    keep = keep or bool(schema.get(PRESERVE))
+    return _shapes(schema, _Way(root=root))[0]
+
+
+class _Way(NamedTuple):
+    """How a node is met, beyond what its own schema says."""
+
+    root: bool = False
+    keep: bool = False  # an array around it preserves unknown fields: its items inherit that, unlike those of an object
+    prune: bool = True  # false in what is not the schema's to judge: who the object is
+
+
+def _shapes(schema: Json, way: _Way) -> tuple[Rewrite | None, Make | None]:
+    """What becomes of a value that is there, and what is put where none is."""
+    inner = _inner(schema, way)
+    make = _maker(schema, inner if way == _Way() else _inner(schema, _Way()))
+    if make is None or schema.get("nullable"):
+        return inner, make
+
+    def instead_of_null(value: Any) -> Any:
+        if value is None:
+            return make()
+        return inner(value) if inner else value
+
+    return instead_of_null, make
+
+
+def _inner(schema: Json, way: _Way) -> Rewrite | None:
+    keep = way.keep or bool(schema.get(PRESERVE))
     if "items" in schema:
-        return _each_item(pruner(schema["items"], keep=keep))
+        return _each_item(_shapes(schema["items"], _Way(keep=keep, prune=way.prune))[0])
     properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
     if additional and not properties:
+        if isinstance(additional, dict):
+            return _entries(additional, way.prune)
         # `additionalProperties: true` allows any key, but an object below it has no schema and so no known field.
-        return _entries_pruner(additional) if isinstance(additional, dict) else _each_entry(_emptied)
-    if properties or schema.get("type") == "object":
-        return _fields_pruner(properties, META if root or schema.get(EMBEDDED) else frozenset(), keep)
-    return None
+        return _each_entry(_emptied) if way.prune else None
+    meta = META if way.root or schema.get(EMBEDDED) else frozenset[str]()
+    parts = {name: _shapes(one, _Way(prune=way.prune and name not in meta)) for name, one in properties.items()}
+    prune = _fields_pruner(properties, meta, keep) if way.prune and (properties or _is_object(schema)) else None
+    fill = _filler({name: make for name, (_, make) in parts.items() if make})
+    return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, _one_after_the_other(prune, fill))
 
 
-def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite | None:
+def _is_object(schema: Json) -> bool:
+    return bool(schema.get("type") == "object")
+
+
+def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite:
     known = meta.union(properties)
     unset_by_null = {name for name, schema in properties.items() if _null_means_unset(schema)} - meta
 
@@ -52,20 +87,38 @@ def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool
             return kept if len(kept) < len(value) else value
         return value
 
-    return _each_field({name: pruner(schema) for name, schema in properties.items() if name not in meta}, prune)
+    return prune
 
 
-def _entries_pruner(schema: Json) -> Rewrite | None:
-    rewritten = _each_entry(pruner(schema))
-    if not _null_means_unset(schema):
+def _filler(makers: dict[str, Make]) -> Rewrite | None:
+    if not makers:
+        return None
+    absent = tuple(makers.items())
+
+    def fill(value: Json) -> Json:
+        added = {name: make() for name, make in absent if name not in value}
+        return value | added if added else value
+
+    return fill
+
+
+def _one_after_the_other(first: Rewrite | None, second: Rewrite | None) -> Rewrite | None:
+    if first is None or second is None:
+        return first or second
+    return lambda value: second(first(value))
+
+
+def _entries(schema: Json, prune: bool) -> Rewrite | None:
+    rewritten = _each_entry(_shapes(schema, _Way(prune=prune))[0])
+    if not prune or not _null_means_unset(schema):
         return rewritten
 
-    def prune(value: Any) -> Any:
+    def without_nulls(value: Any) -> Any:
         if isinstance(value, dict) and None in value.values():
             value = {key: item for key, item in value.items() if item is not None}
         return rewritten(value) if rewritten else value
 
-    return prune
+    return without_nulls
 
 
 def _null_means_unset(schema: Json) -> bool:
@@ -80,50 +133,12 @@ def _emptied(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def defaulter(schema: Json) -> Rewrite | None:
-    """Fills in what is absent, or null without being allowed to; a default reaches only into parents that exist."""
-    return _defaults(schema)[0]
-
-
-def _defaults(schema: Json) -> tuple[Rewrite | None, Make | None]:
-    """What defaulting does to a value that is there, and what it puts where none is."""
-    inner = _inner_defaulter(schema)
-    make = _maker(schema, inner)
-    if make is None or schema.get("nullable"):
-        return inner, make
-
-    def instead_of_null(value: Any) -> Any:
-        if value is None:
-            return make()
-        return inner(value) if inner else value
-
-    return instead_of_null, make
-
-
-def _inner_defaulter(schema: Json) -> Rewrite | None:
-    if "items" in schema:
-        return _each_item(defaulter(schema["items"]))
-    properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
-    if isinstance(additional, dict) and not properties:
-        return _each_entry(defaulter(additional))
-    parts = {name: _defaults(property_) for name, property_ in properties.items()}
-    absent = tuple((name, make) for name, (_, make) in parts.items() if make)
-
-    def fill(value: Json) -> Json:
-        added = {name: make() for name, make in absent if name not in value}
-        return value | added if added else value
-
-    return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, fill if absent else None)
-
-
 def _maker(schema: Json, inner: Rewrite | None) -> Make | None:
     """Makes the default of a node, complete with the defaults below it; each object gets a copy of its own."""
     default = schema.get("default")
     if default is None:
         return None
-    prune = pruner(schema)
-    pruned = prune(default) if prune else default
-    complete = inner(pruned) if inner else pruned
+    complete = inner(default) if inner else default
     return lambda: _copied(complete)
 
 
