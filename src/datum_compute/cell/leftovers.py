@@ -71,7 +71,7 @@ class Leftovers:
         try:
             return await self._release(self._fleet.only(HUB), copy)
         except ApiError as error:
-            _log.info("leftover cannot be removed yet", copy=f"{copy.namespace}/{copy.name}", error=str(error))
+            _log.warning("leftover cannot be removed yet", copy=f"{copy.namespace}/{copy.name}", error=str(error))
             return False
 
     def _seems_gone(self, copy: WorkloadDeployment) -> bool:
