@@ -92,6 +92,7 @@ class Leftovers:
                 await hub.writer(self._controller).delete_seen(WORK, work)
             except Conflict:
                 return False
+            _log.info("work of a leftover removed", copy=f"{copy.namespace}/{copy.name}", work=work.name)
         return True
 
 
