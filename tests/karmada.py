@@ -1,6 +1,6 @@
 """What Karmada keeps on a hub beside what it was asked for, on an embedded hub, which keeps nothing.
 
-Entry points: `serve`, `keep`, `bind`.
+Entry points: `serve`, `keep`, `bind`, and `define` for any kind.
 """
 
 from typing import Any
@@ -8,28 +8,25 @@ from typing import Any
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.karmada import BINDING_NAMESPACE, RESOURCE_BINDING, WORK, WORK_NAME, WORK_NAMESPACE
 from datum_compute.kube.client import Client
-from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, KubeObject
+from datum_compute.kube.kinds import DEFINITION, NAMESPACE, Kind
+from datum_compute.kube.meta import Json
 
 SPACE = "karmada-es-cell"
 _OPEN: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_DEFINITION = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "CustomResourceDefinition",
-    "customresourcedefinitions",
-    KubeObject,
-    namespaced=False,
-)
+
+
+async def define(client: Client, kind: Kind[Any]) -> None:
+    """Lets a plane serve a kind, with whatever is in its objects."""
+    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
+    names = {"kind": kind.name, "plural": kind.plural}
+    spec = {"group": kind.group, "names": names, "scope": "Namespaced", "versions": [version]}
+    await client.create(DEFINITION, DEFINITION.body(kind.resource) | {"spec": spec})
 
 
 async def serve(hub: Client) -> None:
     """Works and bindings, which a test makes itself, and a namespace for the Works of one cell."""
     for kind in (WORK, RESOURCE_BINDING):
-        names = {"kind": kind.name, "plural": kind.plural}
-        version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
-        spec = {"group": kind.group, "names": names, "scope": "Namespaced", "versions": [version]}
-        await hub.create(_DEFINITION, _DEFINITION.body(kind.resource) | {"spec": spec})
+        await define(hub, kind)
     await hub.create(NAMESPACE, NAMESPACE.body(SPACE))
 
 
@@ -48,5 +45,5 @@ async def bind(hub: Client, name: str, namespace: str, uid: str) -> None:
     await hub.create(RESOURCE_BINDING, body | {"spec": {}})
 
 
-async def names(hub: Client, kind: Kind[Any]) -> list[str]:
+async def names_of(hub: Client, kind: Kind[Any]) -> list[str]:
     return sorted(one.name for one in (await hub.list(kind)).items)

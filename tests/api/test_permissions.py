@@ -49,7 +49,7 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.karmada import bind, keep, names, serve
+from tests.karmada import bind, keep, names_of, serve
 from tests.providers.site import with_pods
 from tests.scenarios.federation import Federation, Project, template
 
@@ -302,8 +302,8 @@ async def leave_behind(engine: GuardedFederation, project: Project) -> None:
     await cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
 
     async def removed() -> bool:
-        left = (await names(cell, WORKLOAD_DEPLOYMENT), await names(engine.hub, WORK))
-        return left == ([], []) and not await names(engine.hub, RESOURCE_BINDING)
+        left = (await names_of(cell, WORKLOAD_DEPLOYMENT), await names_of(engine.hub, WORK))
+        return left == ([], []) and not await names_of(engine.hub, RESOURCE_BINDING)
 
     await engine.until(removed, 300, "what was forgotten is removed")
 

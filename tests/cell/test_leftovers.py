@@ -23,7 +23,7 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import NAMESPACE_NAME, Site
-from tests.karmada import SPACE, keep, names, serve
+from tests.karmada import SPACE, keep, names_of, serve
 
 SWEEP_SECONDS = DeploymentController.sweep_seconds
 
@@ -87,7 +87,7 @@ async def test_what_karmada_would_bring_it_back_from_goes_too(cell: Site) -> Non
     await _forgotten(cell)
     await cell.advance(GRACE_SECONDS)
     assert not await _is_left(cell)
-    assert await names(cell.hub, WORK) == ["of-another"]
+    assert await names_of(cell.hub, WORK) == ["of-another"]
 
 
 async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
@@ -97,7 +97,7 @@ async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
     await _forgotten(cell)
     await cell.advance(GRACE_SECONDS)
     assert not await _is_left(cell)
-    assert await names(cell.hub, WORK) == ["of-others"]
+    assert await names_of(cell.hub, WORK) == ["of-others"]
 
 
 async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_with_it(cell: Site) -> None:
@@ -117,10 +117,10 @@ async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_wit
     await cell.advance(GRACE_SECONDS)
     assert changes == 0
     assert await _is_left(cell)
-    assert await names(cell.hub, WORK) == ["of-web"]
+    assert await names_of(cell.hub, WORK) == ["of-web"]
     await cell.advance(GRACE_SECONDS)  # and when it was none, it is tried again
     assert not await _is_left(cell)
-    assert await names(cell.hub, WORK) == []
+    assert await names_of(cell.hub, WORK) == []
 
 
 async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Site) -> None:

@@ -24,7 +24,7 @@ from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
 from datum_compute.runtime.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
-from tests.karmada import bind, names, serve
+from tests.karmada import bind, names_of, serve
 from tests.told import warnings
 
 GROUP = "compute.datumapis.com"
@@ -494,9 +494,9 @@ async def test_a_binding_of_an_earlier_deployment_is_removed_when_nobody_answers
     await bind(federation.hub, "web", home, "uid-of-an-earlier-one")
     await federation.deploy()
     await federation.simulation.advance(UNANSWERED_SECONDS - 1)
-    assert await names(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment", "web-workloaddeployment"]
+    assert await names_of(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment", "web-workloaddeployment"]
     await federation.simulation.advance(2)
-    assert await names(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment"]
+    assert await names_of(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment"]
 
 
 async def test_a_deployment_that_was_answered_asks_for_no_binding(federation: Federation) -> None:
@@ -505,7 +505,7 @@ async def test_a_deployment_that_was_answered_asks_for_no_binding(federation: Fe
     await bind(federation.hub, "web", await federation.home(), "uid-of-an-earlier-one")
     await federation.report(STATUS)
     await federation.simulation.advance(10 * UNANSWERED_SECONDS)
-    assert await names(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
+    assert await names_of(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
 async def test_a_binding_of_a_later_copy_than_we_know_of_stays(federation: Federation) -> None:
@@ -520,7 +520,7 @@ async def test_a_binding_of_a_later_copy_than_we_know_of_stays(federation: Feder
     later = await federation.hub.create(WORKLOAD_DEPLOYMENT, body)
     await bind(federation.hub, "web", home, later.metadata.uid)
     await federation.simulation.advance(2 * UNANSWERED_SECONDS)
-    assert await names(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
+    assert await names_of(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
 # 9: a city without a cluster

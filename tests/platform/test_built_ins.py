@@ -14,9 +14,11 @@ from datum_compute.api.services import PROJECT, SERVICE_ENTITLEMENT, SERVICE_NAM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
-from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kinds import DEFINITION, NAMESPACE, Kind
+from datum_compute.kube.meta import KubeObject
 from datum_compute.local.federation import ROOT_PLANE
 from datum_compute.runtime.simulation import Simulation
+from tests.karmada import define
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
 
@@ -39,6 +41,7 @@ async def test_a_deleted_project_is_emptied_first_and_its_workloads_go_everywher
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
+    await define(project.client, Kind("example.test", "v1", "Widget", "widgets", KubeObject))
     root = embedded.local.client(ROOT_PLANE)
     await root.delete(PROJECT, "demo")
 
@@ -56,6 +59,7 @@ async def test_a_deleted_project_is_emptied_first_and_its_workloads_go_everywher
 
     await embedded.until(nothing_runs, 60, "its instances are gone")
     assert (await project.client.list(WORKLOAD)).items == []
+    assert (await project.client.list(DEFINITION)).items == []
 
 
 async def test_an_entitlement_is_active_at_once_and_brings_cities_and_grants(embedded: EmbeddedFederation) -> None:

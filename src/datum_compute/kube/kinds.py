@@ -98,3 +98,11 @@ NAMESPACE = Kind("", "v1", "Namespace", "namespaces", Namespace, namespaced=Fals
 EVENT = Kind("", "v1", "Event", "events", Event)
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", ConfigMap)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", Lease)
+DEFINITION = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    KubeObject,
+    namespaced=False,
+)

@@ -1,6 +1,7 @@
 """Opens a plane for each Project and empties it before the Project goes. Entry point: `ProjectController`."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from datum_compute.api.networking import LOCATION_BINDING
@@ -10,7 +11,7 @@ from datum_compute.federation.roles import ROOT
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, NotFound
-from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.kinds import DEFINITION, NAMESPACE, Kind
 from datum_compute.kube.meta import plain
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Source, itself
@@ -22,7 +23,11 @@ FINALIZER = f"{RESOURCE_MANAGER_GROUP}/project-controller"
 DEFAULT_NAMESPACE = "default"
 _DEFAULT_LABEL = {"miloapis.com/project-default": "true"}
 _LOOK_AGAIN_SECONDS = 0.5
-_CLUSTER_SCOPED: tuple[Kind[Any], ...] = (SERVICE_ENTITLEMENT, LOCATION_BINDING, RESOURCE_REGISTRATION)
+# What goes together, one set after the other: a kind that users defined goes when nothing of it is left in a namespace.
+_EMPTIED: tuple[tuple[Kind[Any], ...], ...] = (
+    (NAMESPACE, SERVICE_ENTITLEMENT, LOCATION_BINDING, RESOURCE_REGISTRATION),
+    (DEFINITION,),
+)
 
 
 class ProjectController:
@@ -83,13 +88,12 @@ async def _create_namespace(client: Client) -> None:
 
 async def _emptied(client: Client) -> bool:
     """Deletes what is on the plane, while it is still served, so that finalizers run; True when nothing is left."""
-    left = 0
-    for kind in (NAMESPACE, *_CLUSTER_SCOPED):
-        for found in (await client.list(kind)).items:
-            left += 1
+    for kinds in _EMPTIED:
+        left = [(kind, found) for kind in kinds for found in (await client.list(kind)).items]
+        for kind, found in left:
             if not found.metadata.deleting:
-                try:
+                with suppress(NotFound):
                     await client.delete(kind, found.name)
-                except NotFound:
-                    continue
-    return left == 0
+        if left:
+            return False
+    return True
