@@ -106,6 +106,25 @@ async def test_a_kind_that_the_plane_already_serves_is_not_taken_over(simulation
     await plane.stop()
 
 
+async def test_a_definition_that_waited_for_its_kind_gets_it_when_the_other_goes(
+    simulation: Simulation, tmp_path: Path
+) -> None:
+    second = definition()
+    second["metadata"]["name"] = "gadgets.example.test"
+    second["spec"]["names"] = {"kind": "Widget", "plural": "gadgets"}
+
+    plane = Plane(Log(tmp_path / "log.db"))
+    for body in (definition(), second):
+        assert await plane.code("POST", DEFINITIONS, body) == 201
+        await simulation.settle()
+    assert await plane.code("GET", "/apis/example.test/v1/gadgets") == 404
+    assert await plane.code("DELETE", f"{DEFINITIONS}/widgets.example.test") == 200
+    await simulation.settle()
+    assert await plane.code("GET", "/apis/example.test/v1/widgets") == 404
+    assert await plane.code("GET", "/apis/example.test/v1/gadgets") == 200
+    await plane.stop()
+
+
 @pytest.mark.parametrize(
     "version",
     [

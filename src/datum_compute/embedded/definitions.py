@@ -192,17 +192,16 @@ class Definitions:
         elif event.type == "DELETED":
             if name not in self._fixed:
                 self._server.undefine(name)
+            for key, _ in self._store.scan(self._server.plane, DEFINITIONS.resource):
+                self._due.add(key.name)  # one that waited for this kind can have it now
         else:
             self._changed(name, event.record)
 
     def _changed(self, name: str, record: Record) -> None:
         """Serves an established kind from the moment its definition says so, which is what its author waits for."""
         definition = record.object()
-        if name not in self._fixed and any(version["served"] for version in definition["spec"]["versions"]):
-            if _says(definition, "Established"):
-                self._server.define(Served.of(definition), terminating=record.metadata.deleting)
-        elif name not in self._fixed:
-            self._server.undefine(name)
+        if name not in self._fixed and _says(definition, "Established"):
+            self._server.define(Served.of(definition), terminating=record.metadata.deleting)
         self._due.add(name)
 
     async def _examine(self, name: str) -> None:
