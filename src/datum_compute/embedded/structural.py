@@ -40,8 +40,12 @@ class _Way(NamedTuple):
 def _shapes(schema: Json, way: _Way) -> tuple[Rewrite | None, Make | None]:
     """What becomes of a value that is there, and what is put where none is."""
     inner = _inner(schema, way)
-    make = _maker(schema, inner if way == _Way() else _inner(schema, _Way()))
-    if make is None or schema.get("nullable"):
+    default = schema.get("default")
+    if default is None:
+        return inner, None
+    # A default is judged by its own schema alone, wherever it is put.
+    make = _maker(default, inner if way == _Way() else _inner(schema, _Way()))
+    if schema.get("nullable"):
         return inner, make
 
     def instead_of_null(value: Any) -> Any:
@@ -64,13 +68,10 @@ def _inner(schema: Json, way: _Way) -> Rewrite | None:
         return _each_entry(_emptied) if way.prune else None
     meta = META if way.root or schema.get(EMBEDDED) else frozenset[str]()
     parts = {name: _shapes(one, _Way(prune=way.prune and name not in meta)) for name, one in properties.items()}
-    prune = _fields_pruner(properties, meta, keep) if way.prune and (properties or _is_object(schema)) else None
+    known = bool(properties) or schema.get("type") == "object"
+    prune = _fields_pruner(properties, meta, keep) if way.prune and known else None
     fill = _filler({name: make for name, (_, make) in parts.items() if make})
     return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, _one_after_the_other(prune, fill))
-
-
-def _is_object(schema: Json) -> bool:
-    return bool(schema.get("type") == "object")
 
 
 def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite:
@@ -133,11 +134,8 @@ def _emptied(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def _maker(schema: Json, inner: Rewrite | None) -> Make | None:
+def _maker(default: Any, inner: Rewrite | None) -> Make:
     """Makes the default of a node, complete with the defaults below it; each object gets a copy of its own."""
-    default = schema.get("default")
-    if default is None:
-        return None
     complete = inner(default) if inner else default
     return lambda: _copied(complete)
 
