@@ -200,3 +200,25 @@ def test_nothing_to_talk_to_is_an_error_that_names_the_way_out(compute: Compute,
 def test_a_flag_that_is_misspelt_before_a_verb_is_told_with_the_one_it_may_be(compute: Compute) -> None:
     result = compute("workloads", "--helth", "degraded", "list")
     assert result.err == "Error: unknown flag: --helth\n\nDid you mean: --health\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["-q"], "the local federation is not running"),
+        (["-qo", "json"], "the local federation is not running"),
+        (["--dir", "/nowhere", "-q"], "the local federation is not running"),
+        (["-oo"], 'unsupported output format "o": '),
+        (["--output=x-output"], 'unsupported output format "x-output": '),
+    ],
+)
+def test_flags_may_stand_between_a_group_and_its_verb(
+    compute: Compute, tmp_path: Path, flags: list[str], error: str
+) -> None:
+    result = compute("local", *flags, "status", environ={"DATUM_COMPUTE_LOCAL_DIR": str(tmp_path)})
+    assert result.err.startswith(f"Error: {error}")
+
+
+@pytest.mark.parametrize("words", [["-qo", "json", "list"], ["-qojson", "list"], ["-o", "json", "-q", "list"]])
+def test_a_value_is_not_taken_for_the_verb(compute: Compute, words: list[str]) -> None:
+    assert compute("workloads", *words).err.startswith("Error: nothing to talk to")

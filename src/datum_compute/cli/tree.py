@@ -156,6 +156,8 @@ class Verbs(Helped, click.Group):
             args = self._with_verb(args)
         elif not args:
             args = ["--help"]
+        elif self.commands and (where := self._first_word(args)):
+            args = [args[where], *args[:where], *args[where + 1 :]]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -219,13 +221,24 @@ class Verbs(Helped, click.Group):
             elif arg == "--":
                 return index + 1 if index + 1 < len(args) else None
             elif arg.startswith("-") and len(arg) > 1:
-                flag = arg.partition("=")[0] if arg.startswith("--") else arg[:2]
+                flag, has_value = _last_flag(arg, takes_value)
                 if flag not in takes_value:
                     return None
-                skip = takes_value[flag] and arg == flag
+                skip = takes_value[flag] and not has_value
             else:
                 return index
         return None
+
+
+def _last_flag(arg: str, takes_value: Mapping[str, bool]) -> tuple[str, bool]:
+    """The last flag in a word, and whether its value is in there too; of several letters none comes after a value."""
+    if arg.startswith("--"):
+        flag, equals, _ = arg.partition("=")
+        return flag, bool(equals)
+    for index, letter in enumerate(arg[1:], 2):
+        if takes_value.get(f"-{letter}", True):
+            return f"-{letter}", index < len(arg)
+    return f"-{arg[-1]}", False
 
 
 class Root(Verbs):
