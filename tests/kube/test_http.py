@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import aiohttp
 import pytest
 from msgspec import structs
 
@@ -265,6 +266,27 @@ def test_a_stream_that_breaks_gives_what_came_and_then_fails() -> None:
             with pytest.raises(Unavailable, match="ended the connection") as error:
                 await anext(lines)
             no_secret(error.value)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_breaks_in_the_moment_it_is_read_fails_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the connection ends between two looks of aiohttp, it says so with an error that is none of its own."""
+
+    async def closed(reader: aiohttp.StreamReader, function: str) -> None:
+        raise RuntimeError("Connection closed.")
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_stream(writer)
+        send_piece(writer, b"{}\n")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with Scripted(handle).serving({"token": TOKEN}) as transport, transport.stream(WATCH) as lines:
+            assert await anext(lines) == b"{}"
+            monkeypatch.setattr(aiohttp.StreamReader, "_wait", closed)
+            with pytest.raises(Unavailable, match="ended the connection"):
+                await anext(lines)
 
     asyncio.run(scenario())
 
