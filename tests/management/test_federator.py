@@ -12,7 +12,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, RESOURCE_BINDING, PropagationPolicy
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
-from datum_compute.kube.errors import NotFound
+from datum_compute.kube.errors import Forbidden, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
 from datum_compute.management.federator import UNANSWERED_SECONDS, Federator
@@ -555,6 +555,14 @@ async def test_9_a_site_that_answers_takes_it_back(federation: Federation) -> No
     await federation.until_told(within=61)
     await federation.report(STATUS)
     assert plain((await federation.deployment()).status_json) == STATUS
+
+
+async def test_9_it_is_told_also_by_who_may_not_look_at_bindings(federation: Federation) -> None:
+    """As after an upgrade that left the roles as they were."""
+    for nth in range(1, 100):
+        federation.faults["hub"].answer(calls("GET", "resourcebindings"), Forbidden("no right"), nth)
+    await federation.deploy("AMS")
+    await federation.until_told(within=61)
 
 
 @pytest.mark.parametrize("change", ["goes", "serves another city"])

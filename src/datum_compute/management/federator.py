@@ -119,8 +119,8 @@ class Federator:
         if age < UNANSWERED_SECONDS:
             pass_.no_later_than(UNANSWERED_SECONDS - age)
             return
-        await bindings.release(hub, write_hub, copy)
         await self._report_unscheduled(project, hub, deployment, age, pass_)
+        await bindings.release(hub, write_hub, copy)
 
     def _age(self, copy: WorkloadDeployment) -> float:
         now = self._clock.now()
