@@ -1,4 +1,7 @@
-"""Karmada's kinds, typed only as far as they are used here, and its marks."""
+"""Karmada's kinds, typed only as far as they are used here, and the marks that it leaves on objects.
+
+Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `RESOURCE_BINDING`, `WORK`.
+"""
 
 from msgspec import Struct
 

@@ -183,11 +183,8 @@ class HttpTransport:
             raise Unavailable(f"{self._origin} cannot be reached: {reason}") from None
         except TimeoutError:
             raise Timeout(f"no answer from {self._origin} in time") from None
-        except (
-            aiohttp.ClientError,
-            OSError,
-            RuntimeError,
-        ):  # the last one when it is closed in the very moment of a read
+        # A RuntimeError is how aiohttp says that a connection was closed in the very moment of a read.
+        except (aiohttp.ClientError, OSError, RuntimeError):
             raise Broken(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
             raise Unavailable(str(error)) from None
