@@ -18,7 +18,7 @@ help: ## list the targets
 
 setup: .venv/.installed ## create .venv with the locked dependencies and this package
 
-demo: .venv/.installed ## the whole federation on this machine, and a workload in two cities
+demo: .venv/.running ## the whole federation on this machine, and a workload in two cities
 	@demo/run
 
 test: .venv/.installed ## lint, types, generated files, and all tests with small counts
@@ -31,21 +31,21 @@ test-long: .venv/.installed ## the same with full counts
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
 generate: .venv/.installed ## write the generated files (deploy/crd, deploy/roles, docs/reference, docs/cli.md, docs/man)
-	$(RUN) datum_compute.api.generate
-	$(RUN) datum_compute.cli.manual
+	$(RUN) tools.generate
+	$(RUN) tools.manual
 
 plugin: .venv/.installed ## build the datumctl plugin as a single file, dist/datumctl-compute
-	$(RUN) datum_compute.cli.bundle
+	$(RUN) tools.bundle
 
-lock: ## pin the dependencies of pyproject.toml in requirements.lock (LOCK_ARGS=--upgrade: newest)
+lock: ## pin the dependencies of pyproject.toml and the clients in their locks (LOCK_ARGS=--upgrade: newest)
 	$(need_python)
 ifeq ($(UV),)
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 endif
-	@$(or $(UV),build/lock/bin/uv) pip compile --quiet pyproject.toml --extra dev --output-file requirements.lock \
-		--no-config --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(LOCK_ARGS)
+	$(call pin,requirements.lock)
+	$(call pin,requirements-dev.lock,--extra dev --constraint requirements.lock)
+	$(call pin,clients/requirements.lock,,clients/requirements.in)
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -55,8 +55,8 @@ define checks
 $(RUN) ruff check .
 $(RUN) ruff format --check .
 $(RUN) mypy
-$(RUN) datum_compute.api.generate --check
-$(RUN) datum_compute.cli.manual --check
+$(RUN) tools.generate --check
+$(RUN) tools.manual --check
 endef
 
 define need_python
@@ -64,20 +64,39 @@ define need_python
 	echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not; name one with make PYTHON=python3.11." >&2; exit 1; }
 endef
 
-.venv/.installed: requirements.lock pyproject.toml
-	$(need_python)
+define pin
+@$(or $(UV),build/lock/bin/uv) pip compile --quiet $(or $(3),pyproject.toml) $(2) --output-file $(1) \
+	--no-config --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(LOCK_ARGS)
+endef
+
+# What is locked in a file, and this package.
 ifeq ($(UV),)
-	@$(PYTHON) -m venv .venv
-	@$(RUN) pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(RUN) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+define install
+@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+@$(RUN) pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
+@$(RUN) pip install --quiet --disable-pip-version-check --no-deps $(2) -e .
+endef
 else
-	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
-	@$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r requirements.lock
-	@$(UV) pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
+define install
+@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+@$(UV) pip install --quiet --python .venv/bin/python --require-hashes -r $(1)
+@$(UV) pip install --quiet --python .venv/bin/python --no-deps $(2) -e .
+endef
 endif
+
+# To run it, without the tools of developers.
+.venv/.running: requirements.lock pyproject.toml
+	$(need_python)
+	$(call install,requirements.lock)
 	@touch $@
 
-.PHONY: engine engine-up engine-down engine-chainsaw test-engine test-engine-long
+.venv/.installed: requirements-dev.lock pyproject.toml
+	$(need_python)
+	$(call install,requirements-dev.lock,--no-build-isolation)
+	@touch $@ .venv/.running
+
+.PHONY: engine engine-up engine-down engine-chainsaw test-engine test-engine-sample test-engine-long
 
 engine: .venv/.installed ## build the real engine (Kubernetes, Karmada) into a cache; needs Go
 	$(RUN) engine build
@@ -90,13 +109,32 @@ engine-down: ## stop the real engine
 
 # One after the other: the planes are shared, and a test fails when the one before left something behind. When several
 # do, the rest would only wait for what never comes.
-test-engine: ENGINE_ARGS += --kwok pop-dfw
+test-engine test-engine-sample: ENGINE_ARGS += --kwok pop-dfw
 test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
-	ENGINE=1 $(RUN) pytest --timeout 600 tests/cli/test_on_engine.py $(PYTEST_ARGS)
-	ENGINE=1 $(RUN) pytest --timeout 600 --maxfail 5 tests/engine tests/scenarios tests/conformance $(PYTEST_ARGS)
+	$(call on_engine,1)
+
+test-engine-sample: engine engine-up ## what runs only on the real engine, and a sample of the rest
+	$(call on_engine,sample)
+
+define on_engine
+ENGINE=$(1) $(RUN) pytest --timeout 600 tests/cli/test_on_engine.py $(PYTEST_ARGS)
+ENGINE=$(1) $(RUN) pytest --timeout 600 --maxfail 5 tests/engine tests/scenarios tests/conformance $(PYTEST_ARGS)
+endef
 
 test-engine-long: export LONG := 1
 test-engine-long: test-engine ## the same, and two managers whose leader is killed again and again
+
+.PHONY: test-clients
+
+test-clients: .venv/.installed build/clients/.installed ## other people's clients on the embedded engine and a kube-apiserver
+	$(RUN) engine build etcd kubernetes helm
+	CLIENTS=build/clients/bin/python $(RUN) pytest --timeout 600 tests/clients $(PYTEST_ARGS)
+
+build/clients/.installed: clients/requirements.lock
+	$(need_python)
+	@$(PYTHON) -m venv --clear build/clients
+	@build/clients/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 engine-chainsaw: .venv/.installed ## build chainsaw, for outside test suites
 	$(RUN) engine build chainsaw

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import bundle
-from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime import SystemClock
+from tools import bundle
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

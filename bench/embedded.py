@@ -31,7 +31,6 @@ from msgspec import Struct
 from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.store import Key, Operation, RandomUids, Record, Store, Transaction
@@ -46,10 +45,11 @@ from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.transport import Call, Transport
 from datum_compute.local import daemon
+from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import Federation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime import SystemClock
 from datum_compute.runtime.memory import collect_rarely
 
 ROUNDS = 3
@@ -124,7 +124,7 @@ async def _rate(client: Client, at_once: int, used: Callable[[], float] = time.p
 
 
 async def _in_process(path: Path | None, at_once: int, writer: Callable[[Store], Writer]) -> float:
-    engine = Engine(Log(path), writer=writer)
+    engine = compute_engine(Log(path), writer=writer)
     engine.serve("demo", PROJECT)
     client = engine.client("demo")
     await client.create(NAMESPACE, NAMESPACE.body("default"))
@@ -150,7 +150,7 @@ def writes() -> list[Figure]:
 
 
 async def _serve(directory: Path) -> None:
-    engine = Engine(Log(directory / "log.db"), writer=WriterThread)
+    engine = compute_engine(Log(directory / "log.db"), writer=WriterThread)
     engine.serve("demo", PROJECT)
     server = HttpsServer(engine, Credentials.ensure(directory / "credentials"))
     await server.start()
@@ -240,7 +240,7 @@ def _config_map(number: int, sent: float = 0) -> Json:
 
 def events() -> list[Figure]:
     async def in_process() -> list[float]:
-        engine = Engine(Log(), writer=WriterThread)
+        engine = compute_engine(Log(), writer=WriterThread)
         server = engine.serve("demo", PROJECT)
         await engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
         found = await _delays(InProcess(server), 200)
@@ -285,7 +285,7 @@ def load() -> list[Figure]:
         del store
 
         async def first_answer() -> None:
-            engine = Engine(Log(path))
+            engine = compute_engine(Log(path))
             engine.serve("demo", PROJECT)
             await engine.client("demo").get(WORKLOAD, "web-0", "default")
             engine.close()
@@ -311,7 +311,7 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def _converge(path: Path) -> float:
-    engine = Engine(Log(path), writer=WriterThread)
+    engine = compute_engine(Log(path), writer=WriterThread)
     federation = Federation(
         engine,
         projects=["demo"],

@@ -22,7 +22,6 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound
@@ -32,12 +31,9 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import load
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Transport
+from datum_compute.local.engine import compute_engine
 from datum_compute.management.federator import Federator
-from datum_compute.runtime.clock import SystemClock
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime import Fleet, Manager, Plane, SystemClock, Writes
 
 CITY = "BENCH"
 NAMES = "hub-status-"
@@ -52,7 +48,7 @@ class Planes(Struct):
 
 @asynccontextmanager
 async def embedded() -> AsyncIterator[Planes]:
-    engine = Engine()
+    engine = compute_engine()
     servers = {name: engine.serve(name, role) for name, role in {"project": PROJECT, "hub": HUB}.items()}
     running = asyncio.create_task(engine.run())
     transports = {name: (InProcess(server), InProcess(server)) for name, server in servers.items()}
@@ -144,7 +140,7 @@ async def measure(planes: Planes, rate: int, seconds: int) -> Measured:
     fleet, writes = Fleet(), Writes()
     for name, role, transport in (("project", PROJECT, planes.project[1]), ("hub", HUB, planes.hub[1])):
         fleet.add(Plane(name, role, transport, writes=writes, generator=random.Random(1)))
-    running = asyncio.create_task(Manager(fleet, [Federator(fleet, SystemClock())]).run())
+    running = asyncio.create_task(Manager(fleet, [Federator(fleet)], SystemClock()).run())
     measured = Measured()
     following: asyncio.Task[None] | None = None
     try:

@@ -1,11 +1,13 @@
 """How much does the runtime itself cost? Prints one table, each figure beside what is aimed at.
 
-Run with `.venv/bin/python bench/runtime.py`, or with the names of what to measure: events, memory, idle, federator.
+Run with `.venv/bin/python bench/runtime.py`, or with the names of what to measure: events, memory, idle, federator,
+converge.
 Rates and ratios are of CPU time, because machines are noisy; each question has a process of its own.
 """
 
 import asyncio
 import gc
+import logging
 import random
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for what stands in this folder, whoever starts it
 
@@ -31,19 +34,18 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.local.engine import compute_engine
 from datum_compute.management.federator import Federator
-from datum_compute.runtime.clock import SystemClock
-from datum_compute.runtime.controller import Controller, Reconciler, Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime import Controller, Fleet, Pass, Plane, Reconciler, Source, SystemClock, Writes, itself
+from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.simulation import Simulation
 
 OBJECTS = 20_000
 PLANES = 50
 IDLE_SECONDS = 70.0  # with a bookmark on every watch
 DEPLOYMENTS = 300
 ROUNDS = 3
+CALL_SECONDS = 0.02
 
 
 def plane(name: str, role: str, transport: Transport) -> Plane:
@@ -55,15 +57,14 @@ class Trivial:
 
     name = "trivial"
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self) -> None:
         self.seen = 0
-        self._fleet = fleet
 
     def sources(self) -> Sequence[Source[Any]]:
         return [Source(CELL, INSTANCE, itself, {"owner": _owner})]
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        assert self._fleet.plane(request.plane).informer(INSTANCE).get(request.namespace, request.name) is not None
+    async def reconcile(self, pass_: Pass) -> None:
+        assert pass_.get(INSTANCE) is not None
         self.seen += 1
 
 
@@ -113,8 +114,8 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 async def _events() -> float:
     fleet = Fleet()
-    trivial = Trivial(fleet)
-    controller = Controller(trivial, fleet)
+    trivial = Trivial()
+    controller = Controller(trivial, fleet, SystemClock())
     replay = Replay(OBJECTS, [_changed(instance(number), 3_000_000 + number) for number in range(OBJECTS)])
     fleet.add(plane("cell", CELL, replay))
     running = [asyncio.create_task(fleet.run()), asyncio.create_task(controller.run())]
@@ -160,7 +161,7 @@ def _resident() -> int:
 
 
 async def _idle() -> float:
-    engine = Engine(Log())
+    engine = compute_engine(Log())
     kinds: list[Kind[Any]] = [NAMESPACE, WORKLOAD_DEPLOYMENT, INSTANCE]
     planes = []
     for number in range(PLANES):
@@ -227,7 +228,7 @@ def deployment(number: int) -> Json:
 
 
 async def _world() -> Engine:
-    engine = Engine(Log())
+    engine = compute_engine(Log())
     engine.serve("demo", PROJECT)
     engine.serve("hub", HUB)
     await engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
@@ -240,8 +241,8 @@ async def _federator() -> tuple[float, list[tuple[str, Call]]]:
     engine = await _world()
     made: list[tuple[str, Call]] = []
     fleet = Fleet()
-    reconciler: Reconciler = Federator(fleet, SystemClock())
-    controller = Controller(reconciler, fleet)
+    reconciler: Reconciler = Federator(fleet)
+    controller = Controller(reconciler, fleet, SystemClock())
     for name, role in (("demo", PROJECT), ("hub", HUB)):
         fleet.add(plane(name, role, Recording(InProcess(engine.serve(name, role)), name, made)))
     running = [asyncio.create_task(work) for work in (engine.run(), fleet.run(), controller.run())]
@@ -261,6 +262,36 @@ async def _federator() -> tuple[float, list[tuple[str, Call]]]:
     await asyncio.gather(*running, return_exceptions=True)
     engine.close()
     return taken, made
+
+
+async def _converge() -> float:
+    """Simulated seconds until 300 deployments are on the hub, when each call takes a while as over a network."""
+    engine = await _world()
+    fleet = Fleet()
+    controller = Controller(Federator(fleet), fleet, SystemClock())
+    for name, role in (("demo", PROJECT), ("hub", HUB)):
+        slow = Faults(InProcess(engine.serve(name, role)), random.Random(1))
+        slow.slow_down(CALL_SECONDS, calls())
+        fleet.add(plane(name, role, slow))
+    running = [asyncio.create_task(work) for work in (engine.run(), fleet.run())]
+    for number in range(DEPLOYMENTS):
+        await engine.client("demo").create(WORKLOAD_DEPLOYMENT, deployment(number))
+    await asyncio.sleep(1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    running.append(asyncio.create_task(controller.run()))
+    while len((await engine.client("hub").list(WORKLOAD_DEPLOYMENT)).items) < DEPLOYMENTS:  # noqa: ASYNC110 (a bench)
+        await asyncio.sleep(CALL_SECONDS / 10)
+    taken = loop.time() - began
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return taken
+
+
+def converge(_: object) -> float:
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
+        return runner.run(_converge())
 
 
 async def _read(transport: InProcess, call: Call) -> None:
@@ -320,7 +351,12 @@ TABLE: list[tuple[str, Callable[[object], float], str]] = [
     ("kB a cached object of 4 kB", memory, "10"),
     (f"% CPU idle, {PLANES} planes x 3 kinds watched", idle, "1"),
     (f"federator's job, {DEPLOYMENTS} deployments, to the same calls by hand", federator, "1.3"),
+    (f"s until {DEPLOYMENTS} deployments are on the hub, {CALL_SECONDS * 1000:.0f} ms per call", converge, "1"),
 ]
+
+
+def _without_logs() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
 def main(chosen: Sequence[str]) -> None:
@@ -328,7 +364,7 @@ def main(chosen: Sequence[str]) -> None:
     for label, measure, aim in TABLE:
         if chosen and measure.__name__ not in chosen:
             continue
-        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
+        with ProcessPoolExecutor(1, get_context("spawn"), _without_logs, max_tasks_per_child=1) as fresh:
             [result] = fresh.map(measure, [None])
         print(f"{label:66}{result:>10,.2f}{aim:>10}")
 

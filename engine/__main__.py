@@ -11,6 +11,7 @@ from engine import EngineError, build
 from engine.harness import DEFAULT_FOLDER, Engine
 from engine.pins import TOOLS
 from engine.processes import State
+from engine.settings import RESTORABLE
 
 _TAIL = 40
 _OPTIONAL = [when for when in When if when is not When.ALWAYS]
@@ -53,6 +54,10 @@ def _run(options: Namespace, engine: Engine) -> int:
             engine.pause(options.name)
         case "resume":
             engine.resume(options.name)
+        case "snapshot":
+            engine.snapshot(options.plane, options.name)
+        case "restore":
+            engine.restore(options.plane, options.name)
     return 0
 
 
@@ -80,7 +85,11 @@ def _parser() -> ArgumentParser:
     kubeconfig = commands.add_parser("kubeconfig", help="print where kubeconfigs are: of one plane, or all of them")
     kubeconfig.add_argument("plane", nargs="?", metavar="PLANE")
     kubeconfig.add_argument(
-        "--as", dest="who", choices=[who.value for who in Who], default="", help="not the administrator's"
+        "--as",
+        dest="who",
+        metavar="WHO",
+        default="",
+        help=f"not the administrator's: {', '.join(who.value for who in Who)}, cell-NAME, user-city-restart",
     )
     kubeconfig.add_argument(
         "--with",
@@ -98,6 +107,13 @@ def _parser() -> ArgumentParser:
         ("resume", "let a frozen process go on"),
     ):
         commands.add_parser(command, help=help_).add_argument("name", metavar="NAME")
+    for command, help_ in (
+        ("snapshot", "keep what a plane with an etcd of its own knows now"),
+        ("restore", "take such a plane back to a snapshot"),
+    ):
+        of_plane = commands.add_parser(command, help=help_)
+        of_plane.add_argument("plane", choices=RESTORABLE, metavar="PLANE", help=" or ".join(RESTORABLE))
+        of_plane.add_argument("name", metavar="NAME")
     return parser
 
 

@@ -24,10 +24,10 @@ from datum_compute.kube.kubeconfig import load, write_kubeconfig
 from engine import EngineError, build, karmada, kwok, planes, ports
 from engine.api import Api, until
 from engine.certificates import Certificates
-from engine.identities import DEFAULT_SWITCHES, admit, identities
+from engine.identities import DEFAULT_SWITCHES, admit, identities, policies
 from engine.pins import tool_of
 from engine.processes import Processes, State
-from engine.settings import HUB_PLANE, Folder, Plane, Settings
+from engine.settings import HUB_PLANE, RESTORABLE, SHARED_STORE, Folder, Plane, Settings
 from engine.site import Process, Site
 
 DEFAULT_FOLDER = Path(os.environ.get("ENGINE_FOLDER") or planes.REPOSITORY / ".engine")
@@ -114,6 +114,40 @@ class Engine:
         self._one(name)
         self.processes.resume(name)
 
+    def snapshot(self, plane: str, name: str) -> None:
+        """Keeps what a plane knows now. Its etcd stands still meanwhile: the copy is what a crash would leave."""
+        store, kept = self._restorable(plane).store, self._kept(plane, name)
+        half = kept.with_name(f"{name}.half")
+        for folder in (kept, half):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.processes.pause(store)
+        try:
+            shutil.copytree(self.folder.store(store), half)
+        finally:
+            self.processes.resume(store)
+        half.rename(kept)
+
+    def restore(self, plane: str, name: str) -> None:
+        """Takes a plane back to a snapshot. What serves it is started anew; for the hub that is all of Karmada, too."""
+        restorable, kept = self._restorable(plane), self._kept(plane, name)
+        if not kept.is_dir():
+            raise EngineError(f'there is no snapshot "{name}" of {plane}; make one with `snapshot {plane} {name}`')
+        working = karmada.LISTENERS if plane == HUB_PLANE else ()
+        self.processes.kill([*working, *planes.listeners(restorable), restorable.store])
+        data = self.folder.store(restorable.store)
+        shutil.rmtree(data, ignore_errors=True)
+        shutil.copytree(kept, data)
+        _Start(self, self._read_site(), self._say).again(restorable)
+
+    def _restorable(self, plane: str) -> Plane:
+        for known in self.planes():
+            if known.name == plane and known.store != SHARED_STORE:
+                return known
+        raise EngineError(f'"{plane}" has no etcd of its own; choose one of {", ".join(RESTORABLE)}')
+
+    def _kept(self, plane: str, name: str) -> Path:
+        return self.folder.snapshots / plane / name
+
     def planes(self) -> list[Plane]:
         return Settings.read(self.folder).planes
 
@@ -127,10 +161,13 @@ class Engine:
 
     def admit(self, switches: Collection[When] = DEFAULT_SWITCHES) -> None:
         """Gives every identity the rights of its roles, those of `switches` included, and a kubeconfig for a day."""
+        for plane in self.planes():
+            with self.connected(plane.name) as api:
+                policies(api, plane)
         for identity in identities(self.planes()):
             with self.connected(identity.plane) as api:
                 token = admit(api, identity, switches)
-            path = self.folder.kubeconfig(identity.plane, identity.who.value)
+            path = self.folder.kubeconfig(identity.plane, identity.name)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             admin = load([self.kubeconfig(identity.plane)])
             endpoint = replace(admin, token=token, client_cert="", client_key="")
@@ -203,9 +240,9 @@ class Engine:
         """Those that use others first: a server whose storage is gone waits for it instead of ending."""
         left = self.processes.names()
         layers = [
-            [name for name in left if name != "etcd" and not name.endswith("-apiserver")],
+            [name for name in left if not _is_store(name) and not name.endswith("-apiserver")],
             [name for name in left if name.endswith("-apiserver")],
-            [name for name in left if name == "etcd"],
+            [name for name in left if _is_store(name)],
         ]
         for layer in layers:
             for name in self.processes.stop(layer, _STOP_SECONDS):
@@ -242,7 +279,7 @@ class _Start:
             build.binary(name)  # says what is missing before anything is started
         sources = build.module_folder(tool_of("karmada-webhook"))
 
-        self.all_of([planes.etcd(site)])
+        self.all_of([planes.etcd(site, store) for store in site.settings.stores])
         self.all_of([planes.api_server(site, plane) for plane in every])
 
         # Kinds come before whoever looks for kinds: the garbage collector and Karmada look only every 30 s.
@@ -254,7 +291,7 @@ class _Start:
             self._tell("kinds installed")
             self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
             karmada.register(site, hub, sources)
-            until("Karmada's API being served by the hub", lambda: karmada.registered(hub), _READY_SECONDS)
+            self._until_registered(hub)
             hub.apply(karmada.interpreter())
             for plane in every:
                 self.run(planes.controllers(site, plane))
@@ -270,6 +307,19 @@ class _Start:
                 self._add_nodes(cell)
         self._engine.admit()
         self._tell("identities admitted")
+
+    def again(self, plane: Plane) -> None:
+        """What serves a plane that has all its objects already, and what works on it."""
+        site = self._site
+        self.all_of([planes.etcd(site, plane.store)])
+        self.all_of([planes.api_server(site, plane)])
+        working = [planes.controllers(site, plane)]
+        if plane.name == HUB_PLANE:
+            self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
+            with self._engine.connected(plane.name) as hub:
+                self._until_registered(hub)
+            working += [karmada.controllers(site), karmada.scheduler(site)]
+        self.all_of(working)
 
     def all_of(self, processes: Sequence[Process]) -> None:
         for process in processes:
@@ -299,6 +349,9 @@ class _Start:
             time.sleep(_POLL_SECONDS)
         self._tell(f"{process.name} ready")
 
+    def _until_registered(self, hub: Api) -> None:
+        until("Karmada's API being served by the hub", lambda: karmada.registered(hub), _READY_SECONDS)
+
     def _until_joined(self, hub: Api, cell: Plane) -> None:
         until(f"{cell.name} joining the hub", lambda: karmada.joined(hub, cell), _READY_SECONDS)
         self._tell(f"{cell.name} joined for {cell.city}")
@@ -325,7 +378,7 @@ def _all_processes(site: Site) -> list[Process]:
     sources = build.module_folder(tool_of("kwok")) if site.settings.kwok else Path()
     with_nodes = [plane for plane in every if plane.kwok]
     return [
-        planes.etcd(site),
+        *(planes.etcd(site, store) for store in site.settings.stores),
         *(planes.api_server(site, plane) for plane in every),
         *(planes.controllers(site, plane) for plane in every),
         karmada.aggregated_server(site),
@@ -339,15 +392,19 @@ def _all_processes(site: Site) -> list[Process]:
 
 def _listeners(settings: Settings) -> list[str]:
     return [
-        *planes.ETCD_LISTENERS,
+        *(name for store in settings.stores for name in planes.store_listeners(store)),
         *(name for plane in settings.planes for name in planes.listeners(plane)),
         *karmada.LISTENERS,
         *(name for plane in settings.planes if plane.kwok for name in kwok.listeners(plane)),
     ]
 
 
+def _is_store(process: str) -> bool:
+    return process == SHARED_STORE or process.endswith(f"-{SHARED_STORE}")
+
+
 def _process_of(listener: str) -> str:
-    return "etcd" if listener in planes.ETCD_LISTENERS else listener
+    return listener.removesuffix("-peer")
 
 
 def _environment() -> dict[str, str]:

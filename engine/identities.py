@@ -1,12 +1,14 @@
 """Who works on the planes, with the rights of the generated roles and no others. Entry points: `identities`, `admit`.
 
-Each is a service account of a plane, bound to the roles of `deploy/roles/<who>-on-<role>.yaml`.
+Each is a service account of a plane, bound to the roles of `deploy/roles/<who>-on-<role>.yaml` and held to the policies
+of `deploy/policies/<role>.yaml`.
 """
 
 from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
+from datum_compute.api.accounts import NAMESPACE
 from datum_compute.api.permissions import On, When, Who
 from datum_compute.federation import roles
 from datum_compute.kube.meta import Json
@@ -14,8 +16,8 @@ from engine import planes
 from engine.api import Api
 from engine.settings import HOST_PLANE, Plane
 
-NAMESPACE = "compute-system"
 _ROLES = planes.REPOSITORY / "deploy" / "roles"
+_POLICIES = planes.REPOSITORY / "deploy" / "policies"
 _TOKEN_SECONDS = 24 * 3600
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -23,6 +25,7 @@ _RBAC = "rbac.authorization.k8s.io"
 DEFAULT_SWITCHES = (
     When.LEADER_ELECTION,
     When.EXECUTION_SPACE,
+    When.ABANDONED_CLAIMS,
     When.ENTITLEMENT,
     When.QUOTA,
     When.LOCATIONS,
@@ -36,10 +39,16 @@ class Identity(Struct, frozen=True):
     plane: str
     roles: tuple[On, ...]  # what the plane is for them
     cells: tuple[str, ...] = ()  # that it speaks for on the hub
+    called: str = ""  # which one, where there are several: the name of a cell, or what a user is for
+    also: tuple[When, ...] = ()  # what is given to this one whatever the switches
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.who.value, self.called)))
 
     @property
     def account(self) -> str:
-        return f"compute-{self.who.value}"
+        return f"compute-{self.name}"
 
 
 def identities(every: Collection[Plane]) -> list[Identity]:
@@ -54,7 +63,7 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
     api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(identity.account, NAMESPACE)})
     for role, wanted in _roles(identity, switches):
         for placed in _placed(identity, role):
-            binding = _binding(placed, account)
+            binding = _binding(placed, account, identity.called)
             if wanted:
                 api.apply(placed)
                 api.apply(binding)
@@ -63,16 +72,28 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
     return api.token(identity.account, NAMESPACE, _TOKEN_SECONDS)
 
 
+def policies(api: Api, plane: Plane) -> None:
+    """Holds everybody but administrators to the policies of the plane."""
+    file = _POLICIES / f"{plane.role}.yaml"
+    for body in planes.documents(file.read_text("utf-8")) if file.exists() else ():
+        api.apply(body)
+
+
 def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
+    """Away from home each cell has an account of its own; one more is for cells without a name."""
     match plane.role:
         case roles.PROJECT:
             host = (On.HOST,) if plane.name == HOST_PLANE else ()
             yield Identity(Who.MANAGEMENT, plane.name, (*host, On.PROJECT))
             yield Identity(Who.CELL, plane.name, (On.PROJECT,))
+            yield from (Identity(Who.CELL, plane.name, (On.PROJECT,), called=cell) for cell in cells)
             yield Identity(Who.USER, plane.name, (On.PROJECT,))
+            restarting = When.CITY_RESTART
+            yield Identity(Who.USER, plane.name, (On.PROJECT,), called=restarting.value, also=(restarting,))
         case roles.HUB:
             yield Identity(Who.MANAGEMENT, plane.name, (On.HUB,))
             yield Identity(Who.CELL, plane.name, (On.HUB,), cells)
+            yield from (Identity(Who.CELL, plane.name, (On.HUB,), (cell,), called=cell) for cell in cells)
         case roles.CELL:
             yield Identity(Who.CELL, plane.name, (On.CELL,))
 
@@ -81,7 +102,8 @@ def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Jso
     """Every role that there is for it, and whether it is wanted."""
     for on in identity.roles:
         file = f"{identity.who.value}-on-{on.value}"
-        wanted = {f"compute-{file}", *(f"compute-{file}-{switch.value}" for switch in switches)}
+        switched = (*switches, *identity.also)
+        wanted = {f"compute-{file}", *(f"compute-{file}-{switch.value}" for switch in switched)}
         for role in planes.documents((_ROLES / f"{file}.yaml").read_text("utf-8")):
             yield role, role["metadata"]["name"] in wanted
 
@@ -101,12 +123,13 @@ def _named(name: str, namespace: str = "") -> Json:
     return {"name": name} | ({"namespace": namespace} if namespace else {})
 
 
-def _binding(role: Json, account: Json) -> Json:
+def _binding(role: Json, account: Json, called: str) -> Json:
     metadata = role["metadata"]
+    name = "-".join(filter(None, (metadata["name"], called)))
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": f"{role['kind']}Binding",
-        "metadata": _named(metadata["name"], metadata.get("namespace", "")),
+        "metadata": _named(name, metadata.get("namespace", "")),
         "roleRef": {"apiGroup": _RBAC, "kind": role["kind"], "name": metadata["name"]},
         "subjects": [account],
     }

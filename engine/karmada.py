@@ -30,7 +30,8 @@ _YEAR = 365 * 24 * 3600
 
 
 def aggregated_server(site: Site) -> Process:
-    """Serves Cluster. It needs the hub's API server to start."""
+    """Serves Cluster, which it keeps beside the objects of the hub. It needs the hub's API server to start."""
+    hub = next(plane for plane in site.settings.planes if plane.name == HUB_PLANE)
     kubeconfig = site.kubeconfig(HUB_PLANE)
     arguments = (
         f"--kubeconfig={kubeconfig}",
@@ -39,7 +40,7 @@ def aggregated_server(site: Site) -> Process:
         f"--bind-address={HOST}",
         f"--secure-port={site.port(_SERVER)}",
         *site.serving(),
-        *site.etcd("karmada"),
+        *site.etcd(hub.store, "karmada"),
         *_RATES,
     )
     return Process(_SERVER, _SERVER, arguments, f"{site.url(_SERVER)}/readyz")

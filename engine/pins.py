@@ -84,6 +84,12 @@ TOOLS: Sequence[Tool] = (
     ),
     Tool("kwok", "sigs.k8s.io/kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Tool(
+        "helm",
+        "helm.sh/helm/v3",
+        {"helm": "helm.sh/helm/v3/cmd/helm"},
+        standard=False,
+    ),
+    Tool(
         "chainsaw",
         "github.com/kyverno/chainsaw",
         {"chainsaw": "github.com/kyverno/chainsaw"},

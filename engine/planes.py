@@ -1,5 +1,5 @@
-"""Planes made of etcd, kube-apiserver and kube-controller-manager. Entry points: `listeners`, `etcd`, `api_server`,
-`controllers`, `install_kinds`.
+"""Planes made of etcd, kube-apiserver and kube-controller-manager. Entry points: `listeners`, `store_listeners`,
+`etcd`, `api_server`, `controllers`, `install_kinds`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from engine.site import HOST, Process, Site
 
 REPOSITORY = Path(__file__).parent.parent
 
-ETCD_LISTENERS = ("etcd", "etcd-peer")
 
 # Without these nothing is garbage-collected, namespaces never finish deleting, and no aggregated role has rules.
 _CONTROLLERS = (
@@ -28,18 +27,22 @@ _CONTROLLERS = (
 )
 
 
+def store_listeners(store: str) -> tuple[str, str]:
+    return store, f"{store}-peer"
+
+
 def listeners(plane: Plane) -> tuple[str, str]:
     return plane.server, f"{plane.name}-controllers"
 
 
-def etcd(site: Site) -> Process:
-    """One for all planes. Only those with a certificate of ours may read it, because it holds every secret."""
+def etcd(site: Site, store: str) -> Process:
+    """Only those with a certificate of ours may read it, because it holds every secret of its planes."""
     pki = site.certificates
     certificate, key, authority = pki.certificate("server"), pki.key("server"), pki.authority
-    client, peer = site.url("etcd"), site.url("etcd-peer")
+    client, peer = map(site.url, store_listeners(store))
     arguments = (
         "--name=engine",
-        f"--data-dir={site.folder.etcd}",
+        f"--data-dir={site.folder.store(store)}",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
@@ -56,7 +59,7 @@ def etcd(site: Site) -> Process:
         "--unsafe-no-fsync",  # nothing here has to survive the machine, and everything is faster
         "--log-level=warn",
     )
-    return Process("etcd", "etcd", arguments, f"{client}/readyz")
+    return Process(store, "etcd", arguments, f"{client}/readyz")
 
 
 def api_server(site: Site, plane: Plane) -> Process:
@@ -66,7 +69,7 @@ def api_server(site: Site, plane: Plane) -> Process:
         f"--advertise-address={HOST}",
         f"--secure-port={site.port(plane.server)}",
         *site.serving(),
-        *site.etcd(plane.name),
+        *site.etcd(plane.store, plane.name),
         "--authorization-mode=RBAC",
         "--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount",
         "--endpoint-reconciler-type=none",

@@ -129,7 +129,13 @@ class Processes:
             time.sleep(_POLL_SECONDS)
 
     def pause(self, name: str) -> None:
+        """Returns when all of it stands still."""
         self._signal(name, signal.SIGSTOP)
+        deadline = time.monotonic() + _LAUNCH_SECONDS
+        while not self._stands_still(name):
+            if time.monotonic() > deadline:
+                raise EngineError(f"{name} could not be paused")
+            time.sleep(_POLL_SECONDS)
 
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)
@@ -156,6 +162,16 @@ class Processes:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
         for name in names:
             self._ended(name, time.monotonic() + _LAUNCH_SECONDS)
+
+    def _stands_still(self, name: str) -> bool:
+        """The kernel stops one thread after the other."""
+        record = _Record.read(self._records / name)
+        if record is None or record.stat() is None:
+            raise EngineError(f"{name} does not run")
+        threads = Path(f"/proc/{record.pid}/task").glob("*/stat")
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that ended just now
+            return all(_letter(thread.read_text("utf-8")) in "Tt" for thread in threads)
+        return False
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         with self._handle(name) as handle:

@@ -14,6 +14,8 @@ CELLS = {"pop-dfw": "DFW", "pop-ord": "ORD"}
 HUB_PLANE = "downstream"
 HOST_PLANE = "control-plane"  # of the management operator, and the first project
 PROJECT_PLANES = (HOST_PLANE, "project-b")
+RESTORABLE = (HUB_PLANE, "project-b")
+SHARED_STORE = "etcd"
 
 
 class Folder(Struct, frozen=True):
@@ -33,9 +35,13 @@ class Folder(Struct, frozen=True):
     def certificates(self) -> Path:
         return self.root / "certificates"
 
+    def store(self, name: str) -> Path:
+        """The data of an etcd."""
+        return self.root / name
+
     @property
-    def etcd(self) -> Path:
-        return self.root / "etcd"
+    def snapshots(self) -> Path:
+        return self.root / "snapshots"
 
     @property
     def processes(self) -> Path:
@@ -65,6 +71,11 @@ class Plane(Struct, frozen=True):
         """The name of its API server's process."""
         return f"{self.name}-apiserver"
 
+    @property
+    def store(self) -> str:
+        """The name of the etcd that keeps its objects: one of its own where it can be restored without the others."""
+        return f"{self.name}-{SHARED_STORE}" if self.name in RESTORABLE else SHARED_STORE
+
 
 class Settings(Struct, frozen=True):
     cells: dict[str, str]  # name -> city
@@ -86,6 +97,10 @@ class Settings(Struct, frozen=True):
         """The hub first, because most has to be done there."""
         cells = [Plane(name, CELL, city, name in self.kwok) for name, city in self.cells.items()]
         return [Plane(HUB_PLANE, HUB), *cells, *(Plane(name, PROJECT) for name in PROJECT_PLANES)]
+
+    @property
+    def stores(self) -> list[str]:
+        return list(dict.fromkeys([SHARED_STORE, *(plane.store for plane in self.planes)]))
 
     def with_cells(self, cells: Mapping[str, str], kwok: Collection[str]) -> "Settings":
         """Also these; what is there stays."""

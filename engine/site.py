@@ -57,10 +57,10 @@ class Site(Struct, frozen=True):
         server = self.certificates
         return (f"--tls-cert-file={server.certificate('server')}", f"--tls-private-key-file={server.key('server')}")
 
-    def etcd(self, prefix: str) -> tuple[str, ...]:
-        """The flags by which an API server keeps its objects apart from all others in the one etcd."""
+    def etcd(self, store: str, prefix: str) -> tuple[str, ...]:
+        """The flags by which an API server keeps its objects apart from all others in one etcd."""
         return (
-            f"--etcd-servers={self.url('etcd')}",
+            f"--etcd-servers={self.url(store)}",
             f"--etcd-prefix=/{prefix}",
             f"--etcd-cafile={self.certificates.authority}",
             f"--etcd-certfile={self.certificates.certificate('admin')}",

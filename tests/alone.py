@@ -1,43 +1,73 @@
-"""One controller on planes of its own, in a simulation; the test plays everybody else. Entry point: `Alone`."""
+"""One controller, or few, on planes of their own in a simulation; the test plays everybody else.
+
+Entry point: `Alone`.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Transport
+from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 
 
 class Alone:
-    """`planes` are served by role; between each and the controller stands a fault injector."""
+    """`planes` are served by role; between each and the controllers stands a fault injector.
 
-    def __init__(self, simulation: Simulation, planes: Mapping[str, str], build: Callable[[Fleet], Reconciler]) -> None:
+    `controller` is the first of those that `build` makes.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        planes: Mapping[str, str],
+        build: Callable[[Fleet], Reconciler | Sequence[Reconciler]],
+    ) -> None:
         self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.clock = ShiftedClock(simulation)  # of the machine that the controllers run on
+        self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self._planes = dict(planes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begin(build)
+
+    def _begin(self, build: Callable[[Fleet], Reconciler | Sequence[Reconciler]]) -> None:
         self.writes = Writes()
         self.fleet = Fleet()
         self.faults: dict[str, Faults] = {}
-        for name, role in planes.items():
+        for name, role in self._planes.items():
             transport = self.transport(name, InProcess(self.engine.serve(name, role)))
-            self.fleet.add(Plane(name, role, transport, writes=self.writes, generator=simulation.random))
-        self.manager = Manager(self.fleet, [build(self.fleet)])
-        (self.controller,) = self.manager.controllers.values()
-        self._tasks: list[asyncio.Task[None]] = []
+            self.fleet.add(Plane(name, role, transport, writes=self.writes, generator=self.simulation.random))
+        built = build(self.fleet)
+        self.manager = Manager(self.fleet, built if isinstance(built, Sequence) else [built], self.clock)
+        self.controller = next(iter(self.manager.controllers.values()))
 
     def transport(self, plane: str, server: InProcess) -> Transport:
         self.faults[plane] = Faults(server, self.simulation.random)
         return self.faults[plane]
 
     async def run(self) -> None:
-        self._tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.manager.run())]
+        self._tasks = [asyncio.create_task(self.engine.run())]
+        await self.take_up()
+
+    async def replace(self, build: Callable[[Fleet], Reconciler | Sequence[Reconciler]]) -> None:
+        """Ends the controllers, and has others in their place over the same planes; `take_up` lets them begin."""
+        ended = self._tasks.pop()
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+        self._begin(build)
+
+    async def take_up(self) -> None:
+        """Lets the controllers begin."""
+        self._tasks.append(asyncio.create_task(self.manager.run()))
         await self.settle()
 
     async def stop(self) -> None:
@@ -48,4 +78,5 @@ class Alone:
 
     async def settle(self) -> None:
         await self.simulation.settle()
-        assert self.controller.crashes == []
+        for controller in self.manager.controllers.values():
+            assert controller.crashes == []

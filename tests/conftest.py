@@ -13,10 +13,12 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 
 LONG = os.environ.get("LONG") == "1"
-ENGINE = os.environ.get("ENGINE") == "1"  # scenarios run on the real engine
+ENGINE = os.environ.get("ENGINE", "") in ("1", "sample")  # scenarios run on the real engine
+SAMPLE = os.environ.get("ENGINE") == "sample"  # of what the embedded engine runs as well, only some do
+SAMPLE_OF_CHECKS = 4  # one conformance check in so many is in the sample
 
 
 def count(default: int, long: int) -> int:
@@ -35,7 +37,21 @@ def _quiet_logs() -> None:
     structlog.configure(processors=[_drop])
 
 
+@pytest.fixture(autouse=True)
+def _no_defects() -> Iterator[None]:
+    """Defects met while following a plane cost only that plane, so that a test would not notice them. A test that
+    expects some captures the log."""
+    _defects.clear()
+    yield
+    assert _defects == []
+
+
+_defects: list[MutableMapping[str, Any]] = []
+
+
 def _drop(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if event.get("event") == "defect on a plane":
+        _defects.append(event)
     raise structlog.DropEvent
 
 
@@ -63,15 +79,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """On the real engine only what runs there: scenarios that need no simulation, and tests of the engine itself."""
     if not ENGINE:
         return
-    left_out = [item for item in items if not _runs_on_the_engine(item)]
-    items[:] = [item for item in items if _runs_on_the_engine(item)]
-    config.hook.pytest_deselected(items=left_out)
+    chosen = [item for item in items if _runs_on_the_engine(item)]
+    if SAMPLE:
+        chosen = _sample(chosen)
+    left_out = set(items) - set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = chosen
 
 
 def _runs_on_the_engine(item: pytest.Item) -> bool:
     names = item.fixturenames if isinstance(item, pytest.Function) else []
     scenario = "federation" in names and not {"simulation", "embedded"} & set(names)
     return scenario or item.get_closest_marker("engine") is not None
+
+
+def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What runs nowhere but on the real engine, the first scenario of each module, and some conformance checks; nothing
+    that waits for minutes."""
+    chosen: list[pytest.Item] = []
+    modules: set[str] = set()
+    checks = 0
+    for item in items:
+        if item.get_closest_marker("minutes") is not None:
+            continue
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "server" in params:
+            checks += params["server"] == "engine"
+            if params["server"] == "engine" and checks % SAMPLE_OF_CHECKS == 1:
+                chosen.append(item)
+        elif item.get_closest_marker("engine") is not None or item.path.name not in modules:
+            modules.add(item.path.name)
+            chosen.append(item)
+    return chosen
 
 
 @pytest.hookimpl(tryfirst=True)

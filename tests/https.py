@@ -20,7 +20,6 @@ from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
 from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.writer import WriterThread
@@ -29,6 +28,8 @@ from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.connections import Limits
 
 T = TypeVar("T")
 
@@ -50,19 +51,20 @@ class Reply(Struct, frozen=True):
 class Background:
     """An engine with one plane of each role, its background work, and the server; `close` ends all three."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
         self.loop = asyncio.new_event_loop()
+        self._limits = limits
         self._thread = threading.Thread(target=self.loop.run_forever, name="https-under-test")
         self._thread.start()
         self.credentials = Credentials.ensure(directory / "credentials")
         self.do(self._start(directory))
 
     async def _start(self, directory: Path) -> None:
-        self.engine = Engine(Log(directory / "log.db"), writer=WriterThread)
+        self.engine = compute_engine(Log(directory / "log.db"), writer=WriterThread)
         for plane, role in PLANES.items():
             self.engine.serve(plane, role)
         self._work = asyncio.create_task(self.engine.run())
-        self.server = HttpsServer(self.engine, self.credentials)
+        self.server = HttpsServer(self.engine, self.credentials, limits=self._limits)
         await self.server.start()
         await self.engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
 

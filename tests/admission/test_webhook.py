@@ -8,20 +8,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.admission.webhook import MUTATE, OF_PROJECT, PARENT, VALIDATE, Webhook, parent_of
-from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.admission.webhook import (
+    MUTATE,
+    OF_PROJECT,
+    PARENT,
+    VALIDATE,
+    VALIDATE_DEPLOYMENT,
+    Webhook,
+    parent_of,
+)
+from datum_compute.api.accounts import Accounts
+from datum_compute.api.labels import TOPOLOGY_CITY, UPSTREAM_CLUSTER
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from tests.api.deployment_writes import ONCE, WRITES, Write, changed
 from tests.scenarios.federation import placement, template
 
 NETWORK_FIELD = "spec.template.spec.networkInterfaces[0].network"
@@ -39,8 +50,13 @@ class Reviewer:
     def __init__(self) -> None:
         self.asked: list[Json] = []
         self.answer = Answer(201, msgspec.json.encode({"status": {"allowed": True}}))
+        self.itself = Answer(403, b"{}")
+        self.asked_itself = 0
 
     async def call(self, call: Call) -> Answer:
+        if (call.method, call.path) == ("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews"):
+            self.asked_itself += 1
+            return self.itself
         assert (call.method, call.path) == ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews")
         self.asked.append(msgspec.json.decode(call.body)["spec"])
         return self.answer
@@ -56,14 +72,20 @@ class Reviewer:
 class Asked:
     """A webhook over one engaged project, `demo`."""
 
-    def __init__(self, simulation: Simulation, role: str = PROJECT) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        role: str = PROJECT,
+        also: Sequence[str] = (),
+        accounts: Accounts = Accounts(),  # noqa: B008
+    ) -> None:
         """`role` says which kinds the plane serves; it is a project's in any case."""
-        self.engine = Engine(clock=simulation, generator=simulation.random)
+        self.engine = compute_engine(clock=simulation, generator=simulation.random)
         self.fleet = Fleet()
         self.reviewer = Reviewer()
-        self.webhook = Webhook(self.fleet, self.reviewer, parent_of)
+        self.webhook = Webhook(self.fleet, self.reviewer, parent_of, accounts)
         transport = InProcess(self.engine.serve("demo", role))
-        self.fleet.add(Plane("demo", PROJECT, transport, writes=Writes(), generator=simulation.random))
+        self.fleet.add(Plane("demo", PROJECT, transport, writes=Writes(), generator=simulation.random, also=also))
         self._simulation = simulation
 
     async def start(self) -> None:
@@ -260,7 +282,7 @@ async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
         ),
         (VALIDATE, "POST", b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', 400),
         (VALIDATE, "POST", b'{"request":{"uid":1}}', 400),
-        (VALIDATE, "POST", b"x" * (7 * 1024 * 1024 + 1), 400),
+        (VALIDATE, "POST", b"x" * (7 * 1024 * 1024 + 1), 413),
     ],
 )
 async def test_what_is_no_review_is_refused(asked: Asked, path: str, method: str, body: bytes, code: int) -> None:
@@ -275,3 +297,82 @@ async def test_an_object_that_is_no_workload_is_refused_not_a_crash(asked: Asked
     response = await asked.review(object=strange)
     assert response["allowed"] is False
     assert response["status"]["code"] in (400, 422)
+
+
+# Deployments
+
+MANAGEMENT = "system:serviceaccount:compute-system:compute-management"
+
+
+@pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
+async def test_a_user_may_only_let_a_restart_of_a_deployment_grow(asked: Asked, case: Write) -> None:
+    response = await asked.review(
+        VALIDATE_DEPLOYMENT, operation="UPDATE", name="web-main-dfw", object=case.after, oldObject=case.before
+    )
+    assert response["allowed"] is case.allowed
+    if not case.allowed:
+        assert response["status"]["code"] == 403
+        assert "web-main-dfw follows from its Workload" in response["status"]["message"]
+
+
+OTHERS = {
+    "create": {"operation": "CREATE", "object": ONCE},
+    "delete": {"operation": "DELETE", "oldObject": ONCE},
+    "report": {"operation": "UPDATE", "subResource": "status", "object": ONCE, "oldObject": ONCE},
+    "scale": {"operation": "UPDATE", "object": changed(ONCE, "spec", "cityCode", to="ORD"), "oldObject": ONCE},
+}
+
+
+@pytest.mark.parametrize("request_", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(
+    ("user", "allowed"),
+    [
+        (USER, False),
+        ({"username": f"{MANAGEMENT}-2"}, False),
+        ({}, False),
+        ({"username": MANAGEMENT}, True),
+        ({"username": "system:serviceaccount:kube-system:generic-garbage-collector"}, True),
+        ({"username": "system:serviceaccount:kube-system:namespace-controller"}, True),
+        ({"username": "admin", "groups": ["system:masters"]}, True),
+    ],
+)
+async def test_deployments_are_written_by_compute_and_kubernetes(
+    asked: Asked, request_: Json, user: Json, allowed: bool
+) -> None:
+    """Of a project that nobody knows as well: the rule needs none."""
+    for path in (VALIDATE_DEPLOYMENT, f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}elsewhere"):
+        response = await asked.review(path, userInfo=user, **request_)
+        assert response["allowed"] is allowed
+
+
+async def test_whoever_this_process_is_in_the_project_may_write_its_deployments(asked: Asked) -> None:
+    itself = {"username": "compute@platform.example"}
+    path = f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}demo"
+    assert (await asked.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is False  # it could not be asked
+    asked.reviewer.itself = Answer(201, msgspec.json.encode({"status": {"userInfo": itself}}))
+    for _ in range(3):
+        assert (await asked.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is True
+    assert (await asked.review(path, userInfo=USER, **OTHERS["create"]))["allowed"] is False
+    assert asked.reviewer.asked_itself == 2
+
+
+async def test_accounts_of_another_name_can_be_named(simulation: Simulation) -> None:
+    asked = Asked(simulation, accounts=Accounts(("root",), ("operators",)))
+    await asked.start()
+    for user in ({"username": "root"}, {"username": "jo", "groups": ["operators"]}):
+        assert (await asked.review(VALIDATE_DEPLOYMENT, userInfo=user, **OTHERS["delete"]))["allowed"] is True
+    assert (await asked.review(VALIDATE_DEPLOYMENT, userInfo=USER, **OTHERS["delete"]))["allowed"] is False
+    await asked.stop()
+
+
+async def test_what_karmada_delivers_to_a_cell_on_the_same_server_is_none_of_the_rules(simulation: Simulation) -> None:
+    asked = Asked(simulation, also=[CELL])
+    client = asked.engine.client("demo")
+    await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels={UPSTREAM_CLUSTER: "cluster-demo"}))
+    await client.create(NAMESPACE, NAMESPACE.body("default"))
+    await asked.start()
+    karmada = {"username": "system:serviceaccount:karmada-cluster:karmada-pop", "extra": {PARENT: ["demo"]}}
+    for namespace, allowed in (("ns-1", True), ("default", False)):
+        response = await asked.review(VALIDATE_DEPLOYMENT, userInfo=karmada, namespace=namespace, **OTHERS["create"])
+        assert response["allowed"] is allowed
+    await asked.stop()

@@ -6,19 +6,19 @@ from datum_compute.admission.workloads import admit
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Invalid
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.federation import placement, template
 
 
 @pytest.fixture
 def client(simulation: Simulation) -> Client:
-    engine = Engine(clock=simulation, generator=simulation.random, admit=admit)
+    engine = compute_engine(clock=simulation, generator=simulation.random, admit=admit)
     engine.serve("demo", PROJECT)
     return engine.client("demo")
 

@@ -15,12 +15,12 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject, decode, encode, plain
 from datum_compute.kube.patches import JSON, MERGE
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.local.engine import compute_engine
 from tests.conftest import count
 
 CONDITION = {
@@ -134,7 +134,7 @@ class Server:
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self.engine = Engine()
+        self.engine = compute_engine()
         self._server = self.engine.serve("demo", PROJECT)
         self.send("POST", NAMESPACE.path(), encode(NAMESPACE.body("default")))
 

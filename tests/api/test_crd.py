@@ -237,7 +237,7 @@ DEPLOYMENT_TABLE = {
     "spec.workloadRef.name": req("string"),
     "spec.workloadRef.uid": req("string"),
     "spec.placementName": req("string"),
-    "spec.cityCode": req("string"),
+    "spec.cityCode": req("string", minLength=1),
     "spec.template": req("object"),
     **under("spec.template", TEMPLATE),
     "spec.scaleSettings": req("object"),
@@ -352,12 +352,13 @@ REPLICAS = [
     ("Desired", "string", ".status.desiredReplicas", 0),
     ("Up-to-date", "string", ".status.updatedReplicas", 0),
 ]
+IMAGE = ("Image", "string", ".spec.template.spec.runtime.sandbox.containers[0].image", 0)
 
 
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [
-        (WORKLOAD, [AGE, AVAILABLE, REASON, ("Deployments", "string", ".status.deployments", 0), *REPLICAS]),
+        (WORKLOAD, [AGE, AVAILABLE, REASON, ("Deployments", "string", ".status.deployments", 0), *REPLICAS, IMAGE]),
         (
             WORKLOAD_DEPLOYMENT,
             [
@@ -367,6 +368,8 @@ REPLICAS = [
                 *REPLICAS,
                 ("Location Namespace", "string", ".status.location.namespace", 1),
                 ("Location Name", "string", ".status.location.name", 1),
+                ("City", "string", ".spec.cityCode", 0),
+                IMAGE,
             ],
         ),
         (
@@ -379,6 +382,8 @@ REPLICAS = [
                 ("External IP", "string", ".status.networkInterfaces[0].assignments.externalIP", 0),
                 ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', 1),
                 ("Quota", "string", '.status.conditions[?(@.type=="QuotaGranted")].reason', 1),
+                ("City", "string", r".metadata.labels.compute\.datumapis\.com/city-code", 0),
+                ("Image", "string", ".spec.runtime.sandbox.containers[0].image", 0),
             ],
         ),
     ],
@@ -423,7 +428,8 @@ def test_1_names_and_scope(kind: Kind[Any], name: str, names: tuple[str, str, st
     served = crd["spec"]["names"]
     assert (served["kind"], served["plural"], served["singular"]) == names
     assert served["listKind"] == f"{names[0]}List"
-    assert "shortNames" not in served
+    short = {"Workload": ["wl"], "WorkloadDeployment": ["wd"], "Instance": ["inst"]}
+    assert served.get("shortNames", []) == short.get(kind.name, [])
     assert crd["spec"]["scope"] == scope
     assert crd["spec"]["group"] == name.split(".", 1)[1]
     assert version(kind)["name"] == kind.version

@@ -10,7 +10,6 @@ from datum_compute.api.names import (
     binding_name,
     claim_name,
     deployment_name,
-    history_name,
     hub_namespace,
     instance_name,
     ordinal_of,
@@ -132,4 +131,3 @@ def test_derived_names() -> None:
     assert claim_name("hello-main-dfw-0") == "instance-hello-main-dfw-0"
     assert binding_name("hello-main-dfw", 1) == "hello-main-dfw-net-1"
     assert subnet_claim_name("default--dfw-1") == "default--dfw-1-0"
-    assert history_name("web") == "compute.datumapis.com-revision-history.web"

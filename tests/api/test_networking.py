@@ -24,14 +24,14 @@ from datum_compute.api.networking import (
     Subnet,
     SubnetClaim,
 )
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Invalid
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject, decode, plain
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -99,7 +99,7 @@ def test_4_1_group_version_and_scope() -> None:
 
 @pytest.fixture
 def cell(simulation: Simulation) -> Client:
-    engine = Engine(clock=simulation)
+    engine = compute_engine(clock=simulation)
     engine.serve("cell", CELL)
     return engine.client("cell")
 

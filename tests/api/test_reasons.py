@@ -24,15 +24,16 @@ INSTANCE = {
 DEPLOYMENT = {
     8: {"LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation"},
     7: {"NetworkFailedToCreate"},
-    6: {"NetworkNotFound"},
+    6: {"NetworkNotFound", "SpecRefused", "WriteForbidden", "InstanceNameTaken"},
     5: INSTANCE[5],
     4: {"ReferencedDataNotReady", "AwaitingPropagation", "Resolving"},
     3: {"QuotaNotGranted", "PendingQuota"},
     2: {"NetworkProvisioning", "ProvisioningNetwork", "NoMatchingLocation"},
-    1: {"InstancesProvisioning", "ProvisioningInstances"},
+    1: {"InstancesProvisioning", "ProvisioningInstances", "ScaledToZero", "Stopping"},
 }
 WORKLOAD = {rank: DEPLOYMENT[rank] for rank in range(1, 6)} | {
-    6: {"NetworkNotFound", "DeploymentNameTaken"},  # the second is ours: it blocks a deployment as surely
+    6: DEPLOYMENT[6]
+    | {"DeploymentNameTaken", "FederationFailed", "HubNamespaceTaken"},  # these block a deployment as surely
     7: {"NetworkFailedToCreate", "RuntimeClassNotServed"},
 }
 
@@ -94,10 +95,12 @@ POINTER = {
 }
 
 # What the contract's table leaves open, by its nearest neighbour there.
-OURS_YOU = {"Failed", "RuntimeClassNotServed", "RolloutPaused", "DeploymentNameTaken"}
+OURS_YOU = {"Failed", "RuntimeClassNotServed", "RolloutPaused", "DeploymentNameTaken", "SpecRefused"}
 OURS_PLATFORM = {
-    *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing", "StrayInstance"),
-    *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation"),
+    *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing", "StrayInstance", "Held"),
+    *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation", "WriteForbidden", "InstanceNameTaken"),
+    *("CellNameTaken", "CellNameNotHeld", "HeldByFormerSetup", "HubRefused", "ProjectSuspended", "QuotaClaimAbandoned"),
+    *("HubNamespaceTaken", "CityServedElsewhere"),
 }
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}
 OURS_POINTER = {"ProvisioningInstances"}  # the older name of one

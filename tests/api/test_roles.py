@@ -55,14 +55,32 @@ def test_names_are_unique_because_planes_may_share_a_cluster() -> None:
     assert all(name.startswith("compute-") for name in names)
 
 
-def test_leases_and_what_karmada_keeps_for_a_cell_are_limited_to_one_namespace() -> None:
+def test_what_a_process_keeps_and_what_karmada_keeps_for_a_cell_are_limited_to_one_namespace() -> None:
     limited = [role for name in files() for role in manifests(name) if role["kind"] == "Role"]
     assert [role["metadata"]["name"] for role in limited] == [
         "compute-management-on-host-leader-election",
         "compute-cell-on-cell-leader-election",
+        "compute-cell-on-cell-abandoned-claims",
         "compute-cell-on-hub-execution-space",
     ]
-    assert {tuple(rule["resources"]) for role in limited for rule in role["rules"]} == {("leases",), ("works",)}
+    kinds = {tuple(rule["resources"]) for role in limited for rule in role["rules"]}
+    assert kinds == {("leases",), ("works",), ("configmaps",)}
+
+
+def test_a_process_gets_its_own_lease_and_no_other_where_a_server_can_tell() -> None:
+    rules = [
+        rule
+        for name in ("management-on-host.yaml", "cell-on-cell.yaml")
+        for role in manifests(name)
+        for rule in role["rules"]
+        if rule["resources"] == ["leases"]
+    ]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in rules] == [
+        (["e98b06c6.datumapis.com"], ["get", "update"]),
+        (None, ["create"]),  # the name of what does not exist yet is not known to an authorizer
+        (["cell.e98b06c6.datumapis.com"], ["get", "update"]),
+        (None, ["create"]),
+    ]
 
 
 def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:

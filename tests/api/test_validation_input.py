@@ -20,6 +20,7 @@ from tests.conftest import count
 WORKLOADS = [SANDBOX, MACHINE, STORAGE]
 REASONS = {
     "FieldValueRequired",
+    "FieldValueTooLong",
     "FieldValueInvalid",
     "FieldValueNotSupported",
     "FieldValueDuplicate",

@@ -1,4 +1,4 @@
-"""One cell with its hub and one project, in a simulation; the test plays quota, Karmada and the provider.
+"""One cell with its hub and its projects, in a simulation; the test plays quota, Karmada and the provider.
 
 Entry point: `Site`.
 """
@@ -12,8 +12,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM, ResourceClaim
-from datum_compute.cell.instance import PATIENCE_SECONDS
-from datum_compute.embedded.engine import Engine
+from datum_compute.cell.patience import PATIENCE_SECONDS
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
@@ -23,12 +22,15 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Condition, Json, KubeObject, plain
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 
 GROUP = "compute.datumapis.com"
@@ -82,13 +84,22 @@ class Between(Faults):
 class Site:
     """`build` makes the controllers; `planes` are served by role, and between each and them stands a fault injector."""
 
-    def __init__(self, simulation: Simulation, build: Callable[[Fleet], Sequence[Reconciler]]) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        build: Callable[[Fleet], Sequence[Reconciler]],
+        projects: Sequence[str] = ("demo",),
+        clock: Clock | None = None,  # of the cell's machine, where it differs
+    ) -> None:
         self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self._clock = clock or simulation
+        self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.faults: dict[str, Between] = {}
-        served = {"cell": CELL, "hub": HUB, "demo": PROJECT}
+        served = {"cell": CELL, "hub": HUB} | dict.fromkeys(projects, PROJECT)
         self._servers = {name: InProcess(self.engine.serve(name, role)) for name, role in served.items()}
-        self.cell, self.hub, self.project = (self.engine.client(name) for name in served)
+        self.cell, self.hub = self.engine.client("cell"), self.engine.client("hub")
+        self.projects = {name: self.engine.client(name) for name in projects}
+        self.project = self.projects[projects[0]]
         self._build = build
         self._running: asyncio.Task[None] | None = None
         self._engine_run: asyncio.Task[None] | None = None
@@ -97,30 +108,45 @@ class Site:
     def _begin(self) -> None:
         self.writes = Writes()
         self.fleet = Fleet()
-        for name, role in {"cell": CELL, "hub": HUB, "demo": CLAIMS}.items():
-            self.faults[name] = Between(self._servers[name], self.simulation.random)
-            plane = Plane(name, role, self.faults[name], writes=self.writes, generator=self.simulation.random)
-            self.fleet.add(plane)
-        self.manager = Manager(self.fleet, self._build(self.fleet))
+        for name in self._servers:
+            self.engage(name)
+        self.manager = Manager(self.fleet, self._build(self.fleet), self._clock)
+
+    def engage(self, name: str) -> None:
+        """A plane is discovered."""
+        self.faults[name] = Between(self._servers[name], self.simulation.random)
+        self.fleet.add(self.plane(name))
+
+    def plane(self, name: str) -> Plane:
+        """A plane to be engaged, with the faults that it had before."""
+        role = {"cell": CELL, "hub": HUB}.get(name, CLAIMS)
+        return Plane(name, role, self.faults[name], writes=self.writes, generator=self.simulation.random)
+
+    def leave(self, name: str) -> None:
+        """A plane is not, or no longer, one to work on."""
+        self.fleet.remove(name)
 
     async def start(self, labels: Mapping[str, str] | None = None) -> None:
-        """With the namespaces of one project; those of hub and cell say whose they are, unless told otherwise."""
+        """With a namespace of each project; those of hub and cell say whose they are, unless told otherwise."""
         self._engine_run = asyncio.create_task(self.engine.run())
-        said = hub_labels("demo", "default") if labels is None else labels
-        for client in (self.cell, self.hub):
-            await client.create(NAMESPACE, NAMESPACE.body(NAMESPACE_NAME, labels=dict(said)))
-        await self.simulation.settle()
-        try:
-            await self.project.get(NAMESPACE, "default")
-        except NotFound:
-            await self.project.create(NAMESPACE, NAMESPACE.body("default"))
+        for number, (name, project) in enumerate(self.projects.items(), 1):
+            said = hub_labels(name, "default") if labels is None else labels
+            for client in (self.cell, self.hub):
+                await client.create(NAMESPACE, NAMESPACE.body(f"ns-{number}", labels=dict(said)))
+            await self.simulation.settle()
+            try:
+                await project.get(NAMESPACE, "default")
+            except NotFound:
+                await project.create(NAMESPACE, NAMESPACE.body("default"))
         self._running = asyncio.create_task(self.manager.run())
         await self.settle()
 
-    async def restart(self) -> None:
-        """New controllers with empty memories over the same planes."""
+    async def restart(self, taken_away: Sequence[str] = ()) -> None:
+        """New controllers with empty memories over the same planes, some of which do not answer when they start."""
         await self._end()
         self._begin()
+        for name in taken_away:
+            self.faults[name].take_away()
         self._running = asyncio.create_task(self.manager.run())
         await self.settle()
 
@@ -152,7 +178,12 @@ class Site:
     # What Karmada brings
 
     async def deploy(
-        self, replicas: int = 1, *, on_hub: bool = True, annotations: Mapping[str, str] | None = None
+        self,
+        replicas: int = 1,
+        *,
+        name: str = "web",
+        on_hub: bool = True,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         spec = {
             "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
@@ -161,10 +192,13 @@ class Site:
             "template": TEMPLATE,
             "scaleSettings": {"minReplicas": replicas},
         }
+        marks = dict(annotations or {})
         if on_hub:
-            await self.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
+            original = WORKLOAD_DEPLOYMENT.body(name, NAMESPACE_NAME) | {"spec": spec}
+            created = await self.hub.create(WORKLOAD_DEPLOYMENT, original)
+            marks["resourcetemplate.karmada.io/uid"] = created.metadata.uid
         labels = {"karmada.io/managed": "true"}
-        body = WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME, labels=labels, annotations=dict(annotations or {}))
+        body = WORKLOAD_DEPLOYMENT.body(name, NAMESPACE_NAME, labels=labels, annotations=marks)
         await self.cell.create(WORKLOAD_DEPLOYMENT, body | {"spec": spec})
         await self.settle()
 
@@ -180,8 +214,8 @@ class Site:
         await self.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
         await self.settle()
 
-    async def deployment(self) -> WorkloadDeployment:
-        return await self.cell.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+    async def deployment(self, name: str = "web") -> WorkloadDeployment:
+        return await self.cell.get(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
 
     # Instances made by hand
 
@@ -233,12 +267,16 @@ class Site:
 
     async def delete(self, name: str = "web-0") -> None:
         await self.cell.delete(INSTANCE, name, NAMESPACE_NAME)
-        await self.settle()
+        await self.advance(0.1)  # each finalizer has its own controller, and one may meet the other's write
 
     async def copies(self) -> list[str]:
         return sorted(copy.name for copy in (await self.hub.list(INSTANCE)).items)
 
     # What the quota system does
+
+    def ask_quota(self, name: str = "web-0") -> None:
+        """As if something had happened to the Instance that concerns its quota."""
+        self.manager.controllers["quota-gate"].enqueue(Request("cell", NAMESPACE_NAME, name))
 
     async def claim(self, name: str = "web-0") -> ResourceClaim:
         return await self.project.get(RESOURCE_CLAIM, claim_name(name), "default")

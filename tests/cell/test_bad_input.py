@@ -8,17 +8,14 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import RESOURCE_CLAIM
-from datum_compute.cell.deployment import DeploymentController
-from datum_compute.cell.instance import NAME, InstanceController
-from datum_compute.cell.quota import Claims
-from datum_compute.cell.writeback import WriteBack
 from datum_compute.federation.identity import hub_labels
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
+from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, TEMPLATE, Site
 
@@ -28,9 +25,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
     """Everything a cell runs, with one good Instance in it: at the end it must be ready."""
 
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        quota = Claims(fleet, simulation, cell_name, NAME)
-        write_back = WriteBack(fleet, cell_name, NAME)
-        return [DeploymentController(fleet, simulation), InstanceController(fleet, simulation, quota, write_back)]
+        return cell_controllers(fleet, simulation, cell_name)
 
     site = Site(simulation, build)
     runner.run(site.start())
@@ -127,19 +122,24 @@ async def test_a_name_without_an_ordinal_and_without_a_deployment_is_left_alone(
     assert (await cell.told("Federated", "odd"))[1] == "LabelsMissing"
 
 
-async def test_a_claim_that_belongs_to_someone_else_is_never_used_nor_deleted(cell: Site) -> None:
+async def _claim(cell: Site, source: str, namespace: str = NAMESPACE_NAME) -> None:
+    """A claim of the name that Instance web-0 would make, made by somebody else and granted."""
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec: Json = {
         "consumerRef": project,
         "resourceRef": project,
         "requests": [{"resourceType": f"{GROUP}/instances", "amount": 1}],
     }
-    labels = {f"{GROUP}/source-cluster": "cell-ord", f"{GROUP}/instance-namespace": NAMESPACE_NAME}
+    labels = {f"{GROUP}/source-cluster": source, f"{GROUP}/instance-namespace": namespace}
     body = RESOURCE_CLAIM.body("instance-web-0", "default", labels=labels)
     await cell.project.create(RESOURCE_CLAIM, body | {"spec": spec})
     await cell.grant()
+
+
+async def test_a_claim_for_another_namespace_is_never_used_nor_deleted(cell: Site) -> None:
+    await _claim(cell, "cell-dfw", "ns-of-somebody-else")
     await cell.create()
-    sentence = "Claim instance-web-0 belongs to cell-ord"
+    sentence = "Claim instance-web-0 belongs to another instance of that name"
     assert await cell.told("QuotaGranted") == ("False", "QuotaMisconfigured", sentence)
     await cell.advance(700)
     assert await cell.events() == [("QuotaMisconfigured", sentence)]
@@ -149,6 +149,29 @@ async def test_a_claim_that_belongs_to_someone_else_is_never_used_nor_deleted(ce
     with pytest.raises(NotFound):
         await cell.instance()
     assert await cell.claims() == ["instance-web-0"]
+
+
+async def test_a_claim_that_another_cell_made_for_the_instance_counts_and_is_left_to_that_cell(cell: Site) -> None:
+    """As after a cell was renamed or replaced: the grant survives."""
+    await _claim(cell, "cell-ord")
+    await cell.create()
+    assert (await cell.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert await cell.gates() == []
+    await cell.delete()
+    await cell.advance(1)
+    with pytest.raises(NotFound):
+        await cell.instance()
+    assert await cell.claims() == ["instance-web-0"]
+
+
+async def test_a_denied_claim_of_another_cell_is_not_made_anew(cell: Site) -> None:
+    await _claim(cell, "cell-ord")
+    await cell.deny()
+    before = (await cell.claim()).metadata.uid
+    await cell.create()
+    await cell.advance(3600)
+    assert (await cell.told("QuotaGranted"))[:2] == ("False", "QuotaExceeded")
+    assert (await cell.claim()).metadata.uid == before
 
 
 async def test_a_namespace_without_identity_labels_gets_no_claim_and_no_copy(cell: Site) -> None:

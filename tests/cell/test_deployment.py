@@ -9,17 +9,19 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.template_hash import template_hash
-from datum_compute.cell.deployment import DeploymentController
+from datum_compute.cell.deployment import STOPPING_SECONDS, DeploymentController
 from datum_compute.federation.roles import CELL, PROJECT
-from datum_compute.kube.errors import Conflict
+from datum_compute.kube import conditions
+from datum_compute.kube.errors import Conflict, Forbidden, Invalid
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode, plain
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Match, calls, merged
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
+from tests.told import Worded, warnings
 
 GROUP = "compute.datumapis.com"
 RESTARTED_AT = f"{GROUP}/restartedAt"
@@ -41,7 +43,7 @@ TEMPLATE: Json = {
 
 class Cell(Alone):
     def __init__(self, simulation: Simulation, also: Iterable[str] = ()) -> None:
-        super().__init__(simulation, {"cell": CELL}, lambda fleet: DeploymentController(fleet, simulation))
+        super().__init__(simulation, {"cell": CELL}, lambda fleet: DeploymentController(fleet))
         self.fleet.remove("cell")
         transport = self.faults["cell"]
         self.fleet.add(Plane("cell", CELL, transport, writes=self.writes, generator=simulation.random, also=also))
@@ -59,12 +61,14 @@ class Cell(Alone):
 
     # What Karmada brings
 
-    async def deploy(self, replicas: int = 1, *, annotations: Mapping[str, str] | None = None) -> WorkloadDeployment:
+    async def deploy(
+        self, replicas: int = 1, *, annotations: Mapping[str, str] | None = None, template: Json = TEMPLATE
+    ) -> WorkloadDeployment:
         spec = {
             "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
             "placementName": "main",
             "cityCode": "DFW",
-            "template": TEMPLATE,
+            "template": template,
             "scaleSettings": {"minReplicas": replicas},
         }
         body = WORKLOAD_DEPLOYMENT.body("web", "ns", annotations=dict(annotations or {}))
@@ -100,13 +104,19 @@ class Cell(Alone):
 
     # What instance controller and provider do
 
-    async def report(self, name: str, ready: str, reason: str = "Available") -> None:
-        """Ready and Programmed, and the hash of what runs."""
+    async def counted(self) -> tuple[int, int, int, int]:
+        """Replicas that exist, are updated, current and ready."""
+        status = (await self.deployment()).status
+        assert status is not None
+        return status.replicas, status.updated_replicas, status.current_replicas, status.ready_replicas
+
+    async def report(self, name: str, ready: str, reason: str = "Available", runs: str = "") -> None:
+        """Ready and Programmed, and the hash of what runs: that of what it was made from, unless it says otherwise."""
         instance = await self.client.get(INSTANCE, name, "ns")
         said = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
         status: Json = {"conditions": [{"type": "Programmed"} | said, {"type": "Ready"} | said]}
         if instance.spec.controller is not None:
-            status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
+            status["controller"] = {"observedTemplateHash": runs or instance.spec.controller.template_hash}
         await self.client.replace_status(INSTANCE, instance, status)
         await self.settle()
 
@@ -138,6 +148,11 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.start())
     yield cell
     runner.run(cell.stop())
+
+
+def told(deployment: WorkloadDeployment, type_: str) -> tuple[str, str, str]:
+    (found,) = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == type_]
+    return found["status"], found["reason"], found["message"]
 
 
 def available(deployment: WorkloadDeployment) -> tuple[str, str]:
@@ -173,6 +188,24 @@ async def test_6_1_a_new_instance(cell: Cell) -> None:
             "templateHash": template_hash(encode(TEMPLATE)),
             "schedulingGates": [{"name": "Quota"}],
         }
+    }
+
+
+async def test_a_template_cannot_pass_off_what_compute_itself_stamps(cell: Cell) -> None:
+    await cell.deploy()
+    stamped = {
+        "labels": {"app": "hello", f"{GROUP}/source-cluster": "elsewhere"},
+        "annotations": {"team": "red", f"{GROUP}/network-addresses": '[{"ip": "10.0.0.1"}]', f"{GROUP}/simulate": "x"},
+    }
+    await cell.change({"spec": {"template": {"metadata": stamped}}})
+    await cell.release("web-0")
+
+    (instance,) = await cell.instances()
+    assert f"{GROUP}/source-cluster" not in instance.metadata.labels
+    assert instance.metadata.annotations == {
+        RESTARTED_AT: "2026-06-01T12:00:00Z",
+        "team": "red",
+        f"{GROUP}/simulate": "x",
     }
 
 
@@ -222,17 +255,23 @@ async def test_row_8_a_new_template_deletes_and_creates_from_the_highest(cell: C
     assert all(after[name] != before[name] for name in before)
 
 
-async def test_row_14_a_roll_is_seen_in_the_counters(cell: Cell) -> None:
+async def test_a_roll_is_counted_by_what_runs_and_not_by_what_was_made(cell: Cell) -> None:
     await cell.running(2)
-    await cell.set_image("registry.example/hello:2")
-    status = (await cell.deployment()).status
-    assert status is not None
-    assert (status.updated_replicas, status.current_replicas, status.ready_replicas, status.replicas) == (0, 0, 1, 2)
+    old = template_hash((await cell.deployment()).template_json)
+    new = await cell.set_image("registry.example/hello:2")
+    assert await cell.counted() == (2, 0, 0, 1)
     await cell.release("web-1")
+    assert (await cell.names())["web-1"] == new
+    assert await cell.counted() == (2, 0, 0, 1)  # made from the new template, and nothing runs yet
+    await cell.report("web-1", "False", "Starting", runs=old)
+    assert await cell.counted() == (2, 0, 0, 1)
+    await cell.report("web-1", "False", "Starting")
+    assert await cell.counted() == (2, 1, 0, 1)
     await cell.report("web-1", "True")
-    status = (await cell.deployment()).status
-    assert status is not None
-    assert (status.updated_replicas, status.current_replicas, status.ready_replicas, status.replicas) == (1, 1, 1, 2)
+    assert await cell.counted() == (2, 1, 1, 1)
+    deployment = await cell.deployment()
+    assert deployment.status is not None
+    assert deployment.status.observed_generation == deployment.metadata.generation == 2
 
 
 async def test_row_40_a_broken_one_never_blocks_its_fix(cell: Cell) -> None:
@@ -249,6 +288,22 @@ async def test_6_3_scale_down_goes_from_the_highest_one_at_a_time(cell: Cell) ->
     await cell.scale(1)
     assert [name for name, hash_ in (await cell.names()).items() if not hash_] == ["web-1", "web-2"]
     assert [line for line in cell.verbs() if line.startswith("delete")] == ["delete Instance"] * 2
+
+
+async def test_scaled_to_zero_is_calm_from_the_first_and_after_the_last_instance_went(cell: Cell) -> None:
+    deployment = await cell.deploy(0)
+    assert told(deployment, "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    await cell.scale(1)
+    await cell.report("web-0", "True")
+    await cell.scale(0)
+    assert told(await cell.deployment(), "Available") == (
+        "False",
+        "ScaledToZero",
+        "No instances are asked for; 1 is still stopping",
+    )
+    await cell.release("web-0")
+    assert told(await cell.deployment(), "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    assert await warnings(cell.client, "web", "ns") == []
 
 
 async def test_6_1_a_stray_goes_first(cell: Cell) -> None:
@@ -374,9 +429,11 @@ async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: C
 async def test_invariant_11_an_instance_of_somebody_else_in_the_way_is_told_and_waited_for(cell: Cell) -> None:
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
     deployment = await cell.deploy()
-    told = next(one for one in deployment.status.conditions if one.type == "Available") if deployment.status else None
-    assert told is not None
-    assert told.message == "Instance web-0 of somebody else is in the way; it has to be removed by hand"
+    sentence = "Instance web-0 of somebody else is in the way; it has to be removed by hand"
+    assert told(deployment, "Available") == ("False", "InstanceNameTaken", sentence)
+    assert [(event.reason, event.message) for event in await warnings(cell.client, "web", "ns")] == [
+        ("InstanceNameTaken", sentence)
+    ]
     await cell.client.delete(INSTANCE, "web-0", "ns")
 
     async def made() -> bool:
@@ -395,6 +452,101 @@ async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) ->
         return bool(await cell.instances())
 
     await cell.simulation.until(created, within=1)
+
+
+# What the cell refuses
+
+REFUSED = 'Instance.compute.datumapis.com "web-0" is invalid: metadata.labels: Invalid value: "hello world"'
+
+
+def refused(name: str = "web-0") -> Match:
+    return lambda call: call.method == "POST" and "/instances" in call.path and f'"{name}"'.encode() in call.body
+
+
+async def test_a_refused_instance_is_told_with_the_sentence_of_the_server(cell: Cell) -> None:
+    refusal = cell.faults["cell"].refuse(refused(), Invalid(REFUSED))
+    deployment = await cell.deploy()
+    sentence = f"Instance web-0 was refused: {REFUSED}"
+    assert told(deployment, "Available") == ("False", "SpecRefused", sentence)
+    assert told(deployment, "ReplicasReady") == ("False", "SpecRefused", sentence)
+    assert [(event.reason, event.message, event.count) for event in await warnings(cell.client, "web", "ns")] == [
+        ("SpecRefused", sentence, 1)
+    ]
+    version = deployment.metadata.resource_version
+    await cell.simulation.advance(3600)
+    assert (await cell.deployment()).metadata.resource_version == version  # as long as it is so, nothing is written
+    assert [event.count for event in await warnings(cell.client, "web", "ns")] == [1]
+
+    refusal.lift()
+    await cell.change({"metadata": {"annotations": {UPSTREAM_GENERATION: "2"}}})
+    await cell.report("web-0", "True")
+    assert told(await cell.deployment(), "ReplicasReady") == ("True", "ReplicasAvailable", "1/1 replicas available")
+
+
+async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(cell: Cell) -> None:
+    refusal = cell.faults["cell"].refuse(refused(), Worded())
+    deployment = await cell.deploy()
+    await cell.simulation.advance(600)
+    assert refusal.times > 5
+    assert (await cell.deployment()).metadata.resource_version == deployment.metadata.resource_version
+    assert len(await warnings(cell.client, "web", "ns")) == 1
+
+
+async def test_labels_that_no_instance_can_carry_are_told_and_mended_by_the_next_template(cell: Cell) -> None:
+    template = TEMPLATE | {"metadata": {"labels": {"app": "hello world"}}}
+    deployment = await cell.deploy(template=template)
+    status, reason, message = told(deployment, "Available")
+    assert (status, reason) == ("False", "SpecRefused")
+    assert "hello world" in message
+    await cell.change({"spec": {"template": {"metadata": {"labels": {"app": "hello"}}}}})
+    assert list(await cell.names()) == ["web-0"]
+    assert told(await cell.deployment(), "Available")[1] == "InstancesProvisioning"
+
+
+async def test_a_refusal_in_a_roll_is_told_while_the_others_serve(cell: Cell) -> None:
+    await cell.running(2)
+    cell.faults["cell"].refuse(refused("web-1"), Forbidden("exceeded quota: instances"))
+    await cell.set_image("registry.example/hello:2")
+    await cell.release("web-1")
+    deployment = await cell.deployment()
+    assert told(deployment, "Available")[:2] == ("True", "StableInstanceFound")
+    sentence = "Instance web-1 was refused: exceeded quota: instances"
+    assert told(deployment, "ReplicasReady") == ("False", "WriteForbidden", sentence)
+
+
+async def test_labels_that_cannot_be_mended_on_one_instance_hold_up_nothing_else(cell: Cell) -> None:
+    await cell.running(2)
+    cell.faults["cell"].refuse(calls("PATCH", "instances/web-0"), Forbidden("web-0 is frozen"))
+    for name in ("web-0", "web-1"):
+        patch = {"metadata": {"labels": {f"{GROUP}/city-code": "edited"}}}
+        await cell.client.merge_patch(INSTANCE, name, "ns", patch)
+    await cell.scale(3)
+    found = {instance.name: instance.metadata.labels[f"{GROUP}/city-code"] for instance in await cell.instances()}
+    assert found == {"web-0": "edited", "web-1": "DFW", "web-2": "DFW"}
+    sentence = "Instance web-0 was refused: web-0 is frozen"
+    assert told(await cell.deployment(), "ReplicasReady") == ("False", "WriteForbidden", sentence)
+
+
+async def test_an_instance_that_cannot_be_deleted_keeps_no_other_from_going(cell: Cell) -> None:
+    await cell.running(2)
+    cell.faults["cell"].refuse(calls("DELETE", "instances/web-0"), Forbidden("web-0 is frozen"))
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    await cell.settle()
+    assert [instance.name for instance in await cell.instances() if instance.metadata.deleting] == ["web-1"]
+
+
+async def test_nothing_is_made_in_a_namespace_that_goes(cell: Cell) -> None:
+    """Its Instances may be deleted before their deployment is."""
+    await cell.running(1)
+    deleting = merged({"metadata": {"deletionTimestamp": "2026-06-01T12:00:00Z"}})
+    cell.faults["cell"].poison(calls(path="/api/v1/namespaces"), "ns", deleting)
+    await cell.client.merge_patch(NAMESPACE, "ns", "", {"metadata": {"labels": {"seen": "again"}}})
+    await cell.settle()
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    await cell.release("web-0")
+    assert await cell.instances() == []
+    assert "create Instance" not in cell.verbs()[-3:]
+    assert cell.controller.results["error"] == 0
 
 
 # 5.1: who wakes it
@@ -424,9 +576,10 @@ async def test_r24_another_generation_of_the_project_wakes_it_and_is_answered(ce
     assert {one.observed_generation for one in deployment.status.conditions} == {5}
 
 
-async def test_row_28_a_second_pass_writes_nothing(cell: Cell) -> None:
+async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
     await cell.running(2)
     before = cell.writes.total()
+    await cell.simulation.advance(90)  # what is said again later would bear another time
     cell.controller.enqueue(Request("cell", "ns", "web"))
     passes = cell.controller.passes
     await cell.settle()
@@ -502,6 +655,38 @@ async def test_5_2_deletion_takes_all_instances_at_once_and_waits_for_them(cell:
     await cell.release("web-2")
     assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
     assert cell.verbs().count("delete Instance") == 3
+
+
+async def test_a_deletion_that_lasts_says_what_the_next_of_its_name_waits_for(cell: Cell) -> None:
+    await cell.running(2)
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    await cell.settle()
+    assert (await cell.counted())[3] == 2, "most are gone in a moment, and nobody looks"
+    await cell.simulation.advance(STOPPING_SECONDS)
+    deployment = await cell.deployment()
+    status = deployment.status
+    assert status is not None
+    assert (status.observed_generation, status.ready_replicas, status.desired_replicas, status.replicas) == (0, 0, 0, 2)
+    available = conditions.find(status.conditions, "Available")
+    assert available is not None
+    sentence = "Waiting for an earlier deployment of this name: 2 instances are still stopping"
+    assert (available.status, available.reason, available.message) == ("False", "Stopping", sentence)
+    before = cell.writes.total()
+    await cell.simulation.advance(600)
+    assert cell.writes.total() == before
+    for name in ("web-0", "web-1"):
+        await cell.release(name)
+    assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
+
+
+async def test_a_deletion_says_so_at_once_when_the_next_of_its_name_has_come(cell: Cell) -> None:
+    """Karmada writes the spec of the next over that of the one before, and takes the status for an answer."""
+    await cell.deploy(1, annotations={f"{GROUP}/upstream-uid": "first"})
+    await cell.report("web-0", "True")
+    await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
+    deployment = await cell.change({"metadata": {"annotations": {f"{GROUP}/upstream-uid": "second"}}})
+    assert deployment.status is not None
+    assert (deployment.status.observed_generation, deployment.status.ready_replicas) == (0, 0)
 
 
 async def test_5_2_deletion_without_instances_is_done_at_once(cell: Cell) -> None:

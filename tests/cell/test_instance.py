@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 
 import pytest
 
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.cell.instance import PATIENCE_SECONDS, InstanceController
-from datum_compute.cell.quota import Disabled, Quota, Verdict
+from datum_compute.cell.instance import InstanceController
+from datum_compute.cell.patience import PATIENCE_SECONDS
+from datum_compute.cell.quota import Disabled, LeftBehind, Quota
+from datum_compute.cell.quota_gate import QuotaGate
+from datum_compute.cell.verdict import Verdict
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound, Unavailable
@@ -16,10 +20,11 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Condition, Json, decode, plain
 from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
 
@@ -47,9 +52,12 @@ class Interrupted:
     async def call(self, call: Call) -> Answer:
         if self.before is not None:
             await self.before(call)
+        if call.method == "GET":
+            return await self._transport.call(call)
+        place = len(self.writes)
+        self.writes.append((call, 0))  # in the order sent: answers may be heard in another
         answer = await self._transport.call(call)
-        if call.method != "GET":
-            self.writes.append((call, answer.code))
+        self.writes[place] = (call, answer.code)
         return answer
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
@@ -63,12 +71,17 @@ class Ledger:
         self.verdict = Verdict("False", "QuotaExceeded", "2 of 1 instances")
         self.away = False
 
-    async def evaluate(self, cell: Plane, instance: Instance) -> Verdict:
+    async def evaluate(self, cell: Plane, instance: Instance, age: timedelta) -> Verdict:
         return self.verdict
 
-    async def release(self, cell: Plane, instance: Instance) -> None:
+    def forget(self, request: Request) -> None: ...
+
+    async def sweep(self, cell: Plane, request: Request) -> None: ...
+
+    async def release(self, cell: Plane, instance: Instance) -> LeftBehind | None:
         if self.away:
             raise Unavailable("the quota system is away")
+        return None
 
 
 class Cell(Alone):
@@ -77,9 +90,9 @@ class Cell(Alone):
         super().__init__(simulation, {"cell": CELL}, self._build)
         self.client = self.engine.client("cell")
 
-    def _build(self, fleet: Fleet) -> InstanceController:
-        self.reconciler = InstanceController(fleet, self.simulation, self._quota, None)
-        return self.reconciler
+    def _build(self, fleet: Fleet) -> Sequence[Reconciler]:
+        self.quota_gate = QuotaGate(fleet, self.simulation, self._quota)
+        return [InstanceController(), self.quota_gate]
 
     def transport(self, plane: str, server: InProcess) -> Transport:
         self.interrupted = Interrupted(server)
@@ -92,7 +105,7 @@ class Cell(Alone):
         await self.simulation.settle()
 
     async def work(self) -> None:
-        self._tasks.append(asyncio.create_task(self.controller.run()))
+        self._tasks += [asyncio.create_task(one.run()) for one in self.manager.controllers.values()]
         await self.settle()
 
     async def create(
@@ -180,7 +193,8 @@ def metered(runner: asyncio.Runner, simulation: Simulation, ledger: Ledger) -> I
 
 async def test_row_17_one_pass_writes_the_status_and_lifts_the_gate(cell: Cell) -> None:
     await cell.create()
-    await cell.reconciler.reconcile(Request("cell", "ns", "web-0"), Pass(Request("cell", "ns", "web-0")))
+    gate = cell.manager.controllers[cell.quota_gate.name]
+    await cell.quota_gate.reconcile(gate.new_pass(Request("cell", "ns", "web-0")))
     granted = await cell.condition("QuotaGranted")
     assert (granted.status, granted.reason) == ("True", "QuotaDisabled")
     assert granted.message == "Quota enforcement disabled: no credential configured"
@@ -300,14 +314,17 @@ async def test_row_26_no_controller_block_means_no_gates(cell: Cell, gates: Sequ
     assert (await cell.condition("QuotaGranted")).status == "True"
 
 
-async def test_row_28_a_second_pass_writes_nothing(cell: Cell) -> None:
+async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
     await cell.work()
     await cell.create()
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
-    before, passes = cell.writes.total(), cell.controller.passes
-    cell.controller.enqueue(Request("cell", "ns", "web-0"))
+    controllers, before = cell.manager.controllers.values(), cell.writes.total()
+    await cell.simulation.advance(90)  # what is said again later would bear another time
+    passes = [controller.passes for controller in controllers]
+    for controller in controllers:
+        controller.enqueue(Request("cell", "ns", "web-0"))
     await cell.settle()
-    assert cell.controller.passes == passes + 1
+    assert [controller.passes for controller in controllers] == [number + 1 for number in passes]
     assert cell.writes.total() == before
 
 
@@ -323,27 +340,43 @@ async def test_7_2_an_instance_made_by_hand_gets_its_finalizers_before_anything_
     assert await cell.gates() == []
 
 
-async def test_7_5_both_finalizers_go_and_the_provider_s_stays(cell: Cell) -> None:
+async def test_both_finalizers_stay_until_the_provider_has_stopped_the_instance(cell: Cell) -> None:
     await cell.work()
     await cell.create(finalizers=[PROVIDER, *FINALIZERS])
-    before = cell.writes.total()
     await cell.delete()
-    assert (await cell.instance()).metadata.finalizers == (PROVIDER,)
-    assert cell.writes.total() == before + 1
-    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": None}})
-    await cell.settle()
+    await cell.simulation.advance(600)
+    assert (await cell.instance()).metadata.finalizers == (PROVIDER, *FINALIZERS)
+    cell.interrupted.writes.clear()
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": list(FINALIZERS)}})
+    await cell.simulation.advance(0.1)  # one of the two may have met the other's write
+    assert [code for _, code in cell.interrupted.writes if code != 409] == [200, 200]
     with pytest.raises(NotFound):
         await cell.instance()
 
 
-async def test_7_5_nothing_is_said_about_an_instance_that_goes(cell: Cell) -> None:
-    await cell.work()
+async def test_an_instance_that_was_deleted_while_nobody_worked_is_let_go_of_after_its_stop(cell: Cell) -> None:
     await cell.create(finalizers=[PROVIDER, *FINALIZERS])
     await cell.delete()
+    await cell.work()
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": list(FINALIZERS)}})
+    await cell.simulation.advance(0.1)
+    with pytest.raises(NotFound):
+        await cell.instance()
+
+
+async def test_a_stop_that_lasts_is_said_in_ready_whatever_the_provider_says(cell: Cell) -> None:
+    await cell.work()
+    await cell.create(finalizers=[PROVIDER, *FINALIZERS])
+    await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
+    await cell.delete()
     before = cell.writes.total()
-    await cell.report(Programmed=("False", "Stopping"), Available=("False", "Stopping"))
-    assert cell.writes.total() == before
-    assert (await cell.condition("Ready")).reason == "PendingProgramming"
+    await cell.simulation.advance(PATIENCE_SECONDS / 2)
+    assert cell.writes.total() == before, "most stop in a moment"
+    await cell.simulation.advance(PATIENCE_SECONDS)
+    ready = await cell.condition("Ready")
+    assert (ready.status, ready.reason, ready.message) == ("False", "Stopping", "The instance is stopping")
+    await cell.simulation.advance(600)
+    assert cell.writes.total() == before + 1
 
 
 async def test_7_5_one_that_goes_before_it_was_seen_is_let_go_of(cell: Cell) -> None:

@@ -1,41 +1,38 @@
-"""What Karmada leaves behind: a deployment goes when the hub says so, and never because it is silent (invariant 13)."""
+"""Deployments that the hub lacks: one goes when its withdrawal is noted there, and never because it is missing."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.karmada import WORK
 from datum_compute.cell.deployment import DeploymentController
-from datum_compute.cell.instance import NAME, InstanceController
-from datum_compute.cell.leftovers import GRACE_SECONDS
-from datum_compute.cell.quota import Disabled
-from datum_compute.cell.writeback import WriteBack
+from datum_compute.cell.metrics import Metrics
+from datum_compute.federation.removal import AT_ONCE, GRACE_SECONDS
+from datum_compute.federation.withdrawals import Note, annotation, notes_of, with_notes
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.cell.conftest import cell_name
 from tests.cell.site import NAMESPACE_NAME, Site
-from tests.karmada import SPACE, keep, names_of, serve
+from tests.karmada_objects import SPACE, keep, names_of, serve
 
 SWEEP_SECONDS = DeploymentController.sweep_seconds
 
 
 @pytest.fixture
-def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
+def cell(runner: asyncio.Runner, simulation: Simulation, metrics: Metrics) -> Iterator[Site]:
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        write_back = WriteBack(fleet, cell_name, NAME)
-        return [
-            DeploymentController(fleet, simulation),
-            InstanceController(fleet, simulation, Disabled(), write_back),
-        ]
+        return cell_controllers(fleet, simulation, cell_name, metrics=metrics, quota=False)
 
     site = Site(simulation, build)
     runner.run(site.start())
@@ -50,15 +47,37 @@ async def _running(cell: Site) -> None:
     assert await cell.copies() == ["web-0", "web-1"]
 
 
-async def _forgotten(cell: Site) -> None:
-    """The hub object goes, and nobody takes the copy in the cell away."""
-    await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+async def _forgotten(cell: Site, name: str = "web") -> None:
+    """The hub object is withdrawn as the federator does it, and nobody takes the copy in the cell away."""
+    original = await cell.hub.get(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
+    await _note(cell, Note(name, original.metadata.uid))
+    await _lost(cell, name)
+
+
+async def _note(cell: Site, *added: Note) -> None:
+    home = await cell.hub.get(NAMESPACE, NAMESPACE_NAME)
+    notes = with_notes(notes_of(home.metadata.annotations), added)
+    await cell.hub.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"annotations": annotation(notes)}})
+
+
+async def _lost(cell: Site, name: str = "web") -> None:
+    """The hub object is missing, as after a restore, and nothing says why."""
+    await cell.hub.delete(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
     await cell.advance(1)
 
 
-async def _is_left(cell: Site) -> bool:
+async def _release(cell: Site, name: str = "web") -> None:
+    patch = {"metadata": {"annotations": {"compute.datumapis.com/release": "true"}}}
+    await cell.cell.merge_patch(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME, patch)
+
+
+def _held(registry: CollectorRegistry, reason: str = "unproven") -> float | None:
+    return registry.get_sample_value("compute_cell_deployments_held", {"reason": reason})
+
+
+async def _is_left(cell: Site, name: str = "web") -> bool:
     try:
-        return not (await cell.deployment()).metadata.deleting
+        return not (await cell.deployment(name)).metadata.deleting
     except NotFound:
         return False
 
@@ -144,7 +163,9 @@ async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Si
     assert not await _is_left(cell)
 
 
-async def test_one_that_was_forgotten_while_nobody_looked_goes_soon_after_the_start(cell: Site) -> None:
+@pytest.mark.parametrize("seed", range(1, 9))
+async def test_one_that_was_forgotten_while_nobody_looked_goes_soon_after_the_start(cell: Site, seed: int) -> None:
+    """At start hub and cell are engaged in any order."""
     await _running(cell)
     await _forgotten(cell)
     await cell.restart()
@@ -194,7 +215,156 @@ async def test_invariant_13_a_hub_that_is_away_takes_nothing_away(cell: Site) ->
     assert not await _is_left(cell)
 
 
-async def test_invariant_13_a_hub_that_has_lost_everything_takes_nothing_away(cell: Site) -> None:
+async def test_a_deployment_that_the_hub_lost_is_held_and_reported_once(
+    cell: Site, registry: CollectorRegistry
+) -> None:
+    """As after the hub was restored from a backup that does not know it."""
+    await _running(cell)
+    with capture_logs() as logs:
+        await _lost(cell)
+        await cell.advance(3 * SWEEP_SECONDS)
+    assert await _is_left(cell)
+    assert len(await cell.instances()) == 2
+    assert _held(registry) == 1
+    assert [log["copy"] for log in logs if log["event"] == "deployment without an original is held"] == [
+        f"{NAMESPACE_NAME}/web"
+    ]
+    ((reason, message),) = await cell.events("web")
+    assert reason == "Held"
+    assert "nothing shows that it was withdrawn" in message
+    assert f"kubectl annotate workloaddeployment web -n {NAMESPACE_NAME} compute.datumapis.com/release=true" in message
+
+
+async def test_a_deployment_that_the_hub_lost_while_the_cell_was_away_is_held(cell: Site) -> None:
+    """A cell that starts while the hub does not answer has heard of no original; that proves nothing of any."""
+    await _running(cell)
+    cell.faults["hub"].take_away()
+    await cell.restart(taken_away=["hub"])
+    await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+    await cell.advance(GRACE_SECONDS)
+    cell.faults["hub"].bring_back()
+    await cell.advance(3 * SWEEP_SECONDS)
+    assert await _is_left(cell)
+    assert len(await cell.instances()) == 2
+
+
+async def test_the_grace_begins_when_the_hub_is_heard(cell: Site) -> None:
+    await _running(cell)
+    await _forgotten(cell)
+    await cell.restart(taken_away=["hub"])
+    await cell.advance(5 * GRACE_SECONDS)
+    cell.faults["hub"].bring_back()
+    await cell.advance(GRACE_SECONDS / 2)
+    assert await _is_left(cell)
+    await cell.advance(2 * GRACE_SECONDS)
+    assert not await _is_left(cell)
+
+
+async def test_a_held_deployment_goes_when_an_operator_releases_it(cell: Site, registry: CollectorRegistry) -> None:
+    await _running(cell)
+    await _lost(cell)
+    await cell.advance(2 * GRACE_SECONDS)
+    await _release(cell)
+    await cell.advance(1)
+    assert not await _is_left(cell)
+    assert (await cell.instances(), await cell.copies()) == ([], [])
+    assert _held(registry) == 0
+
+
+async def test_a_released_deployment_stays_while_the_hub_has_it(cell: Site) -> None:
+    await _running(cell)
+    await _release(cell)
+    await cell.advance(3 * SWEEP_SECONDS)
+    assert await _is_left(cell)
+
+
+async def test_a_held_deployment_goes_when_its_withdrawal_is_noted_later(cell: Site) -> None:
+    await _running(cell)
+    uid = (await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)).metadata.uid
+    await _lost(cell)
+    await cell.advance(2 * GRACE_SECONDS)
+    await _note(cell, Note("web", uid))
+    await cell.advance(1)
+    assert not await _is_left(cell)
+
+
+async def test_a_held_deployment_is_no_longer_held_when_its_original_returns(
+    cell: Site, registry: CollectorRegistry
+) -> None:
+    await _running(cell)
+    spec = (await cell.deployment()).spec_json
+    await _lost(cell)
+    await cell.advance(2 * GRACE_SECONDS)
+    await cell.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
+    await cell.advance(1)
+    assert _held(registry) == 0
+    assert await _is_left(cell)
+
+
+@pytest.mark.parametrize(
+    ("note", "goes"),
+    [
+        (Note("web", "uid-of-an-earlier-one"), False),
+        (Note("other", "uid-of-web"), False),
+        (Note("web", "", "uid-in-another-project"), False),
+        (Note("web", "", "uid-in-the-project"), True),
+    ],
+)
+async def test_only_the_note_of_that_very_deployment_lets_it_go(cell: Site, note: Note, goes: bool) -> None:
+    await cell.deploy(annotations={"compute.datumapis.com/upstream-uid": "uid-in-the-project"})
+    await _note(cell, note)
+    await _lost(cell)
+    await cell.advance(2 * SWEEP_SECONDS)
+    assert await _is_left(cell) is not goes
+
+
+async def test_notes_that_somebody_mangled_let_nothing_go(cell: Site) -> None:
+    await _running(cell)
+    await _forgotten(cell)
+    patch = {"metadata": {"annotations": {"compute.datumapis.com/withdrawn": '[{"name": 7'}}}
+    await cell.hub.merge_patch(NAMESPACE, NAMESPACE_NAME, "", patch)
+    await cell.advance(2 * SWEEP_SECONDS)
+    assert await _is_left(cell)
+
+
+async def test_a_brake_holds_what_was_withdrawn_when_too_much_is_missing_at_once(
+    cell: Site, registry: CollectorRegistry
+) -> None:
+    names = [f"web-{number}" for number in range(AT_ONCE + 2)]
+    for name in names:
+        await cell.deploy(0, name=name)
+    await cell.deploy(0, name="stays")
+    for name in names:
+        await _forgotten(cell, name)
+    await cell.advance(2 * SWEEP_SECONDS)
+    assert [name for name in names if await _is_left(cell, name)] == names
+    assert _held(registry, "braked") == len(names)
+
+    await _release(cell, names[0])  # which leaves one too many
+    await cell.advance(SWEEP_SECONDS)
+    assert [name for name in names if await _is_left(cell, name)] == names[1:]
+    await _release(cell, names[1])
+    await cell.advance(3 * SWEEP_SECONDS)
+    assert [name for name in names if await _is_left(cell, name)] == []
+    assert await _is_left(cell, "stays")
+    assert _held(registry, "braked") == 0
+
+
+async def test_a_brake_is_not_released_by_a_restart(cell: Site) -> None:
+    names = [f"web-{number}" for number in range(AT_ONCE + 1)]
+    for name in names:
+        await cell.deploy(0, name=name)
+    for name in names:
+        await _forgotten(cell, name)
+    for _ in range(3):
+        await cell.restart()
+        await cell.advance(2 * GRACE_SECONDS)
+    assert [name for name in names if await _is_left(cell, name)] == names
+
+
+async def test_invariant_13_a_hub_that_has_lost_everything_takes_nothing_away(
+    cell: Site, registry: CollectorRegistry
+) -> None:
     """As one that was set up anew: it answers, and knows neither the namespace nor what was in it."""
     await _running(cell)
     await cell.hub.delete(NAMESPACE, NAMESPACE_NAME)
@@ -203,6 +373,10 @@ async def test_invariant_13_a_hub_that_has_lost_everything_takes_nothing_away(ce
         await cell.hub.get(NAMESPACE, NAMESPACE_NAME)
     await cell.advance(3 * SWEEP_SECONDS)
     assert await _is_left(cell)
+    assert _held(registry) == 1
+    await _release(cell)
+    await cell.advance(1)
+    assert not await _is_left(cell)
 
 
 @pytest.mark.parametrize("code", [403, 404, 500])
@@ -229,3 +403,28 @@ async def test_one_that_comes_back_on_the_hub_in_time_stays(cell: Site) -> None:
     await cell.hub.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NAMESPACE_NAME) | {"spec": spec})
     await cell.advance(3 * SWEEP_SECONDS)
     assert await _is_left(cell)
+
+
+@pytest.fixture
+def switched_off(runner: asyncio.Runner, simulation: Simulation, metrics: Metrics) -> Iterator[Site]:
+    def build(fleet: Fleet) -> Sequence[Reconciler]:
+        return [DeploymentController(fleet, metrics=metrics, remove_leftovers=False)]
+
+    site = Site(simulation, build)
+    runner.run(site.start())
+    yield site
+    runner.run(site.stop())
+
+
+async def test_with_removal_switched_off_only_what_is_released_goes(
+    switched_off: Site, registry: CollectorRegistry
+) -> None:
+    for name in ("released", "withdrawn"):
+        await switched_off.deploy(0, name=name)
+        await _forgotten(switched_off, name)
+    await switched_off.advance(2 * GRACE_SECONDS)
+    assert _held(registry, "switched-off") == 2
+    await _release(switched_off, "released")
+    await switched_off.advance(3 * SWEEP_SECONDS)
+    assert not await _is_left(switched_off, "released")
+    assert await _is_left(switched_off, "withdrawn")

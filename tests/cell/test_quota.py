@@ -3,48 +3,53 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import Counter, Gauge
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Gauge
 
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.quota import RESOURCE_CLAIM, RESOURCE_GRANT
-from datum_compute.cell.instance import NAME, InstanceController
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import Claims, Disabled, Verdict, kept, tier
+from datum_compute.cell.quota import Claims, Disabled
+from datum_compute.cell.quota_gate import NAME
+from datum_compute.cell.verdict import Verdict, kept, tier
 from datum_compute.federation.roles import PROJECT
-from datum_compute.kube.errors import NotFound
+from datum_compute.kube.errors import Cause, Forbidden, NotFound, from_status
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
 from datum_compute.kube.meta import Json, decode, encode, plain
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.operator.controllers import cell_controllers
 from datum_compute.platform.quota import QuotaBroker
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.cell.conftest import cell_name
-from tests.cell.site import GROUP, NAMESPACE_NAME, SPEC, Site
+from tests.cell.site import FINALIZERS, GROUP, NAMESPACE_NAME, SPEC, Site
 
 WAITING = "Waiting for quota evaluation"
 PENDING = ("Unknown", "PendingEvaluation", WAITING)
 NO_BUDGET = "ResourceClaim is pending: no AllowanceBucket configured for this project"
 
 
-def failures(metrics: Metrics) -> dict[str, float]:
+def failures(registry: CollectorRegistry) -> dict[str, float]:
     """By reason, without those that never happened."""
-    (metric,) = metrics.evaluation_failures.collect()
-    found = {one.labels["reason"]: one.value for one in metric.samples if one.name.endswith("_total")}
-    return {reason: count for reason, count in found.items() if count}
+    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    counted = [sample for sample in samples if sample.name == "compute_quota_eval_failures_total"]
+    return {sample.labels["reason"]: sample.value for sample in counted if sample.value}
 
 
-def value_of(metric: Counter | Gauge) -> float:
+def value_of(metric: Gauge) -> float:
     (family,) = metric.collect()
     return family.samples[0].value
 
@@ -53,7 +58,7 @@ def value_of(metric: Counter | Gauge) -> float:
 
 
 async def test_8_3_disabled(simulation: Simulation) -> None:
-    assert await Disabled().evaluate(None, None) == Verdict(  # type: ignore[arg-type]
+    assert await Disabled().evaluate(None, None, timedelta(0)) == Verdict(  # type: ignore[arg-type]
         "True", "QuotaDisabled", "Quota enforcement disabled: no credential configured"
     )
 
@@ -67,7 +72,7 @@ def test_8_1_that_quota_is_off_is_said_once_and_loudly() -> None:
 def test_8_1_the_gauge_tells_if_quota_is_enforced() -> None:
     metrics = Metrics()
     assert value_of(metrics.enforcement_enabled) == 0
-    Claims(Fleet(), Simulation.seeded(1), cell_name, NAME, metrics=metrics)
+    Claims(Fleet(), cell_name, NAME, metrics=metrics)
     assert value_of(metrics.enforcement_enabled) == 1
 
 
@@ -80,6 +85,7 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
     assert claim.metadata.labels == {
         f"{GROUP}/source-cluster": "cell-dfw",
         f"{GROUP}/instance-namespace": NAMESPACE_NAME,
+        f"{GROUP}/city-code": "DFW",
     }
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec = plain(claim.spec_json)
@@ -110,6 +116,23 @@ async def test_8_2_a_claim_is_never_changed_and_goes_with_its_instance(site: Sit
     assert await site.instances() == []
 
 
+async def test_the_claim_of_an_instance_that_still_runs_is_kept(site: Site) -> None:
+    await site.create()
+    await site.grant()
+    await site.runs()
+    before = await site.claim()
+    provider = {"metadata": {"finalizers": ["provider.example/finalizer", *FINALIZERS]}}
+    await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, provider)
+    await site.delete()
+    await site.advance(600)
+    await site.restart()
+    await site.advance(600)
+    assert (await site.claim()).metadata.uid == before.metadata.uid
+    await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"finalizers": list(FINALIZERS)}})
+    await site.advance(1)
+    assert (await site.claims(), await site.instances()) == ([], [])
+
+
 # 8.3: the table. What is seen, what QuotaGranted says, which event is told, what is counted
 
 DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
@@ -122,13 +145,13 @@ DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize(("said", "expected"), DECIDED.values(), ids=DECIDED.keys())
 async def test_8_3_a_decided_claim(
-    site: Site, metrics: Metrics, said: tuple[str, str, str], expected: tuple[str, str, str]
+    site: Site, registry: CollectorRegistry, said: tuple[str, str, str], expected: tuple[str, str, str]
 ) -> None:
     await site.create()
     await site.decide(*said)
     assert await site.told("QuotaGranted") == expected
     assert await site.gates() == ([] if expected[0] == "True" else ["Quota"])
-    assert failures(metrics) == {}
+    assert failures(registry) == {}
     assert await site.reasons_told() == []
 
 
@@ -139,7 +162,7 @@ async def test_8_3_a_claim_just_created_is_pending(site: Site) -> None:
 
 
 async def test_8_3_the_default_of_the_schema_is_no_news_before_a_minute_and_no_budget_after_it(
-    site: Site, metrics: Metrics
+    site: Site, registry: CollectorRegistry
 ) -> None:
     await site.create()
     await site.advance(50)
@@ -148,7 +171,7 @@ async def test_8_3_the_default_of_the_schema_is_no_news_before_a_minute_and_no_b
     await site.advance(200)
     assert await site.told("QuotaGranted") == ("Unknown", "QuotaNoBudget", NO_BUDGET)
     assert await site.events() == [("QuotaNoBudget", NO_BUDGET)]  # once, although it is asked for again and again
-    assert failures(metrics)["no_budget"] > 5
+    assert failures(registry)["no_budget"] > 5
     assert await site.gates() == ["Quota"]
 
 
@@ -160,7 +183,7 @@ async def test_8_3_no_granted_condition_is_pending(site: Site) -> None:
     assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
 
 
-async def test_8_3_get_fails(site: Site, metrics: Metrics) -> None:
+async def test_8_3_get_fails(site: Site, registry: CollectorRegistry) -> None:
     site.faults["demo"].take_away()
     await site.create()
     await site.advance(5)
@@ -168,24 +191,24 @@ async def test_8_3_get_fails(site: Site, metrics: Metrics) -> None:
     assert (status, reason) == ("False", "QuotaBackendUnavailable")
     assert message == "The quota system cannot be reached; the instance waits until it can"
     assert await site.reasons_told() == ["QuotaBackendUnavailable"]
-    assert set(failures(metrics)) == {"backend_unavailable"}
+    assert set(failures(registry)) == {"backend_unavailable"}
     site.faults["demo"].bring_back()
     await site.advance(10)
     assert await site.told("QuotaGranted") == PENDING
 
 
-async def test_8_3_create_404(site: Site, metrics: Metrics) -> None:
+async def test_8_3_create_404(site: Site, registry: CollectorRegistry) -> None:
     labels = {"meta.datumapis.com/upstream-namespace": "elsewhere"}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
     await site.create()
     sentence = "Namespace elsewhere does not exist in project demo"
     assert await site.told("QuotaGranted") == ("False", "QuotaNamespaceNotFound", sentence)
     assert await site.events() == [("QuotaNamespaceNotFound", sentence)]
-    assert set(failures(metrics)) == {"namespace_not_found"}
+    assert set(failures(registry)) == {"namespace_not_found"}
 
 
 @pytest.mark.parametrize("code", [403, 422])
-async def test_8_3_create_403_and_422(site: Site, metrics: Metrics, code: int) -> None:
+async def test_8_3_create_403_and_422(site: Site, registry: CollectorRegistry, code: int) -> None:
     async def refuse(call: Call) -> Answer | None:
         said = {"kind": "Status", "status": "Failure", "message": "not like this", "code": code}
         return Answer(code, encode(said)) if calls("POST", "resourceclaims")(call) else None
@@ -196,19 +219,84 @@ async def test_8_3_create_403_and_422(site: Site, metrics: Metrics, code: int) -
     assert (status, reason) == ("False", "QuotaMisconfigured")
     assert message == "The quota system refused the claim: not like this"
     assert await site.reasons_told() == ["QuotaMisconfigured"]
-    assert set(failures(metrics)) == {"misconfigured"}
+    assert set(failures(registry)) == {"misconfigured"}
     site.faults["demo"].instead = None
     await site.advance(2)
     assert await site.told("QuotaGranted") == PENDING
 
 
-async def test_8_3_create_fails_otherwise(site: Site, metrics: Metrics) -> None:
+async def test_a_suspended_project_is_named_as_the_reason_and_not_asked_in_a_hurry(
+    site: Site, registry: CollectorRegistry
+) -> None:
+    causes = [Cause("ProjectSuspended", "project demo is suspended: unpaid")]
+    refusal = site.faults["demo"].refuse(calls("POST", "resourceclaims"), Forbidden("not now", causes=causes))
+    await site.create()
+    sentence = "Project demo is suspended; the instance waits until it is active again"
+    assert await site.told("QuotaGranted") == ("False", "ProjectSuspended", sentence)
+    assert await site.events() == [("ProjectSuspended", sentence)]
+    assert set(failures(registry)) == {"project_suspended"}
+    await site.advance(700)
+    assert site.manager.controllers["quota-gate"].results["error"] == 0
+    assert refusal.times < 100  # by the tiers
+    assert await site.reasons_told() == ["ProjectSuspended"]
+    refusal.lift()
+    await site.advance(300)
+    await site.grant()
+    assert await site.gates() == []
+
+
+async def test_a_suspended_project_is_not_held_against_what_runs(site: Site) -> None:
+    await site.create()
+    await site.grant()
+    await site.runs()
+    causes = [Cause("ProjectSuspended", "project demo is suspended: unpaid")]
+    refusal = site.faults["demo"].refuse(calls("POST", "resourceclaims"), Forbidden("not now", causes=causes))
+    await site.project.delete(RESOURCE_CLAIM, "instance-web-0", "default")
+    await site.advance(100)
+    assert (await site.told("Ready"))[0] == "True"
+    assert (await site.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert await site.reasons_told() == ["ProjectSuspended"]
+    refusal.lift()
+    await site.advance(300)
+    assert await site.claims() == ["instance-web-0"]
+
+
+async def test_a_namespace_of_the_project_that_is_being_deleted_is_asked_once_and_nobody_is_warned(
+    site: Site, registry: CollectorRegistry
+) -> None:
+    await site.project.create(CONFIG_MAP, CONFIG_MAP.body("held", "default", finalizers=["example.com/held"]))
+    await site.project.delete(NAMESPACE, "default")
+    await site.settle()
+    for number in range(5):
+        await site.create(f"web-{number}")
+    await site.advance(30)
+    tries = [call for call in site.faults["demo"].written if calls("POST", "resourceclaims")(call)]
+    assert 1 <= len(tries) <= 5  # each may be under way when the first is refused
+    assert site.manager.controllers["quota-gate"].results["error"] == 0
+    assert failures(registry) == {}
+    for number in range(5):
+        assert await site.reasons_told(f"web-{number}") == []
+        assert await site.told("QuotaGranted", f"web-{number}") == PENDING
+
+
+async def test_nothing_is_claimed_for_what_is_in_a_namespace_that_is_being_deleted(site: Site) -> None:
+    namespace = await site.cell.get(NAMESPACE, NAMESPACE_NAME)
+    metadata = replace(namespace.metadata, resource_version="1000", deletion_timestamp=site.simulation.now())
+    site.fleet.plane("cell").informer(NAMESPACE).fold(replace(namespace, metadata=metadata))
+    await site.create()
+    await site.advance(30)
+    assert site.faults["demo"].written == []
+    assert site.manager.controllers["quota-gate"].results["error"] == 0
+    assert (await site.gates(), await site.reasons_told()) == (["Quota"], [])
+
+
+async def test_8_3_create_fails_otherwise(site: Site, registry: CollectorRegistry) -> None:
     site.faults["demo"].fail(calls("POST", "resourceclaims"))
     await site.create()
     assert await site.reasons_told() == ["QuotaBackendUnavailable"]
     await site.advance(2)
     assert await site.told("QuotaGranted") == PENDING
-    assert set(failures(metrics)) == {"backend_unavailable"}
+    assert set(failures(registry)) == {"backend_unavailable"}
 
 
 async def test_8_3_create_already_exists_is_read_and_evaluated(site: Site) -> None:
@@ -222,7 +310,7 @@ async def test_8_3_create_already_exists_is_read_and_evaluated(site: Site) -> No
     assert await site.gates() == []
 
 
-async def test_8_3_identity_missing_goes_on_as_soon_as_it_is_there(site: Site, metrics: Metrics) -> None:
+async def test_8_3_identity_missing_goes_on_as_soon_as_it_is_there(site: Site, registry: CollectorRegistry) -> None:
     labels = {"meta.datumapis.com/upstream-cluster-name": None}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
     await site.settle()
@@ -230,7 +318,7 @@ async def test_8_3_identity_missing_goes_on_as_soon_as_it_is_there(site: Site, m
     sentence = f"Namespace {NAMESPACE_NAME} does not say which project it belongs to"
     assert await site.told("QuotaGranted") == ("False", "QuotaProjectIDUnresolvable", sentence)
     assert await site.events() == [("QuotaProjectIDUnresolvable", sentence)]
-    assert set(failures(metrics)) == {"project_id_unresolvable"}
+    assert set(failures(registry)) == {"project_id_unresolvable"}
     await site.advance(1000)  # the next tier would be five minutes away
     named = {"meta.datumapis.com/upstream-cluster-name": "cluster-demo"}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": named}})
@@ -397,9 +485,8 @@ async def test_r9_a_claim_is_not_made_anew_before_it_is_as_old_as_its_tier(site:
     await _denied(site, 320)
     await site.deny()
     before = await _uid(site)
-    for beat in range(40):
-        note = {"metadata": {"labels": {"beat": str(beat)}}}
-        await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, note)
+    for _ in range(40):
+        site.ask_quota()
         await site.advance(1)
     assert await _uid(site) == before
 
@@ -433,6 +520,52 @@ async def test_r9_a_grant_in_that_moment_is_not_thrown_away(site: Site) -> None:
     assert await site.gates() == []
 
 
+@pytest.fixture
+def skewed(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
+    """A cell whose own clock differs from that of its servers."""
+    clock = ShiftedClock(simulation, request.param)
+    site = Site(simulation, lambda fleet: cell_controllers(fleet, clock, cell_name), clock=clock)
+    runner.run(site.start())
+    yield site
+    runner.run(site.stop())
+
+
+@pytest.mark.parametrize("skewed", [301, 86_400, -301, -86_400], indirect=True)
+async def test_however_clocks_differ_a_denied_claim_is_made_anew_at_its_pace(skewed: Site) -> None:
+    await skewed.create()
+    made: list[float] = []
+    seen = ""
+    for _ in range(900):
+        await skewed.advance(1)
+        if (uid := await _uid(skewed)) != seen:
+            seen = uid
+            made.append(skewed.simulation.time())
+            await skewed.deny()
+    gaps = [later - earlier for earlier, later in pairwise(made)]
+    assert made[0] < 5
+    assert 298 < gaps[0] < 365  # on the slow tiers only, and looked at once a second
+    assert min(gaps) > 58
+
+
+@pytest.mark.parametrize("skewed", [301, 86_400, -301, -86_400], indirect=True)
+async def test_however_clocks_differ_pending_quota_is_polled_by_the_same_tiers(skewed: Site) -> None:
+    asked: list[float] = []
+
+    async def note(call: Call) -> Answer | None:
+        if calls("GET", "resourceclaims/instance-web-0")(call):
+            asked.append(skewed.simulation.time())
+        return None
+
+    skewed.faults["demo"].instead = note
+    await skewed.create()
+    began = skewed.simulation.time()
+    await skewed.advance(800)
+    tiers = ((0, 60, 1), (60, 300, 15), (300, 600, 60))
+    polls = [sum(start <= at - began < end for at in asked) for start, end, _ in tiers]
+    for (start, end, again), number in zip(tiers, polls, strict=True):
+        assert number == pytest.approx((end - start) / again, abs=2)
+
+
 @pytest.mark.parametrize("reason", ["ValidationFailed", "PendingEvaluation"])
 async def test_r9_only_a_denial_is_asked_again(site: Site, reason: str) -> None:
     await site.create()
@@ -447,8 +580,7 @@ def patient(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
     """A site where denied claims are left as they are."""
 
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        quota = Claims(fleet, simulation, cell_name, NAME, recreate_denied=False)
-        return [InstanceController(fleet, simulation, quota, None)]
+        return cell_controllers(fleet, simulation, cell_name, recreate_denied=False, write_back=False)
 
     site = Site(simulation, build)
     runner.run(site.start())
@@ -478,7 +610,7 @@ async def test_r9_what_a_strict_quota_system_denied_runs_after_capacity_was_free
     milo = Fleet()
     server = InProcess(site.engine.serve("demo", PROJECT))
     milo.add(Plane("demo", PROJECT, server, writes=Writes(), generator=site.simulation.random))
-    running = asyncio.create_task(Manager(milo, [QuotaBroker(milo, site.simulation, strict=True)]).run())
+    running = asyncio.create_task(Manager(milo, [QuotaBroker(strict=True)], site.simulation).run())
     await site.advance(2)
 
     await site.create("web-0")
@@ -498,10 +630,95 @@ async def test_r9_what_a_strict_quota_system_denied_runs_after_capacity_was_free
     await asyncio.gather(running, return_exceptions=True)
 
 
+# While the project's plane is not engaged
+
+
+async def test_a_plane_that_is_about_to_be_discovered_is_waited_for_without_a_word(
+    site: Site, registry: CollectorRegistry
+) -> None:
+    site.leave("demo")
+    await site.create()
+    await site.advance(1)
+    assert await site.gates() == ["Quota"]
+    site.engage("demo")
+    await site.advance(0.5)
+    await site.grant()
+    assert await site.gates() == []
+    assert await site.reasons_told() == []
+    assert failures(registry) == {}
+    assert site.manager.controllers["quota-gate"].results["error"] == 0
+
+
+async def test_a_plane_that_is_being_engaged_is_waited_for_without_a_word(
+    site: Site, registry: CollectorRegistry
+) -> None:
+    site.leave("demo")
+    site.engage("demo")
+    slowness = site.faults["demo"].slow_down(5, calls("GET", "resourceclaims"))
+    await site.create()
+    await site.advance(4)
+    assert await site.claims() == []
+    slowness.lift()
+    await site.advance(2)
+    await site.grant()
+    await site.advance(1)
+    assert await site.gates() == []
+    assert await site.reasons_told() == []
+    assert failures(registry) == {}
+    assert site.manager.controllers["quota-gate"].results["error"] == 0
+
+
+async def test_at_a_restart_nothing_is_said_of_what_runs_while_planes_are_engaged(site: Site) -> None:
+    await site.create()
+    await site.grant()
+    await site.runs()
+    before = await site.instance()
+    site.leave("demo")
+    site.ask_quota()
+    await site.advance(1)
+    site.engage("demo")
+    await site.advance(5)
+    assert (await site.instance()).metadata.resource_version == before.metadata.resource_version
+    assert await site.reasons_told() == []
+
+
+async def test_while_no_plane_is_engaged_no_gate_opens_and_it_is_told_once(site: Site) -> None:
+    site.leave("demo")
+    await site.create()
+    await site.advance(7200)
+    assert await site.gates() == ["Quota"]
+    assert (await site.told("QuotaGranted"))[:2] == ("False", "QuotaBackendUnavailable")
+    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    site.engage("demo")
+    await site.advance(1)  # at once, not when its tier is over
+    await site.grant()
+    assert await site.gates() == []
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+async def test_without_a_watch_on_claims_they_are_read_and_written_on_the_tiers(site: Site, code: int) -> None:
+    """A credential that may only get, create and delete claims, by name."""
+    site.leave("demo")
+    site.engage("demo")
+    whole = calls("GET", "resourceclaims")
+    refusal = from_status(code, b'{"message": "not the whole list"}', "demo")
+    site.faults["demo"].refuse(lambda call: whole(call) and call.path.endswith("resourceclaims"), refusal)
+    await site.create()
+    await site.advance(1)
+    await site.grant()
+    await site.advance(1.1)
+    assert await site.gates() == []
+    await site.delete()
+    await site.advance(1)
+    assert (await site.instances(), await site.claims()) == ([], [])
+
+
 # 7.5: giving back
 
 
-async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(site: Site, metrics: Metrics) -> None:
+async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(
+    site: Site, registry: CollectorRegistry
+) -> None:
     await site.create()
     await site.grant()
     gone = {"meta.datumapis.com/upstream-cluster-name": None}
@@ -511,7 +728,7 @@ async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(site: 
     with pytest.raises(NotFound):
         await site.instance()
     assert "QuotaClaimOrphaned" in await site.reasons_told()
-    assert value_of(metrics.claims_orphaned) == 1
+    assert registry.get_sample_value("compute_quota_claim_orphaned_total") == 1
 
 
 async def test_7_5_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site: Site) -> None:

@@ -7,16 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datum_compute.cell.quota import Verdict
 from datum_compute.cell.readiness import Decided, readiness
 from datum_compute.kube.meta import Condition
 
 NO_GATES: Sequence[str] = ()
 GATES = ("Network", "Quota")
 
-GRANTED = Verdict("True", "QuotaAvailable", "granted")
-PENDING = Verdict("Unknown", "PendingEvaluation", "being evaluated")
-DENIED = Verdict("False", "QuotaExceeded", "2 of 1 instances")
 
 NOT_PROGRAMMED = Decided("Ready", "False", "PendingProgramming", "Instance has not been programmed")
 NOT_AVAILABLE = Decided("Ready", "False", "Pending", "Instance is not available")
@@ -25,6 +21,11 @@ READY = Decided("Ready", "True", "Available", "Instance is ready")
 
 def condition(type_: str, status: str, reason: str, message: str = "") -> Condition:
     return Condition(type_, status, reason, message or f"about {reason}", datetime(2026, 6, 1, tzinfo=UTC))
+
+
+GRANTED = condition("QuotaGranted", "True", "QuotaAvailable", "granted")
+PENDING = condition("QuotaGranted", "Unknown", "PendingEvaluation", "being evaluated")
+DENIED = condition("QuotaGranted", "False", "QuotaExceeded", "2 of 1 instances")
 
 
 def programmed(status: str, reason: str) -> Condition:
@@ -55,7 +56,7 @@ def ready(status: str, reason: str) -> Decided:
 def test_1_a_denial_without_gates_is_told_and_the_provider_s_conditions_are_left_alone(
     current: Sequence[Condition],
 ) -> None:
-    assert readiness(NO_GATES, current, DENIED) == [Decided("Ready", "False", "PendingQuota", "2 of 1 instances")]
+    assert readiness(NO_GATES, [*current, DENIED]) == [Decided("Ready", "False", "PendingQuota", "2 of 1 instances")]
 
 
 # 2. Gates present
@@ -66,19 +67,19 @@ def test_1_a_denial_without_gates_is_told_and_the_provider_s_conditions_are_left
     ("gates", "message"),
     [(("Quota",), "Scheduling gates present: Quota"), (GATES, "Scheduling gates present: Network, Quota")],
 )
-def test_2_gates_are_named(gates: Sequence[str], message: str, quota: Verdict) -> None:
-    assert readiness(gates, [], quota) == [Decided("Ready", "False", "SchedulingGatesPresent", message)]
+def test_2_gates_are_named(gates: Sequence[str], message: str, quota: Condition) -> None:
+    assert readiness(gates, [quota]) == [Decided("Ready", "False", "SchedulingGatesPresent", message)]
 
 
 def test_2_gates_are_told_whatever_the_provider_says() -> None:
     current = [programmed("True", "Programmed"), available("Unknown", "ImageUnavailable")]
-    (decided,) = readiness(GATES, current, GRANTED)
+    (decided,) = readiness(GATES, [*current, GRANTED])
     assert (decided.status, decided.reason) == ("False", "SchedulingGatesPresent")
 
 
 def test_2_a_denial_beats_the_gates_and_speaks_for_the_provider() -> None:
     current = [programmed("Unknown", "Pending"), available("Unknown", "Pending")]
-    assert readiness(GATES, current, DENIED) == [
+    assert readiness(GATES, [*current, DENIED]) == [
         Decided("Programmed", "False", "PendingQuota", "2 of 1 instances"),
         Decided("Available", "False", "PendingQuota", "2 of 1 instances"),
         Decided("Ready", "False", "PendingQuota", "2 of 1 instances"),
@@ -86,13 +87,13 @@ def test_2_a_denial_beats_the_gates_and_speaks_for_the_provider() -> None:
 
 
 def test_2_a_failed_network_beats_the_gates() -> None:
-    assert readiness(GATES, [], GRANTED, "no subnet left") == [
+    assert readiness(GATES, [GRANTED], "no subnet left") == [
         Decided("Ready", "False", "NetworkFailedToCreate", "no subnet left")
     ]
 
 
 def test_2_a_failed_network_beats_a_denial() -> None:
-    *others, decided = readiness(GATES, [], DENIED, "no subnet left")
+    *others, decided = readiness(GATES, [DENIED], "no subnet left")
     assert decided == Decided("Ready", "False", "NetworkFailedToCreate", "no subnet left")
     assert [(other.type, other.reason) for other in others] == [
         ("Programmed", "PendingQuota"),
@@ -156,7 +157,7 @@ UNPROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
 
 @pytest.mark.parametrize(("current", "expected"), UNPROGRAMMED.values(), ids=UNPROGRAMMED.keys())
 def test_3_not_programmed(current: Sequence[Condition], expected: Decided) -> None:
-    assert readiness(NO_GATES, current, GRANTED) == [expected]
+    assert readiness(NO_GATES, [*current, GRANTED]) == [expected]
 
 
 # 4 and 5. Programmed
@@ -179,13 +180,13 @@ PROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
 
 @pytest.mark.parametrize(("current", "expected"), PROGRAMMED.values(), ids=PROGRAMMED.keys())
 def test_4_and_5_programmed(current: Sequence[Condition], expected: Decided) -> None:
-    assert readiness(NO_GATES, [programmed("True", "Programmed"), *current], GRANTED) == [expected]
+    assert readiness(NO_GATES, [programmed("True", "Programmed"), *current, GRANTED]) == [expected]
 
 
 @pytest.mark.parametrize("quota", [GRANTED, PENDING])
-def test_4_what_was_admitted_stays_ready_while_quota_is_undecided(quota: Verdict) -> None:
+def test_4_what_was_admitted_stays_ready_while_quota_is_undecided(quota: Condition) -> None:
     current = [programmed("True", "Programmed"), available("True", "Available")]
-    assert readiness(NO_GATES, current, quota) == [READY]
+    assert readiness(NO_GATES, [*current, quota]) == [READY]
 
 
 # R19
@@ -199,19 +200,19 @@ TAKEN_BACK = [
 
 
 def test_r19_a_lifted_denial_is_taken_back() -> None:
-    assert readiness(NO_GATES, DENIAL_WRITTEN, GRANTED) == [*TAKEN_BACK, NOT_PROGRAMMED]
+    assert readiness(NO_GATES, [*DENIAL_WRITTEN, GRANTED]) == [*TAKEN_BACK, NOT_PROGRAMMED]
 
 
 @pytest.mark.parametrize("quota", [GRANTED, PENDING])
-def test_r19_a_lifted_denial_is_taken_back_behind_gates(quota: Verdict) -> None:
-    *others, decided = readiness(GATES, DENIAL_WRITTEN, quota)
+def test_r19_a_lifted_denial_is_taken_back_behind_gates(quota: Condition) -> None:
+    *others, decided = readiness(GATES, [*DENIAL_WRITTEN, quota])
     assert others == TAKEN_BACK
     assert decided.reason == "SchedulingGatesPresent"
 
 
 def test_r19_only_what_the_denial_wrote_is_taken_back() -> None:
     current = [programmed("True", "Programmed"), available("False", "PendingQuota")]
-    assert readiness(NO_GATES, current, GRANTED) == [TAKEN_BACK[1], NOT_AVAILABLE]
+    assert readiness(NO_GATES, [*current, GRANTED]) == [TAKEN_BACK[1], NOT_AVAILABLE]
 
 
 # All of them
@@ -229,11 +230,11 @@ conditions = st.lists(st.builds(condition, types, statuses, said), max_size=6, u
     st.none() | st.just("no subnet left"),
 )
 def test_ready_is_true_only_without_gates_not_denied_programmed_and_available(
-    gates: list[str], current: list[Condition], quota: Verdict, network_failure: str | None
+    gates: list[str], current: list[Condition], quota: Condition, network_failure: str | None
 ) -> None:
-    decided = readiness(gates, current, quota, network_failure)
+    decided = readiness(gates, [quota, *current], network_failure)
     assert [one.type for one in decided].count("Ready") == 1
     assert {one.type for one in decided} <= {"Programmed", "Available", "Ready"}
     true = {one.type for one in current if one.status == "True" and one.reason != "PendingQuota"}
-    runs = not gates and not quota.denied and {"Programmed", "Available"} <= true
+    runs = not gates and quota.status != "False" and {"Programmed", "Available"} <= true
     assert (decided[-1].status == "True") == runs

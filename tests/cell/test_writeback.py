@@ -4,34 +4,34 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.cell.instance import NAME, InstanceController
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import Disabled
 from datum_compute.cell.writeback import WriteBack
-from datum_compute.kube.errors import NotFound, from_status
+from datum_compute.kube.errors import Cause, Forbidden, NotFound, from_status
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, encode, owner_reference, plain
+from datum_compute.kube.meta import Json, controller_reference, encode, plain
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Lasting, calls, writes
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.cell.conftest import cell_name
-from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, Site
+from tests.cell.site import FINALIZERS, GROUP, LABELS, NAMESPACE_NAME, SPEC, Site, condition_of
 
 INSTANCE_FINALIZER = f"{GROUP}/instance-controller"
 SOURCE = f"{GROUP}/source-cluster"
+PROVIDER = "provider.example/finalizer"
 
 
 def _without_quota(runner: asyncio.Runner, simulation: Simulation, *, named: bool) -> Site:
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        write_back = WriteBack(fleet, cell_name, NAME, named=named)
-        return [InstanceController(fleet, simulation, Disabled(), write_back)]
+        return cell_controllers(fleet, simulation, cell_name, named=named, quota=False)
 
     site = Site(simulation, build)
     runner.run(site.start())
@@ -83,15 +83,25 @@ async def test_7_4_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell:
     assert owner is not None
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
     assert (owner.uid, owner.controller, owner.block_owner_deletion) == (original.metadata.uid, True, True)
-    assert (copy.metadata.annotations, copy.metadata.finalizers) == ({}, ())
+    stamped = {
+        f"{GROUP}/upstream-generation": str(instance.metadata.generation),
+        f"{GROUP}/upstream-uid": instance.metadata.uid,
+    }
+    assert (copy.metadata.annotations, copy.metadata.finalizers) == (stamped, ())
 
 
-async def test_row_18_a_gated_instance_without_transitions_is_on_the_hub(site: Site) -> None:
-    await site.hub_deployment()
+async def test_a_gated_instance_is_copied_without_any_change_of_its_own(site: Site) -> None:
     await site.create()
-    await site.advance(1)
+    await site.advance(90)
+    before = await site.instance()
+    assert await site.copies() == []  # the hub has no deployment for it yet
+    await site.hub_deployment()
+    await site.advance(2)
     assert await site.copies() == ["web-0"]
+    assert await site.instance() == before  # nothing about the Instance changed meanwhile
     assert (await site.gates()) == ["Quota"]
+    copy = await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
+    assert plain(copy.status_json) == plain(before.status_json)
 
 
 async def test_row_19_an_unchanged_instance_is_not_written_again(cell: Site) -> None:
@@ -114,6 +124,53 @@ async def test_row_33_a_copy_does_not_come_back_after_the_hub_deployment_is_gone
     assert await cell.copies() == []
 
 
+async def test_no_copy_is_made_for_a_hub_deployment_that_only_the_cache_still_has(cell: Site) -> None:
+    """It would be collected at once, and made again."""
+    await cell.hub_deployment()
+    cell.faults["hub"].silence_watches()
+    await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+    await cell.create()
+    await cell.runs()
+    assert cell.fleet.plane("hub").informer(WORKLOAD_DEPLOYMENT).get(NAMESPACE_NAME, "web") is not None
+    assert _hub_writes(cell) == 0
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_no_copy_is_made_in_a_hub_namespace_that_is_being_deleted_and_nobody_is_warned(
+    cell: Site, heard: bool
+) -> None:
+    await cell.hub_deployment()
+    causes = [Cause("NamespaceTerminating", "namespace ns-1 is being terminated")]
+    if heard:
+        namespace = await cell.hub.get(NAMESPACE, NAMESPACE_NAME)
+        metadata = replace(namespace.metadata, resource_version="1000", deletion_timestamp=cell.simulation.now())
+        cell.fleet.plane("hub").informer(NAMESPACE).fold(replace(namespace, metadata=metadata))
+    else:
+        cell.faults["hub"].refuse(calls("POST", "instances"), Forbidden("it goes", causes=causes))
+    await cell.create()
+    await cell.runs()
+    await cell.advance(30)
+    assert await cell.copies() == []
+    assert _hub_writes(cell) <= (0 if heard else 2)
+    assert cell.manager.controllers["write-back"].results["error"] == 0
+    assert (condition_of(await cell.instance(), "Federated"), await cell.events()) == (None, [])
+
+
+async def test_a_copy_is_never_given_to_an_owner_that_only_a_cache_still_has(cell: Site) -> None:
+    """As after the hub was restored: its garbage collection removes such a copy at once, and it would be made again."""
+    await _copied(cell)
+    for number in (1, 2):
+        cell.faults["hub"].drop_event(calls(path="workloaddeployments"), number)
+    await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
+    await cell.hub_deployment()
+    before = _hub_writes(cell)
+    await cell.advance(60)
+    assert await cell.copies() == ["web-0"]
+    assert _hub_writes(cell) - before <= 4
+    (owner,) = (await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)).metadata.owner_references
+    assert owner.uid == (await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)).metadata.uid
+
+
 async def test_7_4_without_a_hub_deployment_nothing_is_written_until_there_is_one(cell: Site) -> None:
     await cell.create()
     assert _hub_writes(cell) == 0
@@ -131,13 +188,42 @@ async def test_7_4_foreign_labels_stay_and_what_is_ours_is_put_right(cell: Site)
     assert copy.metadata.labels[f"{GROUP}/city-code"] == "DFW"
 
 
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_copy_that_is_made_to_bear_another_cells_name_is_put_right(
+    named: bool, cell: Site, unnamed: Site
+) -> None:
+    site = cell if named else unnamed
+    await _copied(site)
+    label = {"metadata": {"labels": {SOURCE: "cell-ord"}}}
+    await site.hub.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, label)
+    await site.settle()
+    assert (await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)).metadata.labels[SOURCE] == "cell-dfw"
+
+
+async def test_a_copy_that_another_cell_took_for_its_own_and_removed_comes_back(cell: Site) -> None:
+    await _copied(cell)
+    await cell.hub.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"labels": {SOURCE: "cell-ord"}}})
+    await cell.hub.delete(INSTANCE, "web-0", NAMESPACE_NAME)
+    await cell.settle()
+    assert await cell.copies() == ["web-0"]
+
+
+async def test_the_sweep_looks_for_instances_without_a_copy(cell: Site) -> None:
+    await cell.create()
+    write_back, plane = WriteBack(cell.fleet, cell_name), cell.fleet.plane("cell")
+    assert list(write_back.sweep(plane)) == [Request("cell", NAMESPACE_NAME, "web-0")]
+    await cell.hub_deployment()
+    assert await cell.copies() == ["web-0"]
+    assert list(write_back.sweep(plane)) == []
+
+
 async def test_7_4_an_unowned_copy_is_adopted_and_one_of_somebody_else_left_alone(cell: Site) -> None:
     await cell.hub_deployment()
     await cell.hub.create(INSTANCE, INSTANCE.body("web-0", NAMESPACE_NAME) | {"spec": SPEC})
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
     body = WORKLOAD_DEPLOYMENT.body("other", NAMESPACE_NAME)
     other = await cell.hub.create(WORKLOAD_DEPLOYMENT, body | {"spec": plain(original.spec_json)})
-    owner = owner_reference(WORKLOAD_DEPLOYMENT.api_version, "WorkloadDeployment", other.metadata, controller=True)
+    owner = controller_reference(other)
     body = INSTANCE.body("web-1", NAMESPACE_NAME, ownerReferences=[owner])
     await cell.hub.create(INSTANCE, body | {"spec": SPEC})
     await cell.create("web-0")
@@ -162,10 +248,9 @@ async def test_7_4_a_hub_namespace_that_does_not_say_whose_it_is_gets_no_copy(ce
 
 async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation: Simulation) -> None:
     registry = CollectorRegistry()
-    metrics = Metrics(registry)
 
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        return [InstanceController(fleet, simulation, Disabled(), WriteBack(fleet, cell_name, NAME), metrics=metrics)]
+        return cell_controllers(fleet, simulation, cell_name, metrics=Metrics(registry), quota=False)
 
     cell = Site(simulation, build)
     await cell.start()
@@ -176,7 +261,7 @@ async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation
     total = registry.get_sample_value("compute_federation_hop_seconds_sum", labels)
     assert total is not None
     assert 0 <= total < 60  # since the change came in, not since the loop began
-    passes = cell.manager.controllers["instance"].passes
+    passes = cell.manager.controllers["write-back"].passes
     assert count < passes
     await cell.stop()
 
@@ -245,21 +330,172 @@ async def test_r22_a_copy_of_another_cell_is_left_alone(cell: Site) -> None:
     assert await cell.copies() == ["web-7"]
 
 
-@pytest.mark.parametrize("code", [403, 422])
-async def test_7_5_a_refusal_by_the_hub_keeps_the_finalizer(cell: Site, code: int) -> None:
+def _refuse(cell: Site, code: int) -> Lasting:
+    """Whatever is written to the hub is answered so, until it is lifted."""
+    return cell.faults["hub"].refuse(writes, from_status(code, b'{"message": "not you"}', "hub"))
+
+
+@pytest.mark.parametrize("code", [401, 403, 409, 422, 429, 500, 502, 503, 504])
+async def test_whatever_the_hub_answers_an_instance_goes_and_its_copy_is_swept_later(cell: Site, code: int) -> None:
     await _copied(cell)
+    refusal = _refuse(cell, code)
+    await cell.delete()
+    assert await cell.instances() == []
+    await cell.advance(60)
+    assert await cell.copies() == ["web-0"]
+    refusal.lift()
+    await cell.advance(700)
+    assert await cell.copies() == []
+
+
+@pytest.mark.parametrize("code", [401, 403, 422, 429, 500, 503, 504])
+async def test_whatever_the_hub_answers_a_site_rolls(cell: Site, code: int) -> None:
+    """The Instance that follows has the name of the one that goes."""
+    await cell.deploy(2)
+    for name in ("web-0", "web-1"):
+        await cell.advance(1)
+        await cell.runs(name)
+    before = {instance.name: instance.metadata.uid for instance in await cell.instances()}
+    refusal = _refuse(cell, code)
+    image = {"sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:2"}]}}
+    spec = {"spec": {"template": {"spec": {"runtime": image}}}}
+    await cell.cell.merge_patch(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME, spec)
+    for name in ("web-1", "web-0"):
+        await cell.advance(1)
+        await cell.runs(name)
+    after = {instance.name: instance.metadata.uid for instance in await cell.instances()}
+    assert after.keys() == before.keys()
+    assert not set(after.values()) & set(before.values())
+    assert {(await cell.told("Ready", name))[0] for name in after} == {"True"}
+    refusal.lift()
+    await cell.advance(700)
+    for name in after:
+        copy, instance = await cell.hub.get(INSTANCE, name, NAMESPACE_NAME), await cell.instance(name)
+        assert (plain(copy.spec_json), plain(copy.status_json)) == (
+            plain(instance.spec_json),
+            plain(instance.status_json),
+        )
+
+
+@pytest.mark.parametrize(("code", "kind"), [(403, "Forbidden"), (422, "Invalid")])
+async def test_a_copy_that_the_hub_refuses_is_told_where_its_instance_is(cell: Site, code: int, kind: str) -> None:
+    await cell.hub_deployment()
+    refusal = _refuse(cell, code)
+    await cell.create()
+    await cell.runs()
+    sentence = f"The hub refuses to show the instance in its project ({kind}): not you"
+    assert await cell.told("Federated") == ("False", "HubRefused", sentence)
+    assert (await cell.told("Ready"))[0] == "True"  # it runs all the same
+    before = cell.writes.total("write-back") - _hub_writes(cell)
+    await cell.advance(600)
+    assert await cell.events() == [("HubRefused", sentence)]
+    assert cell.writes.total("write-back") - _hub_writes(cell) == before
+    refusal.lift()
+    await cell.advance(700)
+    assert await cell.copies() == ["web-0"]
+    assert condition_of(await cell.instance(), "Federated") is None
+    assert condition_of(await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME), "Federated") is None
+
+
+async def test_a_refusal_in_ever_new_words_is_written_once(cell: Site) -> None:
+    await cell.hub_deployment()
+    tries = 0
 
     async def refuse(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "not you", "code": code}
-        return Answer(code, encode(said)) if call.method == "DELETE" else None
+        nonlocal tries
+        if call.method == "GET" or "/instances" not in call.path:
+            return None
+        tries += 1
+        said = {"kind": "Status", "status": "Failure", "message": f"not you, request {tries}", "code": 403}
+        return Answer(403, encode(said))
 
     cell.faults["hub"].instead = refuse
+    await cell.create()
+    await cell.runs()
+    before = await cell.instance()
+    await cell.advance(100)
+    assert tries > 5
+    assert (await cell.instance()).metadata.resource_version == before.metadata.resource_version
+
+
+@pytest.mark.parametrize("code", [500, 503])
+async def test_an_outage_of_the_hub_says_nothing_about_an_instance(cell: Site, code: int) -> None:
+    await cell.hub_deployment()
+    _refuse(cell, code)
+    await cell.create()
+    await cell.runs()
+    await cell.advance(100)
+    assert condition_of(await cell.instance(), "Federated") is None
+    assert await cell.events() == []
+
+
+async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_instance(unnamed: Site) -> None:
+    await _copied(unnamed)
+    _refuse(unnamed, 403)
+    await unnamed.delete()
+    await unnamed.advance(100)
+    sentence = "The hub refuses to remove what it shows of instance web-0: not you"
+    assert await unnamed.events() == [("HubRefused", sentence)]
+
+
+async def _held_by_provider(cell: Site) -> None:
+    held = {"metadata": {"finalizers": [PROVIDER, *FINALIZERS]}}
+    await cell.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, held)
+
+
+async def test_a_copy_shows_that_its_instance_is_stopping_and_goes_with_it(cell: Site) -> None:
+    await _stops_in_sight(cell)
+
+
+async def test_a_copy_shows_it_also_where_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
+    await _stops_in_sight(unnamed)
+
+
+async def _stops_in_sight(site: Site) -> None:
+    await _copied(site)
+    await _held_by_provider(site)
+    await site.delete()
+    await site.advance(60)
+    copy = await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
+    ready = condition_of(copy, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "Stopping")
+    await site.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"finalizers": list(FINALIZERS)}})
+    await site.advance(1)
+    assert await site.copies() == []
+    assert await site.instances() == []
+
+
+async def test_an_instance_that_stops_while_it_was_never_shown_is_not_shown_any_more(cell: Site) -> None:
+    await cell.create()
+    await cell.runs()
+    await _held_by_provider(cell)
     await cell.delete()
-    assert INSTANCE_FINALIZER in (await cell.instance()).metadata.finalizers
-    cell.faults["hub"].instead = None
+    await cell.hub_deployment()
     await cell.advance(60)
-    with pytest.raises(NotFound):
-        await cell.instance()
+    assert await cell.copies() == []
+
+
+async def test_the_copy_of_an_instance_that_followed_under_the_same_name_is_a_new_one(cell: Site) -> None:
+    """Its age is that of its instance, also where the end of the one before went unnoticed."""
+    await _copied(cell)
+    before = await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
+    stale = {"metadata": {"annotations": {f"{GROUP}/upstream-uid": "that of an earlier one"}}}
+    await cell.hub.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, stale)
+    await cell.advance(1)
+    after = await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
+    assert after.metadata.uid != before.metadata.uid
+    assert after.metadata.annotations[f"{GROUP}/upstream-uid"] == (await cell.instance()).metadata.uid
+
+
+async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_deployment_of_what_is_gone(cell: Site) -> None:
+    await cell.deploy(1)
+    _refuse(cell, 403)
+    body = INSTANCE.body("web-7", NAMESPACE_NAME, labels=LABELS | {SOURCE: "cell-dfw"})
+    await cell.hub.create(INSTANCE, body | {"spec": SPEC})
+    await cell.advance(100)
+    sentence = "The hub refuses to remove what it shows of instance web-7: not you"
+    assert await cell.events("web") == [("HubRefused", sentence)]
 
 
 async def test_r22_without_a_name_of_its_own_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
@@ -308,7 +544,7 @@ async def test_row_48_a_gateway_that_speaks_for_the_hub_is_no_hub(cell: Site) ->
 async def test_a_copy_whose_instance_only_the_cache_lacks_stays(cell: Site) -> None:
     await _copied(cell)
     cell.fleet.plane("cell").informer(INSTANCE).fold_delete(await cell.instance())
-    cell.manager.controllers["instance"].enqueue(Request("cell", NAMESPACE_NAME, "web-0"))
+    cell.manager.controllers["write-back"].enqueue(Request("cell", NAMESPACE_NAME, "web-0"))
     await cell.settle()
     assert await cell.copies() == ["web-0"]
 

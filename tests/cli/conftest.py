@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,14 +20,17 @@ from datum_compute.api.labels import (
     WORKLOAD_NAME,
     WORKLOAD_UID,
 )
+from datum_compute.api.names import claim_name
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK
+from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.services import SERVICE_ENTITLEMENT
+from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.main import main
-from datum_compute.cli.surroundings import Surroundings
-from datum_compute.cli.watching import Watching
-from datum_compute.kube.meta import Json, timestamp
-from datum_compute.kube.plain import PlainTransport
+from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.talk.watching import Watching
+from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.meta import Json, plain, timestamp
 from datum_compute.kube.transport import Call
 from tests.cli.server import ApiServer
 
@@ -40,6 +44,7 @@ class FakeClock:
     def __init__(self) -> None:
         self.time = NOW
         self.slept: list[float] = []
+        self._alarms: dict[object, tuple[datetime, Callable[[], None]]] = {}
 
     def now(self) -> datetime:
         return self.time
@@ -53,6 +58,19 @@ class FakeClock:
 
     def turn(self, seconds: float) -> None:
         self.time += timedelta(seconds=seconds)
+        for key, (due, action) in list(self._alarms.items()):
+            if due <= self.time and key in self._alarms:
+                del self._alarms[key]
+                action()
+
+    @contextmanager
+    def alarm(self, seconds: float, action: Callable[[], None]) -> Iterator[None]:
+        key = object()
+        self._alarms[key] = self.time + timedelta(seconds=min(seconds, 1e9)), action
+        try:
+            yield
+        finally:
+            self._alarms.pop(key, None)
 
 
 class Stream(io.StringIO):
@@ -256,9 +274,20 @@ class World:
     def observe(self, available: Json | None = None) -> None:
         """The workload controller has seen the newest spec."""
         generation = self.read().metadata.generation
-        numbers = dict.fromkeys(_COUNTERS, 0) | {"deployments": 0}
         found = available or condition("Available", "True", "AvailablePlacementFound")
-        self.api.set_status(WORKLOAD, self.name, numbers | {"observedGeneration": generation, "conditions": [found]})
+        answered = {"observedGeneration": generation, "conditions": [found]}
+        self.api.set_status(WORKLOAD, self.name, self._sums() | answered)
+
+    def _sums(self) -> Json:
+        """Over all deployments, as the workload controller counts them."""
+        uid = self.read().metadata.uid
+        found = [
+            plain(deployment.status_json)
+            for deployment in self.api.all(WORKLOAD_DEPLOYMENT)
+            if deployment.metadata.labels.get(WORKLOAD_UID) == uid
+        ]
+        sums = {counter: sum(status.get(counter, 0) for status in found) for counter in _COUNTERS}
+        return sums | {"deployments": len(found)}
 
     def deployment(self, city: str, placement_name: str = "default", replicas: int = 2) -> str:
         workload = self.read()
@@ -267,7 +296,7 @@ class World:
             "workloadRef": {"name": self.name, "uid": workload.metadata.uid},
             "placementName": placement_name,
             "cityCode": city,
-            "template": template(),
+            "template": plain(workload.template_json),
             "scaleSettings": {"minReplicas": replicas},
         }
         body = WORKLOAD_DEPLOYMENT.body(name, "default", labels={WORKLOAD_UID: workload.metadata.uid})
@@ -299,6 +328,8 @@ class World:
             "conditions": [found],
         }
         self.api.set_status(WORKLOAD_DEPLOYMENT, name, status)
+        if reported := plain(self.read().status_json):
+            self.api.set_status(WORKLOAD, self.name, reported | self._sums())
 
     def instance(
         self,
@@ -311,18 +342,28 @@ class World:
     ) -> str:
         deployment = f"{self.name}-{placement_name}-{city.lower()}"
         name = f"{deployment}-{ordinal}"
+        workload = self.read()
         marks = {
-            WORKLOAD_UID: self.read().metadata.uid,
+            WORKLOAD_UID: workload.metadata.uid,
             WORKLOAD_NAME: self.name,
             PLACEMENT_NAME: placement_name,
             CITY_CODE: city,
             DEPLOYMENT_NAME: deployment,
         }
         body = INSTANCE.body(name, "default", labels=marks | labels)
-        self.api.create(INSTANCE, body | {"spec": template()["spec"]})
+        made_from = {"controller": {"templateHash": template_hash(workload.template_json)}}
+        self.api.create(INSTANCE, body | {"spec": plain(workload.template_json)["spec"] | made_from})
         found = list(conditions) or [condition("Ready", "True", "Available")]
         interfaces = [{"assignments": {"externalIP": address, "networkIP": "10.0.0.1"}}] if address else []
         self.api.set_status(INSTANCE, name, {"conditions": found, "networkInterfaces": interfaces})
+        return name
+
+    def claim(self, city: str, ordinal: int) -> str:
+        """The quota that the site has claimed for an instance."""
+        name = claim_name(f"{self.name}-default-{city.lower()}-{ordinal}")
+        project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
+        spec = {"consumerRef": project, "requests": [{"resourceType": "compute.datumapis.com/instances", "amount": 1}]}
+        self.api.create(RESOURCE_CLAIM, RESOURCE_CLAIM.body(name, "default", labels={CITY_CODE: city}) | {"spec": spec})
         return name
 
     def settled(self, cities: Sequence[str] = ("AMS", "DFW"), replicas: int = 2) -> None:

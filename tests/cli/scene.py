@@ -11,9 +11,9 @@ from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET
 from datum_compute.api.services import SERVICE_ENTITLEMENT
-from datum_compute.api.workload import WORKLOAD, Placement, Workload
+from datum_compute.api.workload import WORKLOAD, Placement
 from datum_compute.kube.kinds import EVENT
-from datum_compute.kube.meta import Json, plain, timestamp
+from datum_compute.kube.meta import Json, timestamp
 from tests.cli.conftest import IMAGE, NOW, Compute, World, condition
 from tests.cli.server import ApiServer
 
@@ -60,10 +60,14 @@ def controllers(api: ApiServer) -> None:
         world.observe(condition("Progressing", "Unknown", "RolloutPaused", since=now) if paused else available)
         for placement in workload.spec.placements:
             for city in placement.city_codes:
-                _run_in(world, workload, city, placement)
+                _run_in(world, city, placement)
 
 
-def _run_in(world: World, workload: Workload, city: str, placement: Placement) -> None:
+def pause(api: ApiServer) -> None:
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+
+
+def _run_in(world: World, city: str, placement: Placement) -> None:
     api, replicas = world.api, placement.scale_settings.min_replicas
     deployment = f"{world.name}-{placement.name}-{city.lower()}"
     if deployment not in {one.name for one in api.all(WORKLOAD_DEPLOYMENT)}:
@@ -72,7 +76,6 @@ def _run_in(world: World, workload: Workload, city: str, placement: Placement) -
     for ordinal in range(replicas):
         if (name := f"{deployment}-{ordinal}") not in known:
             world.instance(city, ordinal, placement_name=placement.name)
-            api.patch(INSTANCE, name, {"spec": plain(workload.spec_json)["template"]["spec"]})
             api.set_status(INSTANCE, name, _running(len(known) + ordinal + 1, api.engine.clock.now()))
     world.report(city, replicas, replicas, desired=replicas, placement_name=placement.name)
 

@@ -21,6 +21,7 @@ from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject, encode
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.clock import Clock
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class ApiServer:
         self.served = threading.Event()  # set when a watch has begun
 
     async def _open(self, clock: Clock, projects: tuple[str, ...]) -> Engine:
-        engine = Engine(clock=clock, uids=CountedUids())
+        engine = compute_engine(clock=clock, uids=CountedUids())
         engine.serve("root", "root")
         for project in projects:
             engine.serve(project, "project")

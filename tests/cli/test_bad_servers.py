@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.history import name_of
+from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer
@@ -165,7 +165,7 @@ def test_a_write_that_breaks_off_says_that_nobody_knows(shop: World, compute: Co
     assert result.code == 1
     first, second = result.err.splitlines()
     assert first.startswith('Error: updating workload "shop": ')
-    assert first.endswith("ended the connection before its answer was complete")
+    assert "ended the connection before its answer was complete" in first
     assert second == "  Whether the change was made is not known; look before you try again."
     assert [seen.method for seen in shop.api.writes()] == ["PUT"]
 
@@ -214,8 +214,11 @@ def test_a_server_that_never_answers(compute: Compute, clock: FakeClock, tmp_pat
     with listening(until_it_hangs_up) as port:
         result = elsewhere(compute, tmp_path, port, "workloads", "--request-timeout=1s")
     assert result.code == 1
-    assert result.err == f"Error: checking access to compute: no answer from 127.0.0.1:{port} in time\n"
-    assert len(clock.slept) == 4
+    assert result.err == (
+        f"Error: checking access to compute: no answer from 127.0.0.1:{port} in time "
+        f'(context "project-demo" of {tmp_path / "elsewhere"})\n'
+    )
+    assert clock.slept == []
 
 
 def test_a_server_that_hangs_up_at_once(compute: Compute, clock: FakeClock, tmp_path: Path) -> None:
@@ -238,5 +241,9 @@ def test_nobody_listens(compute: Compute, clock: FakeClock, tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     result = elsewhere(compute, tmp_path, port, "workloads")
-    assert (result.code, result.err) == (1, f"Error: checking access to compute: nothing listens on 127.0.0.1:{port}\n")
+    assert (result.code, result.err) == (
+        1,
+        f"Error: checking access to compute: nothing listens on 127.0.0.1:{port} "
+        f'(context "project-demo" of {tmp_path / "elsewhere"})\n',
+    )
     assert len(clock.slept) == 4

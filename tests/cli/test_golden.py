@@ -12,9 +12,10 @@ import pytest
 
 from tests.cli.commands.test_local import Pretended, pretended  # noqa: F401  (a fixture)
 from tests.cli.conftest import NOW, Compute, FakeClock, Result, admit, kubeconfig
-from tests.cli.scene import controllers, set_up
+from tests.cli.product import MANIFEST
+from tests.cli.scene import controllers, pause, set_up
 from tests.cli.server import ApiServer
-from tests.cli.test_manual import MANIFEST, REWRITE, leaves, paused
+from tests.cli.test_manual import REWRITE, leaves
 
 GOLDEN = Path(__file__).with_name("golden")
 NARROW = "80 columns: "
@@ -44,6 +45,7 @@ FORMATS = {
     "deploy": ("new --image=registry.example/new:1 --city=ams --no-wait", ("table", "json", "yaml", "name")),
     "destroy": ("blog -y", ("table", "name")),
     "local status": ("", ("table", "json", "yaml")),
+    "local restore": ("", ("table", "json", "yaml", "name")),
     "version": ("", ("table",)),
 }
 OTHERS = {
@@ -54,12 +56,13 @@ OTHERS = {
     "access request": ["access request", "access request --wait"],
     "logs": ["logs shop"],
     "completion": [f"completion {shell}" for shell in ("bash", "zsh", "fish", "powershell")],
-    "local up": ["local up"],
+    "local up": ["local up", "local up --city=DFW,FRA=Frankfurt --limit=instances=50,memory=128Gi"],
     "local down": ["local down"],
     "local reset": ["local reset -y", "local reset"],
     "local kubeconfig": ["local kubeconfig"],
     "local logs": ["local logs"],
-    "local backup": ["local backup monday.db"],
+    "local backup": ["local backup", "local backup monday.db"],
+    "local restore": ["local restore latest"],
     "destroy": ["destroy shop", "destroy nope -y"],
     "rollout resume": ["rollout resume blog"],
     "quota": ["quota --constrained", "quota --city=AMS"],
@@ -125,7 +128,9 @@ class WorkingClock(FakeClock):
 def run(compute: Compute, api: ApiServer, line: str) -> Result:
     steps = [lambda: controllers(api)] * 4
     if "rollout resume" in line:
-        paused(api)
+        pause(api)
+    if line.startswith("local"):  # with nothing else to talk to
+        compute.environ.pop("KUBECONFIG", None)
     if line.startswith(NARROW):
         words = shlex.split(line.removeprefix(NARROW))
         environ = {"TERM": "dumb"}  # nothing is drawn again, and there is no colour

@@ -4,47 +4,28 @@
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from datum_compute.api.labels import ROLLOUT_PAUSED
-from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import examples as module
-from datum_compute.cli import manual
-from datum_compute.cli.examples import Example, examples, parse, text_of
-from datum_compute.cli.failures import Exit
-from datum_compute.cli.tree import Root, Verbs
-from datum_compute.local.state import Paths
-from tests.cli.commands.test_local import Pretended, pretended  # noqa: F401  (a fixture)
-from tests.cli.conftest import Compute, FakeClock
-from tests.cli.scene import controllers, set_up
-from tests.cli.server import ApiServer
+from datum_compute.cli.shell import examples as module
+from datum_compute.cli.shell.examples import Example, examples, parse, text_of
+from datum_compute.cli.shell.failures import Exit
+from datum_compute.cli.shell.tree import Root, Verbs
+from datum_compute.local import daemon
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.cli.conftest import Compute
+from tests.cli.product import Stored, history, opened
+from tools import manual
 
 REPOSITORY = Path(__file__).parents[2]
 REWRITE = os.environ.get("REWRITE") == "1"
-MANIFEST = """\
-apiVersion: compute.datumapis.com/v1alpha
-kind: Workload
-metadata:
-  name: mail
-spec:
-  template:
-    spec:
-      runtime:
-        resources: {instanceType: datumcloud/d1-standard-2}
-        sandbox: {containers: [{name: app, image: registry.example/mail:3}]}
-      networkInterfaces: [{network: {name: default}}]
-  placements:
-    - name: default
-      cityCodes: [SIN]
-      scaleSettings: {minReplicas: 1}
-"""
 
 
 def leaves() -> list[str]:
@@ -81,56 +62,73 @@ def test_examples_are_written_as_they_are_read() -> None:
     assert text_of(module.FILE.read_text("utf-8").partition("\n\n== ")[0], ALL) == module.FILE.read_text("utf-8")
 
 
-@pytest.fixture
-def session(
-    api: ApiServer,
-    compute: Compute,
-    clock: FakeClock,
-    pretended: Pretended,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Compute:
-    """The project of the examples; whenever a command waits, the controllers do their work."""
-    set_up(api, compute)
-    (tmp_path / "workload.yaml").write_text(MANIFEST)
-
-    def sleep(seconds: float) -> None:
-        clock.turn(seconds)
-        controllers(api)
-
-    monkeypatch.setattr(clock, "sleep", sleep)
-    return compute
+# What an example shows is typed before it, in a project that was well until then; then a minute passes.
+SHORT_OF_QUOTA = ("scale shop --min=5",)
+BEFORE = {
+    "status": SHORT_OF_QUOTA,
+    "workloads list": SHORT_OF_QUOTA,
+    "workloads describe": SHORT_OF_QUOTA,
+    "instances list": SHORT_OF_QUOTA,
+    "instances describe": SHORT_OF_QUOTA,
+    "quota": SHORT_OF_QUOTA,
+    "rollout resume": ("rollout pause shop",),
+}
+LOCAL = [one for one in ALL if one.path.startswith("local ")]
+OTHERS = [one for one in ALL if one not in LOCAL]
 
 
-def paused(api: ApiServer) -> None:
-    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    return history(tmp_path_factory.mktemp("history"))
 
 
-BEFORE: dict[str, Callable[[ApiServer], None]] = {"rollout resume": paused}
-
-
-def shown_by(example: Example, session: Compute, api: ApiServer, folder: Path, local: Pretended) -> tuple[str, int]:
-    """What it prints on the screen of whoever types it: paths and process ids of this machine are left out."""
-    home = folder / "local"
-    if example.path.startswith("local") and example.path != "local up":
-        local.up(home)
-        home.mkdir()
-        Paths(home).output.write_text("first\n2026-11-02T11:59:58Z listening port=6443\n2026-11-02T11:59:59Z ready\n")
-    if example.path in BEFORE:
-        BEFORE[example.path](api)
-    result = session(*shlex.split(example.line), steps=[lambda: controllers(api)] * 4)
-    return (result.out + result.err).replace(str(home), "~/.local/state/datum-compute"), result.code
-
-
-@pytest.mark.parametrize("example", ALL, ids=lambda one: one.line)
-def test_an_example_prints_what_the_manual_says(
-    example: Example,
-    session: Compute,
-    api: ApiServer,
-    tmp_path: Path,
-    pretended: Pretended,  # noqa: F811
+@pytest.mark.parametrize("example", OTHERS, ids=lambda one: one.line)
+async def test_an_example_prints_what_the_manual_says(
+    example: Example, stored: Stored, simulation: Simulation, tmp_path: Path
 ) -> None:
-    shown, code = shown_by(example, session, api, tmp_path, pretended)
+    """On the federation that `compute local up` starts, whose time passes when a command waits."""
+    async with opened(stored, simulation, tmp_path) as command:
+        for line in BEFORE.get(example.path, ()):
+            assert (await command(line)).code == 0
+        if example.path in BEFORE:
+            await simulation.advance(60)
+        said = await command(example.line)
+    check(example, said.out + said.err, said.code)
+
+
+@pytest.mark.timeout(120)
+def test_the_examples_of_the_local_federation_print_what_the_manual_says(tmp_path: Path) -> None:
+    """One after the other, with a real federation; what differs from run to run is replaced."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DATUM", "KUBECONFIG"))}
+    state = tmp_path / "state"
+    environ["DATUM_COMPUTE_LOCAL_DIR"] = str(state)
+    program = Path(sys.executable).with_name("compute")
+    try:
+        for example in LOCAL:
+            if "--city" in example.line:
+                daemon.down(state)  # another choice of cities is for the next start
+            words = [str(program), *shlex.split(example.line)]
+            done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+            check(example, _as_always(done.stdout + done.stderr, state), done.returncode)
+    finally:
+        daemon.down(state)
+
+
+def _as_always(text: str, state: Path) -> str:
+    for pattern, shown in (
+        (re.escape(str(state)), "~/.local/state/datum-compute"),
+        (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
+        (r"process([ =])\d+", r"process\g<1>77"),
+        (r"\d{4}-\d\d-\d\dT\d{6}Z", "2026-11-02T120000Z"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-02 12:00:00Z"),
+        (r"(?<=Z)   \d+s +\d+ KiB +", "   5s    388 KiB   "),
+        (r"SIZE +MADE BY", "SIZE      MADE BY"),
+    ):
+        text = re.sub(pattern, shown, text)
+    return text
+
+
+def check(example: Example, shown: str, code: int) -> None:
     if example.shown == "...\n":
         assert shown
         shown = example.shown
@@ -148,8 +146,8 @@ def rewrite(example: Example, shown: str, code: int) -> None:
     module.FILE.write_text(text_of(introduction, now), "utf-8")
 
 
-def test_help_shows_the_examples(session: Compute) -> None:
-    result = session("rollout", "undo", "--help", program="datumctl compute")
+def test_help_shows_the_examples(compute: Compute) -> None:
+    result = compute("rollout", "undo", "--help", program="datumctl compute")
     assert "Examples:\n  Go back to the revision before.\n    $ datumctl compute rollout undo shop -y\n" in result.out
 
 

@@ -1,5 +1,6 @@
 """The plugin as one file, on a machine that has Python and nothing else."""
 
+import ast
 import json
 import os
 import stat
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.cli import boot, bundle
 from datum_compute.local import daemon
 from tests.cli.conftest import World, kubeconfig
+from tools import boot, bundle
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,44 @@ def test_a_file_for_another_machine_says_so(monkeypatch: pytest.MonkeyPatch, mac
     other.chmod(0o755)
     done = machine(other, "--version")
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: this file is made for python3.99 on plan9 vax, and here is cpython-3")
+    here = f"python3.{sys.version_info.minor} on {sys.platform} {os.uname().machine}"
+    assert done.stderr == (
+        f"Error: this file is made for python3.99 on plan9 vax, and this is {here}; "
+        "install python3.99, or take the file that is made for this machine\n"
+    )
+
+
+def test_what_starts_the_file_needs_no_newer_python_than_it_is_meant_to_refuse() -> None:
+    tree = ast.parse(Path(boot.__file__).read_text(), feature_version=(3, 6))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not used & {"removeprefix", "removesuffix", "readlink", "is_relative_to", "hardlink_to"}
+
+
+def _older() -> list[Path]:
+    """Interpreters too old for this program that are installed beside the one that runs here."""
+    found = {path.name: path for path in sorted(Path(sys.base_prefix).parent.glob("3.*/bin/python3.?"))}
+    return list(found.values())
+
+
+@pytest.mark.parametrize("python", _older(), ids=lambda path: str(path.name))
+def test_an_older_python_is_told_what_is_missing(file: Path, machine: Machine, python: Path) -> None:
+    (machine.programs / "python3").unlink()
+    (machine.programs / "python3").symlink_to(python)
+    done = machine(file, "--version")
+    wanted = f"python3.{sys.version_info.minor}"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: this file is made for {wanted} on {sys.platform} {os.uname().machine}, and this is "
+        f"{python.name} on {sys.platform} {os.uname().machine}; install {wanted}, or take the file that is made for "
+        "this machine\n"
+    )
+
+
+@pytest.mark.parametrize("python", _older(), ids=lambda path: str(path.name))
+def test_an_older_python_hands_over_to_the_right_one(file: Path, machine: Machine, python: Path) -> None:
+    (machine.programs / "python3").rename(machine.programs / f"python3.{sys.version_info.minor}")
+    (machine.programs / "python3").symlink_to(python)
+    assert machine(file, "--version").stdout == "datumctl compute 0.1.0\n"
 
 
 def test_the_same_content_gives_the_same_file() -> None:
@@ -112,7 +150,7 @@ def test_the_same_content_gives_the_same_file() -> None:
 
 def _few() -> dict[str, bytes]:
     """Of this package only what starts the file."""
-    return {f"datum_compute/{name}": (bundle._ROOT / name).read_bytes() for name in (*bundle._AT_HAND, "cli/boot.py")}
+    return {f"datum_compute/{name}": (bundle._ROOT / name).read_bytes() for name in bundle._AT_HAND}
 
 
 def test_datumctl_knows_it_by_a_bare_name(file: Path, machine: Machine) -> None:

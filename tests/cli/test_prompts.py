@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -108,6 +109,14 @@ def terminal(compute: Compute, tmp_path: Path) -> Iterator[Open]:
         session.__exit__()
 
 
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["as usual", "ignored by who started it"])
+def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the program inherits for Ctrl-C: jobs in the background of a script have it ignored."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 APPLY = "Apply? (Y/n): "
 
 
@@ -124,6 +133,23 @@ class TestApply:
         assert bool(api.all(WORKLOAD)) is written
         assert ("Aborted." in session.text) is not written
 
+    def test_a_command_that_was_typed_too_early_is_no_yes(self, api: ApiServer, terminal: Open) -> None:
+        session = terminal(*NEW)
+        for _ in range(3):
+            session.answer(APPLY, "clear; compute status shop\n")
+        assert session.ended() == 0
+        assert "Answer y or n." in session.text
+        assert "Aborted." in session.text
+        assert api.all(WORKLOAD) == []
+
+    def test_a_slip_can_be_corrected(self, api: ApiServer, terminal: Open) -> None:
+        session = terminal(*NEW)
+        session.answer(APPLY, "yy\n")
+        session.answer(APPLY, "yes\n")
+        assert session.ended() == 0
+        assert api.all(WORKLOAD) != []
+
+    @pytest.mark.usefixtures("interrupts")
     def test_ctrl_c_is_an_interruption(self, api: ApiServer, terminal: Open) -> None:
         session = terminal(*NEW)
         session.answer(APPLY, CTRL_C)
@@ -252,6 +278,7 @@ def test_questions_in_a_terminal(api: ApiServer, terminal: Open, tmp_path: Path)
     assert (tmp_path / "workload.yaml").exists()
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_detaches_from_a_rollout(api: ApiServer, terminal: Open) -> None:
     session = terminal("deploy", "shop", "--image=x", "--city=DFW", "-y", "--no-save")
     session.answer("Pending", CTRL_C)
@@ -260,6 +287,7 @@ def test_ctrl_c_detaches_from_a_rollout(api: ApiServer, terminal: Open) -> None:
     assert api.all(WORKLOAD) != []
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_ends_a_watch(api: ApiServer, terminal: Open, world: World) -> None:
     world.workload()
     session = terminal("workloads", "-w")

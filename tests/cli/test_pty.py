@@ -82,7 +82,7 @@ def wide(shop: World) -> World:
 def test_a_table_is_as_wide_as_the_terminal(wide: World, terminal: Open, columns: int) -> None:
     session = terminal("workloads", columns=columns, NO_COLOR="1")
     assert session.ended() == 0
-    assert max(map(len, session.lines)) == columns
+    assert columns - 6 < max(map(len, session.lines)) <= columns  # gaps are whole columns
     assert "…" in session.text
 
 
@@ -138,7 +138,7 @@ def test_a_watch_is_drawn_in_place_where_the_terminal_can(world: World, terminal
     world.deployment("AMS", replicas=1)
     world.report("AMS", 1, 1, desired=1)
     assert session.ended() == 0
-    assert f"{ESCAPE}[2A\r{ESCAPE}[J" in session.text or f"\r{ESCAPE}[2A{ESCAPE}[J" in session.text
+    assert f"\r{ESCAPE}[4A{ESCAPE}[J" in session.text
     assert "Rollout complete in " in session.lines[-1]
 
 

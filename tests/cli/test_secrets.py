@@ -12,10 +12,11 @@ from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer
 from tests.cli.commands.test_local import Pretended, pretended  # noqa: F401  (a fixture)
 from tests.cli.conftest import Compute, FakeClock, kubeconfig
+from tests.cli.product import MANIFEST
 from tests.cli.scene import controllers, set_up
 from tests.cli.server import ApiServer, Rule
 from tests.cli.test_golden import WorkingClock, typed
-from tests.cli.test_manual import MANIFEST, leaves
+from tests.cli.test_manual import leaves
 
 TOKEN = "s3cret"  # in the kubeconfig of every test
 VALUE = "v4lue-of-a-variable"

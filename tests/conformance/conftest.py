@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from datum_compute.api.crd import OURS, definition
 from datum_compute.kube.kubeconfig import Endpoint, load
-from tests.conformance.kinds import Definition, Place
-from tests.conformance.server import Server
+from tests.conformance.kinds import DEFINITIONS, Definition, Place
+from tests.conformance.server import Server, until
 from tests.conftest import ENGINE
 from tests.engine.running import running_engine
 from tests.https import Background
+from tests.kubectl import Kubectl, program
 
 _GIVEN = os.environ.get("CONFORMANCE", "")
 _SERVERS = ["embedded", *(["engine"] if ENGINE else []), *(["outside"] if _GIVEN else [])]
@@ -40,6 +42,25 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     server.close()
     if background:
         background.close()
+
+
+@pytest.fixture(scope="session")
+def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    return Kubectl(program(), tmp_path_factory.mktemp("kubectl"), {"it": server.endpoint}, "it")
+
+
+@pytest.fixture(scope="session")
+def compute(server: Server) -> Iterator[None]:
+    """The kinds of this package; where they are not served yet, only meanwhile."""
+    missing = [kind for kind in OURS if server.ask("GET", f"{DEFINITIONS}/{kind.resource}").code == 404]
+    missing = [kind for kind in missing if server.ask("GET", kind.path()).code == 404]  # built in
+    for kind in missing:
+        server.create(DEFINITIONS, definition(kind))
+    for kind in missing:
+        until(f"{kind.resource} being served", lambda kind=kind: server.ask("GET", kind.path()).code == 200)  # type: ignore[misc]
+    yield
+    for kind in missing:
+        server.delete(f"{DEFINITIONS}/{kind.resource}")
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ class Definition(Struct, frozen=True):
                 {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
             ],
         }
-        names = {"shortNames": ["wd"], "categories": ["things"]}
+        names = {"shortNames": ["wdg"], "categories": ["things"]}
         return cls(group, "Widget", "widgets", _definition(group, "Widget", "widgets", "Namespaced", version, names))
 
     @classmethod

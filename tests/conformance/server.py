@@ -76,7 +76,7 @@ class Watch:
 class Server:
     def __init__(self, endpoint: Endpoint, name: str) -> None:
         self.name = name
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._base = urlsplit(endpoint.server)
         self._tls = endpoint.tls()
         self._connection = self._connect()
@@ -153,7 +153,7 @@ class Server:
         return http.client.HTTPSConnection(self._base.hostname, self._base.port, context=self._tls, timeout=_SECONDS)
 
     def _headers(self, accept: str) -> dict[str, str]:
-        token = {"Authorization": f"Bearer {self._endpoint.token}"} if self._endpoint.token else {}
+        token = {"Authorization": f"Bearer {self.endpoint.token}"} if self.endpoint.token else {}
         return {"Accept": accept} | token
 
     def _address(self, path: str, query: Mapping[str, object]) -> str:

@@ -4,7 +4,10 @@ import pytest
 
 from datum_compute.kube.meta import Json
 from tests.conformance.kinds import Definition, Place, owner
-from tests.conformance.server import Server, until
+from tests.conformance.server import Reply, Server, until
+from tests.protobuf import envelope, field
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 FINALIZER = "example.test/held"
 
@@ -26,6 +29,24 @@ def test_a_delete_answers_with_what_is_gone(server: Server, place: Place) -> Non
         "kind": "configmaps",
         "uid": made["metadata"]["uid"],
     }
+
+
+@pytest.mark.parametrize("version", ["v1", "apps/v1"])
+@pytest.mark.parametrize("builtin", [True, False])
+def test_the_options_of_a_delete_may_be_protobuf(server: Server, place: Place, builtin: bool, version: str) -> None:
+    made = place.config_map("one") if builtin else place.widget("one")
+    path = place.config_maps("one") if builtin else place.widgets("one")
+
+    def asked(raw: bytes) -> Reply:
+        return server.ask("DELETE", path, envelope("DeleteOptions", raw, version), type_=PROTOBUF)
+
+    assert asked(field(2, field(1, "another"))).failure == (409, "Conflict")
+    assert asked(field(4, "Sideways")).failure == (422, "Invalid")
+    assert asked(field(3, 0) + field(4, "Background")).failure == (422, "Invalid")
+    assert asked(field(5, "All")).json["status"] == "Success"
+    assert not server.gone(path)
+    assert asked(field(1, 0) + field(2, field(1, made["metadata"]["uid"])) + field(4, "Background")).code == 200
+    assert server.gone(path)
 
 
 def test_the_same_name_again_is_another_object(server: Server, place: Place) -> None:

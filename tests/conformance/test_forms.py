@@ -152,7 +152,7 @@ def test_the_resources_of_a_group_are_told(server: Server, widgets: Definition, 
         "singularName": "widget",
         "namespaced": True,
         "kind": "Widget",
-        "shortNames": ["wd"],
+        "shortNames": ["wdg"],
         "categories": ["things"],
     }
     everything = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -188,7 +188,7 @@ def test_discovery_in_one_document(server: Server, widgets: Definition, gadgets:
     widget = resources["widgets"]
     assert widget["responseKind"] == {"group": widgets.group, "version": "v1", "kind": "Widget"}
     assert (widget["scope"], widget["singularResource"]) == ("Namespaced", "widget")
-    assert (widget["shortNames"], widget["categories"]) == (["wd"], ["things"])
+    assert (widget["shortNames"], widget["categories"]) == (["wdg"], ["things"])
     assert [(part["subresource"], sorted(part["verbs"])) for part in widget["subresources"]] == [
         ("status", ["get", "patch", "update"])
     ]
@@ -220,10 +220,18 @@ def test_openapi_describes_a_kind(server: Server, widgets: Definition) -> None:
     assert "api/v1" in index
 
 
+def test_discovery_takes_a_slash_at_the_end(server: Server, widgets: Definition) -> None:
+    paths = ["/version", "/api", "/api/v1", "/apis", f"/apis/{widgets.group}", f"/apis/{widgets.api_version}"]
+    for path in paths:
+        assert server.ask("GET", f"{path}/").json == server.ask("GET", path).json, path
+
+
 def test_version_and_health(server: Server) -> None:
     version = server.get("/version")
     assert version["major"] == "1"
     assert version["gitVersion"].startswith(f"v1.{version['minor'].rstrip('+')}.")
+    details = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform")
+    assert all(isinstance(version[detail], str) for detail in details)
     for path in ("/healthz", "/livez", "/readyz"):
         reply = server.ask("GET", path)
         assert (reply.code, reply.body) == (200, b"ok")

@@ -39,6 +39,22 @@ def test_what_a_client_says_of_what_the_server_decides_is_not_taken(server: Serv
     assert not {"deletionTimestamp", "deletionGracePeriodSeconds"} & given.keys()
 
 
+def test_annotations_are_limited_in_all(server: Server, place: Place) -> None:
+    most = {"a": "x" * 131071, "b": "y" * 131071}  # 262144 bytes with their keys
+    place.config_map("one", annotations=most)
+    too_long = config_map("two") | {"metadata": {"name": "two", "annotations": most | {"c": ""}}}
+    refused = server.ask("POST", place.config_maps(), too_long)
+    sentence = "Too long: may not be more than 262144 bytes"
+    assert refused.failure == (422, "Invalid")
+    assert refused.message == f'ConfigMap "two" is invalid: metadata.annotations: {sentence}'
+    assert refused.json["details"]["causes"] == [
+        {"reason": "FieldValueTooLong", "message": sentence, "field": "metadata.annotations"}
+    ]
+    patch = {"metadata": {"annotations": {"c": ""}}}
+    grown = server.ask("PATCH", place.config_maps("one"), patch, type_="application/merge-patch+json")
+    assert grown.failure == (422, "Invalid")
+
+
 def test_a_taken_name_is_a_conflict(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("POST", place.widgets(), place.kind.object("one"))
@@ -293,6 +309,14 @@ def test_status_is_written_at_its_own_endpoint_only(server: Server, place: Place
     assert "labels" not in told["metadata"]
     assert told["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
     assert server.get(place.widgets("one", "status")) == told == server.get(place.widgets("one"))
+
+
+def test_a_status_is_taken_away_by_replacing_it_with_none(server: Server, place: Place) -> None:
+    made = place.widget("one")
+    told = server.replace(place.widgets("one", "status"), made | {"status": {"phase": "Up"}})
+    without = {key: value for key, value in told.items() if key != "status"}
+    assert "status" not in server.replace(place.widgets("one", "status"), without)
+    assert "status" not in server.get(place.widgets("one"))
 
 
 def test_annotations_are_not_written_at_the_status_endpoint(server: Server, place: Place) -> None:

@@ -185,3 +185,16 @@ def test_the_end_of_a_namespace_is_told(server: Server, place: Place) -> None:
         assert watch.take(1) == [("DELETED", "one")]
     until("the namespace going", lambda: server.gone(f"/api/v1/namespaces/{place.name}"))
     server.create("/api/v1/namespaces", place.namespace())
+
+
+@pytest.mark.parametrize("value", ["true", "1", "True", ""])
+def test_a_watch_is_asked_for_with_anything_that_is_not_false(server: Server, place: Place, value: str) -> None:
+    place.widget("one")
+    with server.watch(place.widgets(), watch=value) as watch:
+        assert watch.take(1) == [("ADDED", "one")]
+
+
+@pytest.mark.parametrize("value", ["false", "0", "False"])
+def test_a_list_is_no_watch(server: Server, place: Place, value: str) -> None:
+    place.widget("one")
+    assert server.names(place.widgets(), watch=value) == ["one"]

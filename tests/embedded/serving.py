@@ -13,13 +13,13 @@ import msgspec
 
 from datum_compute.embedded import store
 from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.writer import WriterThread
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.local.engine import compute_engine
 from tests.https import PLANES
 
 
@@ -54,7 +54,7 @@ class Process:
 
 async def serve(directory: Path, kept: int) -> None:
     store.KEPT, store._LONGEST, store._STEP = kept, 2 * kept, max(kept // 10, 1)
-    engine = Engine(Log(directory / "log.db"), writer=WriterThread)
+    engine = compute_engine(Log(directory / "log.db"), writer=WriterThread)
     for plane, role in PLANES.items():
         engine.serve(plane, role)
     server = HttpsServer(engine, Credentials.ensure(directory / "credentials"))

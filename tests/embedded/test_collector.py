@@ -9,7 +9,6 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.store import CountedUids, Operation
 from datum_compute.federation.roles import CELL, HUB, PROJECT
@@ -17,7 +16,8 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ServerError
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 
 PLANE = "cell"
 
@@ -26,7 +26,7 @@ class Cell:
     """A running plane of deployments and instances, started on what a log holds."""
 
     def __init__(self, simulation: Simulation, log: Log | None = None, *, role: str = CELL) -> None:
-        self.engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.engine.serve(PLANE, role)
         self.client: Client = self.engine.client(PLANE)
         self._simulation = simulation

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.test/v1/namespaces/default/widgets"
@@ -45,7 +45,7 @@ class Plane:
     """A plane with its background work, in this process."""
 
     def __init__(self, log: Log) -> None:
-        self.engine = Engine(log)
+        self.engine = compute_engine(log)
         self.transport = InProcess(self.engine.serve("demo", PROJECT))
         self.work = asyncio.create_task(self.engine.run())
 

@@ -15,7 +15,8 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, KubeObject, encode
 from datum_compute.kube.transport import Call
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", KubeObject)
 
@@ -61,7 +62,7 @@ class Plane:
 
 @asynccontextmanager
 async def running(simulation: Simulation, log: Log | None = None) -> AsyncIterator[Plane]:
-    engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+    engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
     engine.serve("cell", CELL)
     work = asyncio.create_task(engine.run())
     yield Plane(engine, simulation)
@@ -137,7 +138,7 @@ async def test_a_second_delete_can_change_the_mode(simulation: Simulation) -> No
 @pytest.mark.parametrize("policy", ["Orphan", "Foreground"])
 async def test_a_process_that_starts_again_goes_on(simulation: Simulation, policy: str) -> None:
     log = Log()
-    engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+    engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
     engine.serve("cell", CELL)
     stopped = Plane(engine, simulation)  # nobody collects here
     await family(stopped)

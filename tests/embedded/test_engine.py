@@ -1,6 +1,7 @@
 """Planes of one process over one log: apart from each other, repeatable, and there again after a restart."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ from datum_compute.kube.client import Client, WatchEvent
 from datum_compute.kube.errors import ApiError, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
 
 STATUS = {"replicas": 0, "currentReplicas": 0, "updatedReplicas": 0, "desiredReplicas": 0, "readyReplicas": 0}
 
 
 def new_engine(simulation: Simulation, log: Log | None = None) -> Engine:
-    return Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+    return compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
@@ -56,6 +59,21 @@ async def test_what_is_on_one_plane_is_not_on_another(simulation: Simulation) ->
     assert created.metadata.uid != (await one.get(NAMESPACE, "default")).metadata.uid
     async with two.watch(NAMESPACE, "0", timeout_seconds=1) as events:
         assert [event.object async for event in events if event.type != "BOOKMARK"] == [created]
+
+
+async def test_a_plane_may_run_on_a_machine_with_another_clock(simulation: Simulation) -> None:
+    clocks = {"ahead": ShiftedClock(simulation, 301)}
+    engine = compute_engine(clock=simulation, clock_of=lambda plane: clocks.get(plane, simulation), uids=CountedUids())
+    for plane in ("ahead", "exact"):
+        engine.serve(plane, CELL)
+        await engine.client(plane).create(NAMESPACE, NAMESPACE.body("default"))
+    ahead, exact = [
+        (await engine.client(plane).get(NAMESPACE, "default")).metadata.creation_timestamp
+        for plane in ("ahead", "exact")
+    ]
+    assert ahead is not None
+    assert exact is not None
+    assert ahead - exact == timedelta(seconds=301)
 
 
 async def test_a_plane_serves_the_kinds_of_its_role(simulation: Simulation) -> None:
@@ -248,7 +266,7 @@ def test_every_write_keeps_the_rules_and_the_watch_tells_all_of_it(done: list[St
 
 
 async def _keeps_the_rules(done: list[Step]) -> None:
-    engine = Engine(uids=CountedUids())
+    engine = compute_engine(uids=CountedUids())
     engine.serve("cell", CELL)
     client = engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("default"))

@@ -1,12 +1,6 @@
-"""Unmodified kubectl against the embedded API: the one from KUBECTL, from PATH or of the real engine; where there is
-none, this is said.
-"""
+"""Unmodified kubectl against the embedded API."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,9 +8,9 @@ import pytest
 import yaml
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.kube.kubeconfig import write_kubeconfig
 from datum_compute.kube.meta import Json
 from tests.https import PLANES, Background
+from tests.kubectl import Kubectl, program
 from tests.scenarios.federation import placement, template
 
 STATUS = {
@@ -25,71 +19,17 @@ STATUS = {
 }
 
 
-class Kubectl:
-    def __init__(self, program: str, api: Background, home: Path) -> None:
-        self.api = api
-        self.home = home
-        self._program = program
-        contexts = {plane: api.server.endpoint(plane) for plane in PLANES}
-        write_kubeconfig(home / "config", contexts, "demo")
-        self._environment = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(home / "config")}
-
-    def run(self, *arguments: str, given: Json | None = None) -> subprocess.CompletedProcess[str]:
-        command = [self._program, *arguments, *(["-f", "-"] if given else [])]
-        return subprocess.run(
-            command,
-            env=self._environment,
-            input=yaml.safe_dump(given) if given else "",
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-
-    def __call__(self, *arguments: str, given: Json | None = None) -> str:
-        done = self.run(*arguments, given=given)
-        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
-
-    def refused(self, *arguments: str, given: Json | None = None) -> str:
-        done = self.run(*arguments, given=given)
-        assert done.returncode != 0, f"kubectl {' '.join(arguments)}: {done.stdout}"
-        assert self.api.credentials.token not in done.stderr
-        return done.stderr
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [self._program, *arguments],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-
 @pytest.fixture(scope="module")
-def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    program = os.environ.get("KUBECTL") or shutil.which("kubectl") or _of_the_engine()
-    if not program:
-        pytest.skip("no kubectl in PATH, and KUBECTL does not name one: nothing was checked against a real client")
-    if (minor := _minor(program)) < 29:
-        pytest.skip(f"{program} is 1.{minor}; before 1.29 kubectl asks for OpenAPI v2, which is not served")
-    home = tmp_path_factory.mktemp("kubectl")
-    api = Background(home)
-    yield Kubectl(program, api, home)
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
+    api = Background(tmp_path_factory.mktemp("embedded"))
+    yield api
     api.close()
 
 
-def _of_the_engine() -> str:
-    """The one that `make engine` built, if it ever did."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return next((str(found) for found in sorted(cache.glob("datum-compute/engine/kubernetes-*/kubectl"))), "")
-
-
-def _minor(program: str) -> int:
-    """The minor version of a kubectl; one that does not know its own is taken as new."""
-    told = subprocess.run([program, "version", "--client", "--output=json"], capture_output=True, check=True).stdout
-    return int(msgspec.json.decode(told)["clientVersion"].get("minor", "").rstrip("+") or 99)
+@pytest.fixture(scope="module")
+def kubectl(api: Background, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    home = tmp_path_factory.mktemp("kubectl")
+    return Kubectl(program(), home, {plane: api.server.endpoint(plane) for plane in PLANES}, "demo")
 
 
 def workload(name: str, replicas: int = 1, **metadata: object) -> Json:
@@ -193,10 +133,10 @@ def test_a_workload_is_described_with_its_events(kubectl: Kubectl) -> None:
     assert "Placed" in kubectl("get", "events")
 
 
-def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl) -> None:
+def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl, api: Background) -> None:
     kubectl("create", given=workload("awaited", finalizers=["example.test/held"]))
     waiting = kubectl.start("wait", "workload/awaited", "--for=condition=Available", "--timeout=20s")
-    kubectl.api.until(lambda: kubectl.api.watches() == 1)
+    api.until(lambda: api.watches() == 1)
     condition = {"type": "Available", "status": "True", "reason": "Up", "message": "it is up"}
     condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     status = {"status": STATUS | {"conditions": [condition]}}
@@ -206,17 +146,17 @@ def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl) -> None:
 
     kubectl("delete", "workload", "awaited", "--wait=false")
     going = kubectl.start("wait", "workload/awaited", "--for=delete", "--timeout=20s")
-    kubectl.api.until(lambda: kubectl.api.watches() == 1)
+    api.until(lambda: api.watches() == 1)
     kubectl("patch", "workload", "awaited", *merge({"metadata": {"finalizers": None}}))
     assert going.communicate(timeout=30)[0].endswith("condition met\n")
     assert "timed out" in kubectl.refused("wait", "namespace/default", "--for=condition=Never", "--timeout=1s")
 
 
-def test_changes_are_shown_as_they_happen(kubectl: Kubectl) -> None:
+def test_changes_are_shown_as_they_happen(kubectl: Kubectl, api: Background) -> None:
     kubectl("create", given=workload("watched"))
     watching = kubectl.start("get", "workload", "watched", "--watch", "--no-headers", "--output-watch-events")
     try:
-        kubectl.api.until(lambda: kubectl.api.watches() == 1)
+        api.until(lambda: api.watches() == 1)
         kubectl("label", "workload", "watched", "a=b")
         kubectl("delete", "workload", "watched")
         assert watching.stdout is not None
@@ -228,15 +168,15 @@ def test_changes_are_shown_as_they_happen(kubectl: Kubectl) -> None:
     finally:
         watching.kill()
         watching.communicate()
-    kubectl.api.until(lambda: kubectl.api.watches() == 0)
+    api.until(lambda: api.watches() == 0)
 
 
-def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl) -> None:
+def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl, api: Background) -> None:
     kubectl("create", given=workload("left", labels={"side": "left"}))
     arguments = ("--watch", "--no-headers", "--output-watch-events", "--selector=side=right")
     watching = kubectl.start("get", "workloads", *arguments)
     try:
-        kubectl.api.until(lambda: kubectl.api.watches() == 1)
+        api.until(lambda: api.watches() == 1)
         kubectl("label", "workload", "left", "side=right", "--overwrite")
         kubectl("label", "workload", "left", "side-")
         assert watching.stdout is not None
@@ -245,7 +185,7 @@ def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl) 
     finally:
         watching.kill()
         watching.communicate()
-    kubectl.api.until(lambda: kubectl.api.watches() == 0)
+    api.until(lambda: api.watches() == 0)
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])

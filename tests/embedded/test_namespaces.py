@@ -8,14 +8,14 @@ import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
 
 HELD = "example.test/held"
@@ -25,7 +25,7 @@ class Cell:
     """A running plane, started on what a log holds."""
 
     def __init__(self, simulation: Simulation, log: Log | None = None) -> None:
-        self.engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.engine.serve("cell", CELL)
         self.client: Client = self.engine.client("cell")
         self._simulation = simulation

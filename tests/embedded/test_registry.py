@@ -10,7 +10,6 @@ import pytest
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound
@@ -18,7 +17,8 @@ from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json, encode, timestamp
 from datum_compute.kube.patches import JSON, MERGE
 from datum_compute.kube.transport import Call
-from datum_compute.runtime.simulation import START, Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import START, Simulation
 from tests.scenarios.federation import placement, template
 
 STATUS = {
@@ -35,7 +35,7 @@ class Plane:
     """One plane, spoken to in plain JSON."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self._engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self._engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self._server = self._engine.serve("demo", PROJECT)
         self._hub = self._engine.serve("hub", HUB)
 
@@ -615,7 +615,7 @@ async def test_a_merge_patch_that_does_not_fit_changes_nothing(plane: Plane, pat
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/strategic-merge-patch+json", "application/apply-patch+yaml", "application/json", ""]
+    "content_type", ["application/strategic-merge-patch+json", "application/apply-patch+cbor", "application/json", ""]
 )
 async def test_other_patches_are_not_supported(plane: Plane, content_type: str) -> None:
     await plane.create(workload())

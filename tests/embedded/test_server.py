@@ -25,7 +25,8 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.patches import JSON, MERGE
 from datum_compute.kube.transport import Call
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.local.engine import compute_engine
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
 from tests.scenarios.federation import placement, template
 
@@ -113,7 +114,7 @@ class Plane:
 
 @pytest.fixture
 def plane(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Plane]:
-    engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+    engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
     plane = Plane(engine, simulation)
     for name in ("default", "other"):
         runner.run(plane.client.create(NAMESPACE, NAMESPACE.body(name)))
@@ -480,7 +481,7 @@ _calls = st.builds(
 @given(calls=st.lists(_calls, min_size=1, max_size=4))
 def test_whatever_is_sent_is_answered_and_what_is_refused_changes_nothing(calls: list[Call]) -> None:
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
-        engine = Engine(uids=CountedUids())
+        engine = compute_engine(uids=CountedUids())
         server, client = engine.serve("demo", PROJECT), engine.client("demo")
 
         async def all_of_them() -> None:

@@ -197,6 +197,17 @@ def test_a_watch_hears_the_past_after_its_revision_and_then_the_present_in_commi
     assert told.heard == [("ADDED", "b", 2), ("MODIFIED", "a", 3), ("DELETED", "b", 4)]
 
 
+def test_a_watch_from_the_future_hears_nothing_before_that() -> None:
+    """As after a restore: a real server leaves such a watch in silence until it has passed the revision."""
+    store = new_store()
+    store.apply([put(key("a"))])
+    told = Told()
+    store.watch("demo", WIDGETS, 3, told)
+    for _ in range(3):
+        store.apply([put(key("a"))])
+    assert told.heard == [("MODIFIED", "a", 4)]
+
+
 def test_watches_hear_only_their_plane_and_kind() -> None:
     store = new_store()
     told = Told()

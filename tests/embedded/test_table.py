@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from datum_compute.api.crd import by_role
 from datum_compute.embedded.builtin import CONFIG_MAPS, EVENTS
-from datum_compute.embedded.kinds import served_by
+from datum_compute.embedded.kinds import served as served_kinds
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.table import age, json_path, table_event, table_of
 from datum_compute.federation.roles import PROJECT
@@ -157,7 +158,7 @@ def test_a_list_in_pages_stays_one() -> None:
 
 
 def test_columns_of_every_kind_are_understood_and_the_wide_ones_are_marked() -> None:
-    for served in served_by(PROJECT):
+    for served in served_kinds(by_role(PROJECT)):
         body = {"kind": served.kind, "metadata": {"name": "a", "resourceVersion": "1"}}
         table(table_of(served, msgspec.json.encode(body), NOW, "Metadata"))
     event = {"kind": "Event", "metadata": {"name": "a", "resourceVersion": "1"}}

@@ -5,15 +5,17 @@ import random
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datum_compute.embedded import store as store_module
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log, Row
 from datum_compute.embedded.store import (
@@ -27,11 +29,12 @@ from datum_compute.embedded.store import (
     Store,
     Transaction,
 )
-from datum_compute.embedded.writer import WriterThread
+from datum_compute.embedded.writer import WriterFailed, WriterThread
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import ApiError, Conflict, NotFound, ServerError, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.transport import Call
+from datum_compute.local.engine import compute_engine
 from tests.conftest import count
 
 WIDGETS = "widgets.example.test"
@@ -240,8 +243,105 @@ def test_a_watcher_that_crashes_does_not_hold_up_the_answer() -> None:
         writer.close()
 
     asyncio.run(scenario())
-    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+    assert [type(error) for failure in failures for error in failure.exceptions] == [ZeroDivisionError]
     assert store.get(key("a")) is not None
+
+
+def test_a_listener_that_crashes_leaves_no_batch_half_published() -> None:
+    gate = Gate()
+    store = Store(gate, RandomUids())
+    heard: list[str] = []
+    failures: list[Any] = []
+
+    def crash(event: Event) -> None:
+        if event.key.name == "b":
+            raise ZeroDivisionError("a defect")
+
+    store.listen("demo", crash)
+    store.watch("demo", WIDGETS, 0, crash)
+    store.listen("demo", lambda event: heard.append(event.key.name))
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+        writer = WriterThread(store)
+        tasks = [asyncio.create_task(writer.submit(put("a")))]
+        await asyncio.to_thread(gate.reached.wait)
+        tasks += [asyncio.create_task(writer.submit(put(name))) for name in "bcd"]  # one batch
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert len(await asyncio.gather(*tasks)) == 4
+        writer.close()
+
+    asyncio.run(scenario())
+    assert gate.commits == [1, 3]
+    assert heard == ["a", "b", "c", "d"]
+    assert [at.name for at, _ in store.scan("demo", WIDGETS)] == ["a", "b", "c", "d"]
+    assert store.revision == 4
+    (failure,) = failures
+    assert [type(error) for error in failure.exceptions] == [ZeroDivisionError] * 2, "and nobody is left in the dark"
+
+
+class OddCompaction(Log):
+    def compact(self, mark: int, dead: Iterable[int]) -> None:
+        raise KeyError("odd")
+
+
+def test_a_log_that_cannot_be_compacted_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LONGEST", 2)
+    monkeypatch.setattr(store_module, "KEPT", 1)
+    log = OddCompaction()
+
+    async def scenario() -> None:
+        writer = WriterThread(Store(log, RandomUids()))
+        async with asyncio.timeout(30):
+            for number in range(10):
+                await writer.submit(put(str(number)))
+        writer.close()
+
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(scenario())
+    assert len(list(log.rows())) == 10
+    assert [(line["event"], line["log_level"]) for line in lines] == [("the log cannot be compacted", "error")]
+
+
+class Lying(Log):
+    """Says that it did not take what it took, as a disk may that fails at the wrong moment."""
+
+    lies = 0
+
+    def append(self, rows: Sequence[Row]) -> None:
+        super().append(rows)
+        if self.lies:
+            self.lies -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_a_writer_that_cannot_go_on_ends_the_engine_with_its_reason() -> None:
+    log = Lying()
+
+    async def scenario() -> None:
+        engine = compute_engine(log, writer=WriterThread)
+        engine.serve("cell-dfw", CELL)
+        running = asyncio.create_task(engine.run())
+        client = engine.client("cell-dfw")
+        await client.create(NAMESPACE, NAMESPACE.body("one"))
+        log.lies = 1
+        with pytest.raises(ServerError, match="disk I/O error"):
+            await client.create(NAMESPACE, NAMESPACE.body("two"))
+        later = [asyncio.create_task(client.create(NAMESPACE, NAMESPACE.body(name))) for name in ("three", "four")]
+        async with asyncio.timeout(30):
+            for error in await asyncio.gather(*later, return_exceptions=True):
+                assert isinstance(error, ServerError)
+                assert "no further change can be stored" in str(error)
+            with pytest.raises(ServerError, match="no further change can be stored"):
+                await client.create(NAMESPACE, NAMESPACE.body("five"))
+            with pytest.raises(ExceptionGroup) as ended:
+                await running
+        assert ended.group_contains(WriterFailed, match="no further change can be stored: UNIQUE constraint failed")
+        engine.close()
+
+    asyncio.run(scenario())
+    assert writer_threads() == []
 
 
 def test_who_is_cancelled_gets_no_answer_and_the_write_happens() -> None:
@@ -388,7 +488,7 @@ def test_list_and_watch_agree_while_many_write(tmp_path: Path) -> None:
         return state
 
     async def scenario() -> None:
-        engine = Engine(Log(tmp_path / "log.db"), writer=WriterThread)
+        engine = compute_engine(Log(tmp_path / "log.db"), writer=WriterThread)
         engine.serve("cell", CELL)
         done = False
         writers = [asyncio.create_task(write(engine, random.Random(seed))) for seed in range(16)]
@@ -417,7 +517,7 @@ def test_an_operation_that_raises_a_conflict_raises_it_for_its_caller() -> None:
         raise Conflict("no")
 
     async def scenario() -> None:
-        engine = Engine(writer=WriterThread)
+        engine = compute_engine(writer=WriterThread)
         with pytest.raises(Conflict):
             await engine.submit(conflict)
         engine.close()

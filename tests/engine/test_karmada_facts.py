@@ -368,6 +368,10 @@ def test_what_karmada_fills_into_our_policy(place: Place) -> None:
         "conflictResolution": "Abort",
         "placement": {
             "clusterAffinity": {"labelSelector": {"matchLabels": {TOPOLOGY_CITY: "DFW"}}},
+            "clusterTolerations": [
+                {"effect": "NoExecute", "key": "cluster.karmada.io/not-ready", "operator": "Exists"},
+                {"effect": "NoExecute", "key": "cluster.karmada.io/unreachable", "operator": "Exists"},
+            ],
         },
         "preemption": "Never",
         "priority": 0,
@@ -465,6 +469,7 @@ def has_five(found: Json) -> bool:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.minutes
 def test_a_cell_that_is_away_keeps_everything_and_catches_up(engine: Engine, place: Place) -> None:
     place.route()
     stays, doomed = place.deploy("stays"), place.deploy("doomed")
@@ -509,6 +514,7 @@ def test_a_cell_that_is_away_keeps_everything_and_catches_up(engine: Engine, pla
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.minutes
 def test_a_hub_that_is_away_for_a_minute_ends_nobody_and_goes_on(engine: Engine, place: Place) -> None:
     place.route()
     stays, doomed = place.deploy("stays"), place.deploy("doomed")

@@ -112,7 +112,7 @@ async def running(engine: Engine, cell: str) -> AsyncIterator[Site]:
     fleet = Fleet()
     own = HttpTransport(load([engine.kubeconfig(cell, Who.CELL.value)]))
     fleet.add(Plane(cell, CELL, own, writes=Writes(), generator=random.Random(1)))
-    manager = Manager(fleet, [PodsProvider(fleet, SystemClock())])
+    manager = Manager(fleet, [PodsProvider()], SystemClock())
     task = asyncio.create_task(manager.run())
     administrator = HttpTransport(load([engine.kubeconfig(cell)]))
     client = Client(cell, administrator)

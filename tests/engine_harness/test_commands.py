@@ -28,6 +28,18 @@ def test_a_process_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Cap
     assert 'there is no process "etcd"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["snapshot", "restore"])
+def test_only_planes_with_an_etcd_of_their_own_are_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit):
+        engine(tmp_path, command, "pop-dfw", "before")
+    assert "choose from" in capsys.readouterr().err
+    assert engine(tmp_path, command, "downstream", "before") == 1
+    reasons = {"snapshot": "downstream-etcd does not run", "restore": 'there is no snapshot "before" of downstream'}
+    assert capsys.readouterr().err.startswith(reasons[command])
+
+
 def test_a_plane_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(tmp_path, "kubeconfig", "pop-ams") == 1
     assert capsys.readouterr().err == 'the administrator has no plane "pop-ams"; known: none yet\n'

@@ -48,7 +48,7 @@ def test_every_plane_has_a_kubeconfig_that_only_its_owner_reads(engine: Engine) 
 def test_every_process_is_known_by_name(engine: Engine) -> None:
     up(engine)
     assert [row.name for row in engine.status()] == [
-        "etcd",
+        *("etcd", "downstream-etcd", "project-b-etcd"),
         *(f"{plane}-apiserver" for plane in ("downstream", "pop-dfw", "pop-ord", "control-plane", "project-b")),
         *(f"{plane}-controllers" for plane in ("downstream", "pop-dfw", "pop-ord", "control-plane", "project-b")),
         "karmada-aggregated-apiserver",

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from datum_compute.api.accounts import CELL, MANAGEMENT, cell_account
 from datum_compute.api.permissions import PERMISSIONS, On, When, Who
+from datum_compute.api.policies import POLICIES
 from datum_compute.api.roles import role_name
 from datum_compute.kube.meta import Json
-from engine.identities import DEFAULT_SWITCHES, Identity, admit, identities
+from engine.identities import DEFAULT_SWITCHES, Identity, admit, identities, policies
 from engine.settings import Settings
 
 PLANES = Settings({"pop-dfw": "DFW"}).planes
@@ -40,17 +42,64 @@ def admitted(who: Who, *roles: On, switches: Any = DEFAULT_SWITCHES) -> tuple[No
 
 
 def test_everybody_is_known_where_they_work_and_nowhere_else() -> None:
-    assert {(one.who, one.plane): one.roles for one in identities(PLANES)} == {
-        (Who.MANAGEMENT, "control-plane"): (On.HOST, On.PROJECT),
-        (Who.MANAGEMENT, "project-b"): (On.PROJECT,),
-        (Who.MANAGEMENT, "downstream"): (On.HUB,),
-        (Who.CELL, "pop-dfw"): (On.CELL,),
-        (Who.CELL, "downstream"): (On.HUB,),
-        (Who.CELL, "control-plane"): (On.PROJECT,),
-        (Who.CELL, "project-b"): (On.PROJECT,),
-        (Who.USER, "control-plane"): (On.PROJECT,),
-        (Who.USER, "project-b"): (On.PROJECT,),
+    found = [(one.account, one.plane, one.roles) for one in identities(PLANES)]
+    assert sorted(found, key=lambda one: one[:2]) == [
+        ("compute-cell", "control-plane", (On.PROJECT,)),
+        ("compute-cell", "downstream", (On.HUB,)),
+        ("compute-cell", "pop-dfw", (On.CELL,)),
+        ("compute-cell", "project-b", (On.PROJECT,)),
+        ("compute-cell-pop-dfw", "control-plane", (On.PROJECT,)),
+        ("compute-cell-pop-dfw", "downstream", (On.HUB,)),
+        ("compute-cell-pop-dfw", "project-b", (On.PROJECT,)),
+        ("compute-management", "control-plane", (On.HOST, On.PROJECT)),
+        ("compute-management", "downstream", (On.HUB,)),
+        ("compute-management", "project-b", (On.PROJECT,)),
+        ("compute-user", "control-plane", (On.PROJECT,)),
+        ("compute-user", "project-b", (On.PROJECT,)),
+        ("compute-user-city-restart", "control-plane", (On.PROJECT,)),
+        ("compute-user-city-restart", "project-b", (On.PROJECT,)),
+    ]
+
+
+def test_the_accounts_are_those_that_the_policies_know() -> None:
+    accounts = {one.account for one in identities(PLANES)}
+    assert {MANAGEMENT, CELL, cell_account("pop-dfw")} <= accounts
+
+
+def test_a_cell_with_a_name_speaks_for_itself_alone() -> None:
+    planes = Settings({"pop-dfw": "DFW", "pop-ord": "ORD"}).planes
+    [ord_on_hub] = [one for one in identities(planes) if (one.called, one.plane) == ("pop-ord", "downstream")]
+    notes = Notes()
+    admit(notes, ord_on_hub)  # type: ignore[arg-type]
+
+    bound = [body for body in notes.applied if body["kind"].endswith("Binding")]
+    assert {body["metadata"].get("namespace") for body in bound} == {None, "karmada-es-pop-ord"}
+    assert {body["metadata"]["name"] for body in bound} == {
+        "compute-cell-on-hub-pop-ord",
+        "compute-cell-on-hub-execution-space-pop-ord",
     }
+    assert all(body["subjects"][0]["name"] == "compute-cell-pop-ord" for body in bound)
+
+
+def test_only_one_kind_of_user_writes_restarts_into_deployments() -> None:
+    users = [one for one in identities(PLANES) if one.who is Who.USER and one.plane == "project-b"]
+    given = {}
+    for user in users:
+        notes = Notes()
+        admit(notes, user)  # type: ignore[arg-type]
+        given[user.account] = [body["roleRef"]["name"] for body in notes.applied if "roleRef" in body]
+    assert given == {
+        "compute-user": ["compute-user-on-project"],
+        "compute-user-city-restart": ["compute-user-on-project", "compute-user-on-project-city-restart"],
+    }
+
+
+@pytest.mark.parametrize(("plane", "on"), [("downstream", On.HUB), ("project-b", On.PROJECT), ("pop-dfw", On.CELL)])
+def test_the_policies_of_a_plane_are_applied_with_their_bindings(plane: str, on: On) -> None:
+    notes = Notes()
+    policies(notes, next(one for one in PLANES if one.name == plane))  # type: ignore[arg-type]
+    held = [policy.name for policy in POLICIES if policy.on is on]
+    assert notes.names("ValidatingAdmissionPolicy") == notes.names("ValidatingAdmissionPolicyBinding") == held
 
 
 def test_an_identity_is_a_service_account_with_the_generated_role() -> None:

@@ -13,6 +13,7 @@ VERSIONS = {
     "kubernetes": "v1.35.4",
     "karmada": "v1.18.1",
     "kwok": "v0.8.0",
+    "helm": "v3.20.2",
     "chainsaw": "v0.2.14",
 }
 
@@ -42,8 +43,8 @@ def test_what_is_built_is_what_the_module_keeps(tool: Tool) -> None:
     )
 
 
-def test_only_the_tool_that_is_needed_by_outside_suites_is_an_extra() -> None:
-    assert [tool.name for tool in TOOLS if not tool.standard] == ["chainsaw"]
+def test_only_the_tools_that_the_engine_itself_does_not_need_are_extras() -> None:
+    assert [tool.name for tool in TOOLS if not tool.standard] == ["helm", "chainsaw"]
 
 
 def test_a_binary_belongs_to_its_tool() -> None:

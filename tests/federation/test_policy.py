@@ -29,9 +29,24 @@ def test_9_the_policy_of_a_city() -> None:
                     "labelSelector": {"matchLabels": {CITY: "LAX"}},
                 }
             ],
-            "placement": {"clusterAffinity": {"labelSelector": {"matchLabels": {CITY: "LAX"}}}},
+            "placement": {
+                "clusterAffinity": {"labelSelector": {"matchLabels": {CITY: "LAX"}}},
+                "clusterTolerations": [
+                    {"key": "cluster.karmada.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+                    {"key": "cluster.karmada.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+                ],
+            },
         },
     }
+
+
+@pytest.mark.parametrize("taint", ["cluster.karmada.io/not-ready", "cluster.karmada.io/unreachable"])
+def test_a_cell_that_is_away_is_tolerated_for_ever_and_never_emptied(taint: str) -> None:
+    (found,) = [
+        one for one in city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"] if one["key"] == taint
+    ]
+    assert (found["operator"], found["effect"]) == ("Exists", "NoExecute")
+    assert "tolerationSeconds" not in found
 
 
 def test_9_only_the_name_is_lower_cased() -> None:
@@ -60,11 +75,20 @@ def selector(**changes: Any) -> Json:
     return changed
 
 
+NOT_READY = "cluster.karmada.io/not-ready"
+AWAY: list[Json] = city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"]
+
+
+def tolerating(*tolerations: Json) -> Json:
+    return {"placement": {"clusterTolerations": list(tolerations)}}
+
+
 FILLED_IN: dict[str, Json] = {
     "namespace of the selector": {"resourceSelectors": [selector(namespace="ns-1")]},
     "priority and preemption": {"priority": 0, "preemption": "Never", "conflictResolution": "Abort"},
     "scheduler": {"schedulerName": "default-scheduler"},
-    "tolerations": {"placement": {"clusterTolerations": [{"key": "cluster.karmada.io/not-ready"}]}},
+    "a toleration of something else": tolerating(*AWAY, {"key": "maintenance", "tolerationSeconds": 60}),
+    "one of scheduling": tolerating({"key": NOT_READY, "effect": "NoSchedule", "tolerationSeconds": 60}, *AWAY),
     "spread": {"placement": {"spreadConstraints": [{"spreadByField": "cluster", "minGroups": 1}]}},
     "empty expressions": {"resourceSelectors": [selector(labelSelector={"matchExpressions": []})]},
 }
@@ -93,6 +117,12 @@ EDITED: dict[str, Json] = {
     "leaves one out": {"placement": {"clusterAffinity": {"exclude": ["cell-dfw"]}}},
     "goes everywhere": {"placement": {"clusterAffinity": None}},
     "goes nowhere": {"placement": None},
+    "tolerates nothing": tolerating(),
+    "tolerates one of two": tolerating(AWAY[0]),
+    "tolerates for a while": tolerating(*({**one, "tolerationSeconds": 300} for one in AWAY)),
+    "tolerates for a while first": tolerating({**AWAY[0], "tolerationSeconds": 300}, *AWAY),
+    "tolerates all for a while": tolerating({"operator": "Exists", "tolerationSeconds": 0}, *AWAY),
+    "tolerates another effect": tolerating(*({**one, "effect": "NoSchedule"} for one in AWAY)),
 }
 
 

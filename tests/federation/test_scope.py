@@ -10,24 +10,22 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.networking import LOCATION, NETWORK, NETWORK_BINDING
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import InstanceController
-from datum_compute.cell.quota import Disabled
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.federation.scope import is_foreign
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
+from datum_compute.local.engine import compute_engine
 from datum_compute.platform.locations import CellLocations
 from datum_compute.platform.networks import NetworkController
 from datum_compute.providers.pods import PodsProvider
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
-from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.providers.site import with_pods
 
@@ -53,17 +51,17 @@ DEPLOYMENT: Json = {
 class Both:
     """A plane that is project and cell, with one controller of the cell, and every kind of thing in two namespaces."""
 
-    def __init__(self, simulation: Simulation, build: Callable[[Fleet, Clock], Reconciler]) -> None:
+    def __init__(self, simulation: Simulation, build: Callable[[Fleet], Reconciler]) -> None:
         self.simulation = simulation
         with with_pods():
-            self.engine = Engine(clock=simulation, generator=simulation.random)
+            self.engine = compute_engine(clock=simulation, generator=simulation.random)
             transport = InProcess(self.engine.serve("single", CELL))
         self.client = self.engine.client("single")
         self.writes = Writes()
         self.fleet = Fleet()
         self.plane = Plane("single", PROJECT, transport, writes=self.writes, generator=simulation.random, also=[CELL])
         self.fleet.add(self.plane)
-        self.manager = Manager(self.fleet, [build(self.fleet, simulation)])
+        self.manager = Manager(self.fleet, [build(self.fleet)], simulation)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -105,12 +103,12 @@ class Both:
         return found
 
 
-CONTROLLERS: dict[str, tuple[Callable[[Fleet, Clock], Reconciler], set[str]]] = {
+CONTROLLERS: dict[str, tuple[Callable[[Fleet], Reconciler], set[str]]] = {
     "deployment": (DeploymentController, {"instances are made", "instances are held"}),
-    "instance": (lambda fleet, clock: InstanceController(fleet, clock, Disabled(), None), {"instances are held"}),
-    "simulated": (lambda fleet, clock: SimulatedProvider(fleet, clock, Behaviour()), {"instances are held"}),
-    "pods": (PodsProvider, {"instances are held"}),
-    "network": (NetworkController, {"networks are made"}),
+    "instance": (lambda fleet: InstanceController(), {"instances are held"}),
+    "simulated": (lambda fleet: SimulatedProvider(Behaviour()), {"instances are held"}),
+    "pods": (lambda fleet: PodsProvider(), {"instances are held"}),
+    "network": (lambda fleet: NetworkController(), {"networks are made"}),
 }
 
 
@@ -138,7 +136,7 @@ async def test_only_what_came_through_the_hub_is_the_cells_from_the_moment_that_
 async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
-    both = Both(simulation, lambda fleet, clock: CellLocations(fleet))
+    both = Both(simulation, lambda fleet: CellLocations())
     await both.start()
     assert (await both.client.list(LOCATION)).items == []
     await both.label()
@@ -147,7 +145,7 @@ async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
 
 
 async def test_everything_in_a_plane_that_is_only_a_cell_is_the_cells(simulation: Simulation) -> None:
-    engine = Engine(clock=simulation, generator=simulation.random)
+    engine = compute_engine(clock=simulation, generator=simulation.random)
     plane = Plane("cell", CELL, InProcess(engine.serve("cell", CELL)), writes=Writes(), generator=simulation.random)
     assert not is_foreign(plane, "anything")
     engine.close()

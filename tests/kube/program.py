@@ -36,9 +36,11 @@ class Program:
         self.prints(msgspec.json.encode(credential).decode(), code, stderr)
 
     def prints(self, stdout: str, code: int = 0, stderr: str = "") -> None:
-        (self.folder / "stdout").write_text(stdout)
-        (self.folder / "stderr").write_text(stderr)
-        (self.folder / "code").write_text(str(code))
+        for name, text in (("stdout", stdout), ("stderr", stderr), ("code", str(code))):
+            # In one step: a run that is under way reads either the old or the new text.
+            written = self.folder / f"{name}.new"
+            written.write_text(text)
+            written.replace(self.folder / name)
 
     @property
     def runs(self) -> int:

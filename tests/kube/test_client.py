@@ -63,7 +63,7 @@ class Told:
 
 Ask = Callable[[Client], Awaitable[Any]]
 BODY = widget()
-MERGE, JSON, APPLY = (f"application/{form}" for form in ("merge-patch+json", "json-patch+json", "apply-patch+yaml"))
+MERGE = "application/merge-patch+json"
 
 
 @pytest.mark.parametrize(
@@ -87,27 +87,6 @@ MERGE, JSON, APPLY = (f"application/{form}" for form in ("merge-patch+json", "js
             f"{PATH}/a/status",
             {"dryRun": "All"},
             MERGE,
-        ),
-        (
-            lambda c: c.json_patch(WIDGET, "a", "default", [], dry_run=True),
-            "PATCH",
-            f"{PATH}/a",
-            {"dryRun": "All"},
-            JSON,
-        ),
-        (
-            lambda c: c.apply(WIDGET, BODY, manager="me"),
-            "PATCH",
-            f"{PATH}/a",
-            {"fieldManager": "me"},
-            APPLY,
-        ),
-        (
-            lambda c: c.apply(WIDGET, BODY, "status", manager="me", force=True, dry_run=True),
-            "PATCH",
-            f"{PATH}/a/status",
-            {"fieldManager": "me", "force": "true", "dryRun": "All"},
-            APPLY,
         ),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from datum_compute.kube.credentials import EndpointCredentials, Issued, Shown
 from datum_compute.kube.files import write_private
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, load, write_kubeconfig
 from datum_compute.kube.plugin import ask
 from tests.kube.program import V1, Program
 
@@ -40,6 +40,32 @@ def test_a_token_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         write_private(file, f"{token}\n".encode())
         assert credentials.authorization() == f"Bearer {token}"
         assert not credentials.refused()
+
+
+def test_a_token_inside_a_kubeconfig_is_taken_up_when_the_file_changes(tmp_path: Path) -> None:
+    file, seconds = tmp_path / "config", [0.0]
+    write_kubeconfig(file, {"any": Endpoint(SERVER, token="one")}, "any")
+    credentials = EndpointCredentials(load([file]), monotonic=lambda: seconds[0])
+    assert credentials.authorization() == "Bearer one"
+    file.write_text("half: [")
+    assert credentials.authorization() == "Bearer one", "a file that is half written changes nothing"
+    write_kubeconfig(file, {"any": Endpoint(SERVER, token="two")}, "any")
+    seconds[0] += 1
+    assert credentials.authorization() == "Bearer two"
+    write_kubeconfig(file, {"any": Endpoint(SERVER, token="three")}, "any")
+    assert credentials.refused(Shown("Bearer two"))
+    assert credentials.authorization() == "Bearer three"
+
+
+def test_another_plugin_in_a_kubeconfig_is_asked_anew(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    for token in ("one", "two"):
+        folder = tmp_path / token
+        folder.mkdir()
+        write_kubeconfig(file, {"any": Program(folder, token=token).endpoint(SERVER)}, "any")
+        if token == "one":
+            credentials = EndpointCredentials(load([file]))
+        assert credentials.authorization() == f"Bearer {token}"
 
 
 def test_a_change_that_left_no_trace_is_found_when_the_token_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from datum_compute.kube.errors import (
     Forbidden,
     Gone,
     Invalid,
+    NamespaceTerminating,
     NotFound,
     ServerError,
     Timeout,
@@ -25,7 +26,7 @@ from datum_compute.kube.errors import (
 KINDS = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, ApiError) and kind is not ApiError
+    if issubclass(kind, ApiError) and kind not in (ApiError, NamespaceTerminating)
 ]
 
 
@@ -124,6 +125,13 @@ def test_a_cause_without_all_its_parts_is_still_read() -> None:
     error = from_status(422, body, "project")
     assert type(error) is Invalid
     assert error.causes == (Cause(message="only this"), Cause(field="spec"))
+
+
+def test_a_namespace_that_terminates_is_told_from_other_refusals_by_its_cause() -> None:
+    cause = Cause("NamespaceTerminating", "namespace team is being terminated", "metadata.namespace")
+    body = msgspec.json.encode(Forbidden("unable to create new content", causes=[cause]).status())
+    assert type(from_status(403, body, "project")) is NamespaceTerminating
+    assert type(from_status(403, msgspec.json.encode(Forbidden("no").status()), "project")) is Forbidden
 
 
 @pytest.mark.parametrize("kind", KINDS)

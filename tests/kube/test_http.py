@@ -17,7 +17,7 @@ from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.retrying import Retrying
-from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.transport import Answer, Call, Untrusted
 from tests.https import (
     Background,
     Handle,
@@ -223,6 +223,26 @@ def test_nobody_listening_is_unavailable() -> None:
                 await attempt
             no_secret(error.value)
         await transport.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_does_not_speak_tls_is_an_error_of_its_own() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            transport = HttpTransport(Endpoint(f"https://127.0.0.1:{port}", token=TOKEN))
+            try:
+                for attempt in (transport.call, lambda call: streamed(transport)):
+                    with pytest.raises(Untrusted, match="cannot be talked to over TLS") as error:
+                        await attempt(GET)
+                    no_secret(error.value)
+            finally:
+                await transport.close()
 
     asyncio.run(scenario())
 

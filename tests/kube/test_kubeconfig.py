@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from datum_compute.kube.incluster import in_cluster
-from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError, Plugin, load, write_kubeconfig
+from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError, Plugin, Source, load, write_kubeconfig
 from datum_compute.kube.meta import Json
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -52,7 +53,7 @@ def written(path: Path, content: Any) -> Path:
 
 
 def endpoint(tmp_path: Path, content: Any, context: str = "") -> Endpoint:
-    return load([written(tmp_path / "config", content)], context)
+    return replace(load([written(tmp_path / "config", content)], context), source=None)
 
 
 # Reading
@@ -113,7 +114,7 @@ def test_files_are_meant_from_the_folder_of_the_file_that_names_them(tmp_path: P
         (folder / name).write_text(f"{name} {PEM}")
     user = {"client-certificate": "client.crt", "client-key": str(folder / "client.key"), "tokenFile": "token"}
     found = load([written(folder / "config", config({"certificate-authority": "ca.crt"}, user))])
-    assert found == Endpoint(
+    assert replace(found, source=None) == Endpoint(
         "https://one.test:6443/path",
         ca_pem=f"ca.crt {PEM}",
         token_file=str(folder / "token"),
@@ -145,6 +146,16 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
         (config(), "three", 'has no context "three"; it has one, two'),
         (config() | {"clusters": []}, "", 'context "one" names cluster "c", which no file has'),
         (config() | {"users": []}, "", 'context "one" names user "u", which no file has'),
+        (
+            config() | {"contexts": [{"name": "one", "context": {"cluster": ["c"]}}]},
+            "",
+            "names cluster .* which no file has",
+        ),
+        (
+            config() | {"contexts": [{"name": "one", "context": {"cluster": "c", "user": {"u": 1}}}]},
+            "",
+            "names user .* which no file has",
+        ),
         (config({"server": "ftp://x"}), "", 'cluster "c" in .* has no http:// or https:// server'),
         (config({"server": ""}), "", 'cluster "c" in .* has no http:// or https:// server'),
         (config(user={"auth-provider": {"name": "x"}}), "", '"auth-provider" of user "u" in .* is not supported'),
@@ -164,6 +175,8 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
         (config({"insecure-skip-tls-verify": "yes"}), "", "insecure-skip-tls-verify of .* is neither true nor false"),
         (config({"certificate-authority-data": "%%"}), "", 'authority-data of cluster "c" in .*config is not base64'),
         (config({"certificate-authority": "nope.crt"}), "", "certificate-authority .*nope.crt cannot be read: No such"),
+        (config({"certificate-authority": "a\0b"}), "", "certificate-authority .* cannot be read: .*null"),
+        (config({"certificate-authority": "/dev/zero"}), "", "certificate-authority /dev/zero is no file"),
         (config(user={"client-certificate": "nope"}), "", "client-certificate .*nope cannot be read: No such"),
         (config(user={"client-key": "nope"}), "", "client-key .*nope cannot be read: No such"),
         (config(user={"token": 3}), "", 'token of user "u" in kubeconfig .*config is not text'),
@@ -287,8 +300,8 @@ CONTEXTS = {
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig.yaml"
     write_kubeconfig(path, CONTEXTS, "root")
-    assert {name: load([path], name) for name in CONTEXTS} == CONTEXTS
-    assert load([path]) == CONTEXTS["root"]
+    assert {name: replace(load([path], name), source=None) for name in CONTEXTS} == CONTEXTS
+    assert load([path]) == replace(CONTEXTS["root"], source=Source((path,), ""))
 
 
 def test_only_its_owner_may_read_it_and_it_is_replaced_whole(tmp_path: Path) -> None:

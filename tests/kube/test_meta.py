@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
+from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import (
     KubeObject,
     ObjectMeta,
     OwnerReference,
+    controller_reference,
     decode,
     encode,
     missing_or_different,
@@ -127,6 +129,14 @@ def test_a_part_as_plain_values_is_an_object_in_any_case(text: bytes, expected: 
         (b"[1,2]", b"[2,1]", False),
         (b'"\\u0061"', b'"a"', True),
         (b"1", b"1.0", True),
+        (b"true", b"1", False),
+        (b"0", b"false", False),
+        (b"0.0", b"false", False),
+        (b"true", b"true ", True),
+        (b'{"a":[{"b":true}]}', b'{"a":[{"b":1}]}', False),
+        (b'{"a":null}', b'{"b":null}', False),
+        (b"[]", b"{}", False),
+        (b"null", b"false", False),
     ],
 )
 def test_two_texts_are_the_same_json_whatever_the_order_of_keys(one: bytes, other: bytes, same: bool) -> None:
@@ -190,11 +200,24 @@ def test_a_time_is_written_in_utc_and_whole_seconds(moment: datetime, text: str)
     assert timestamp(moment) == text
 
 
+OWNER = Kind("", "v1", "Owner", "owners", KubeObject)
+
+
+def test_an_object_knows_its_kind_and_is_the_same_with_and_without() -> None:
+    data = b'{"metadata":{"name":"o"},"spec":{"size":1}}'
+    unmarked, marked = decode(data, KubeObject), OWNER.decode(data)
+    assert marked.kind is OWNER
+    assert marked == unmarked
+    assert encode(marked) == encode(unmarked)
+    with pytest.raises(TypeError, match="KubeObject o was not read from a server"):
+        _ = unmarked.kind
+
+
 def test_only_a_controller_reference_blocks_the_deletion_of_its_owner() -> None:
     plain_reference = {"apiVersion": "v1", "kind": "Owner", "name": "o", "uid": "1"}
-    owner = ObjectMeta(name="o", uid="1")
-    assert owner_reference("v1", "Owner", owner, controller=False) == plain_reference
-    assert owner_reference("v1", "Owner", owner, controller=True) == plain_reference | {
+    owner = OWNER.mark(KubeObject(ObjectMeta(name="o", uid="1")))
+    assert owner_reference(owner) == plain_reference
+    assert controller_reference(owner) == plain_reference | {
         "controller": True,
         "blockOwnerDeletion": True,
     }

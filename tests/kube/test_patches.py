@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
-from datum_compute.kube.meta import Json
-from datum_compute.kube.patches import apply_json_patch, merge, strategic
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json, KubeObject, encode
+from datum_compute.kube.patches import apply_json_patch, changes, difference, merge, strategic
 
 
 @pytest.mark.parametrize(
@@ -288,3 +290,54 @@ def test_copies_of_copies_are_refused_before_they_are_made() -> None:
 def test_a_patch_of_very_many_operations_is_refused() -> None:
     with pytest.raises(TooLarge, match="maximum operations in a JSON patch is 10000, got 10001"):
         apply_json_patch({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "patch"),
+    [
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": 1}, {"a": 1.0}, {}),
+        ({"a": 1}, {"a": True}, {"a": True}),
+        ({"a": {"b": [False]}}, {"a": {"b": [0]}}, {"a": {"b": [0]}}),
+        ({"a": 1, "b": 2}, {"b": 2}, {"a": None}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a": {"c": 3}}),
+    ],
+)
+def test_the_difference_is_what_a_merge_patch_has_to_carry(before: Json, after: Json, patch: Json) -> None:
+    assert difference(before, after) == patch
+    assert merge(before, patch) == after
+
+
+# What an object lacks
+
+FOUND = Kind("example.test", "v1", "Widget", "widgets", KubeObject).decode(
+    encode(
+        {
+            "metadata": {
+                "name": "w",
+                "labels": {"colour": "red", "size": "1"},
+                "annotations": {"by": "us"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Owner", "name": "o", "uid": "1"}],
+            },
+            "spec": {"size": 1, "list": [1]},
+        }
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "patch"),
+    [
+        ({}, {}),
+        ({"labels": {"colour": "red"}, "annotations": {"by": "us", "gone": None}}, {}),
+        ({"labels": {"colour": "blue", "new": "1"}}, {"metadata": {"labels": {"colour": "blue", "new": "1"}}}),
+        ({"labels": {"size": None}}, {"metadata": {"labels": {"size": None}}}),
+        ({"annotations": {"by": "them"}}, {"metadata": {"annotations": {"by": "them"}}}),
+        ({"owners": [{"uid": "1"}]}, {}),
+        ({"owners": [{"uid": "2"}]}, {"metadata": {"ownerReferences": [{"uid": "2"}]}}),
+        ({"spec": Raw(b'{"list": [1], "size": 1}')}, {}),
+        ({"spec": Raw(b'{"size": 2}')}, {"spec": {"size": 2, "list": None}}),
+    ],
+)
+def test_changes_are_what_an_object_lacks_of_what_is_wanted(wanted: Any, patch: Json) -> None:
+    assert changes(FOUND, **wanted) == patch

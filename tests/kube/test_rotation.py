@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.client import Client
 from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.errors import Unavailable
@@ -17,7 +18,6 @@ from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.meta import Json
-from datum_compute.kube.plain import PlainTransport
 from datum_compute.kube.transport import Answer, Call
 from tests.https import (
     Proxy,

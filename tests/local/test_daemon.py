@@ -10,8 +10,10 @@ import socket
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,10 @@ from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.log import Log
 from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kubeconfig import Kubeconfig, load
-from datum_compute.local import daemon
+from datum_compute.local import backups, daemon
 from datum_compute.local.daemon import LocalError
 from datum_compute.local.state import Paths, is_locked
 from tests.scenarios.federation import is_ready, placement, template
@@ -35,6 +38,10 @@ pytestmark = pytest.mark.timeout(120)
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "federation"
     daemon.down(tmp_path / "federation")
+
+
+def _backup(directory: Path, to: Path) -> None:
+    backups.backup(directory, to, datetime.now(UTC))
 
 
 def _talk(directory: Path, conversation: Callable[[Client], Awaitable[None]], context: str = "") -> None:
@@ -93,6 +100,20 @@ def test_it_starts_once_stops_and_keeps_its_state(directory: Path) -> None:
         await _until_ready(client, 1)
 
     _talk(directory, still_there)
+
+
+def test_a_process_that_takes_long_to_stop_is_told_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = daemon.up(directory)
+    os.kill(running.pid, signal.SIGSTOP)
+    monkeypatch.setattr(daemon, "SILENT_SECONDS", 0.1)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        os.kill(running.pid, signal.SIGCONT)
+
+    assert daemon.down(directory, tell) is True
+    assert told == [f"Process {running.pid} takes long to stop; it is killed in 15 s, and nothing stored is lost."]
 
 
 def test_its_files_are_for_their_owner_alone_and_its_kubeconfig_names_every_plane(directory: Path) -> None:
@@ -180,6 +201,120 @@ def test_a_disk_that_is_full_at_the_start_is_told(directory: Path) -> None:
 # Backups
 
 
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Runs lines in every Python process that is started from now on, before the program; `crash` notes when it was
+    called in the file that is given back, and raises."""
+
+    def start_with(lines: str) -> Path:
+        moment = tmp_path / "crashed"
+        folder = tmp_path / "defects"
+        folder.mkdir()
+        crash = f"""
+import os, sys, time, pathlib
+def crash(*arguments, **named):
+    pathlib.Path({str(moment)!r}).write_text(str(time.monotonic()))
+    raise ZeroDivisionError("a defect nobody foresaw")
+async def crash_later(*arguments, **named):
+    crash()
+"""
+        (folder / "sitecustomize.py").write_text(crash + lines)
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        return moment
+
+    return start_with
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        "import datum_compute.embedded.engine as m; m.Engine.run = crash_later",
+        "import datum_compute.runtime.fleet as m; m.Fleet.run = crash_later",
+        "import datum_compute.local.federation as m; m.Federation.seed = crash_later",
+        "import datum_compute.embedded.engine as m; m.Engine.__init__ = crash",
+    ],
+    ids=["in the background", "in a controller's background", "on the way up", "at once"],
+)
+def test_a_crash_at_the_start_is_told_at_once_with_its_reason(
+    directory: Path, broken: Callable[[str], Path], defect: str
+) -> None:
+    moment = broken(defect)
+    with pytest.raises(LocalError, match="a defect nobody foresaw") as told:
+        daemon.up(directory)
+    assert time.monotonic() - float(moment.read_text()) < 1
+    assert str(Paths(directory).output) in str(told.value), "and where there is more"
+    assert len(str(told.value).splitlines()) == 1
+    assert "ZeroDivisionError" in Paths(directory).output.read_text()
+    assert not is_locked(Paths(directory).lock)
+
+
+def test_a_program_that_cannot_even_be_loaded_is_told_of(directory: Path, broken: Callable[[str], Path]) -> None:
+    broken("sys.modules['cryptography'] = None")
+    with pytest.raises(LocalError, match=r"ended while it started \(ModuleNotFoundError: import of cryptography "):
+        daemon.up(directory)
+
+
+def test_a_process_that_is_killed_at_the_start_is_told_of(directory: Path, broken: Callable[[str], Path]) -> None:
+    broken("import datum_compute.embedded.engine as m; m.Engine.__init__ = lambda *a, **k: os.kill(os.getpid(), 9)")
+    with pytest.raises(LocalError, match="the federation ended while it started; see "):
+        daemon.up(directory)
+
+
+def test_what_comes_after_the_start_is_told_in_the_log_alone(directory: Path, broken: Callable[[str], Path]) -> None:
+    """The pipe to who started it is closed by then, and its number is another file's."""
+    broken(f"""
+import asyncio, datum_compute.embedded.engine as m
+async def crash_in_time(self):
+    while not os.path.exists({str(directory / "running.json")!r}):
+        await asyncio.sleep(0.01)
+    raise OSError(28, "No space left on device")
+m.Engine._bookmarks = crash_in_time
+""")
+    daemon.up(directory)
+
+    async def ended() -> bool:
+        return not is_locked(Paths(directory).lock)
+
+    asyncio.run(_until(ended))
+    assert "No space left on device" in Paths(directory).output.read_text()
+    with closing(sqlite3.connect(Paths(directory).log)) as database:
+        assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+def test_a_process_that_cannot_write_any_more_ends_with_its_reason_and_loses_nothing(
+    directory: Path, broken: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(f"""
+import sqlite3, datum_compute.embedded.log as m
+append = m.Log.append
+def damaged(self, rows):
+    if os.path.exists({str(directory / "running.json")!r}):
+        raise sqlite3.DatabaseError("database disk image is malformed")
+    append(self, rows)
+m.Log.append = damaged
+""")
+    daemon.up(directory)
+
+    async def refused(client: Client) -> None:
+        with pytest.raises(ApiError):
+            await _deploy(client, 1)
+
+    async def ended() -> bool:
+        return not is_locked(Paths(directory).lock)
+
+    _talk(directory, refused)
+    asyncio.run(_until(ended))
+    assert "no further change can be stored: database disk image is malformed" in Paths(directory).output.read_text()
+    monkeypatch.delenv("PYTHONPATH")
+    daemon.up(directory)
+
+    async def deployed(client: Client) -> None:
+        await _deploy(client, 1)
+        await _until_ready(client, 1)
+
+    _talk(directory, deployed)
+
+
 def test_a_backup_taken_while_it_runs_brings_back_that_moment(directory: Path, tmp_path: Path) -> None:
     daemon.up(directory)
 
@@ -191,7 +326,7 @@ def test_a_backup_taken_while_it_runs_brings_back_that_moment(directory: Path, t
         await client.delete(WORKLOAD, "web", "default")
 
     _talk(directory, deploy)
-    daemon.backup(directory, tmp_path / "backup.db")
+    _backup(directory, tmp_path / "backup.db")
     assert (tmp_path / "backup.db").stat().st_mode & 0o777 == 0o600
     _talk(directory, remove)
     daemon.reset(directory)
@@ -207,26 +342,26 @@ def test_a_backup_taken_while_it_runs_brings_back_that_moment(directory: Path, t
 
 def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"there is nothing to back up in .*compute local up"):
-        daemon.backup(directory, tmp_path / "backup.db")
+        _backup(directory, tmp_path / "backup.db")
     directory.mkdir()
     Log(Paths(directory).log).close()
-    daemon.backup(directory, tmp_path / "backup.db")
+    _backup(directory, tmp_path / "backup.db")
     made = (tmp_path / "backup.db").read_bytes()
     with pytest.raises(LocalError, match=r"backup\.db exists already; choose another name"):
-        daemon.backup(directory, tmp_path / "backup.db")
+        _backup(directory, tmp_path / "backup.db")
     assert (tmp_path / "backup.db").read_bytes() == made
     with pytest.raises(LocalError, match=r"cannot write to .*: No such file or directory"):
-        daemon.backup(directory, tmp_path / "nowhere" / "backup.db")
+        _backup(directory, tmp_path / "nowhere" / "backup.db")
     Paths(directory).log.write_bytes(b"this is not a database, " * 100)
     with pytest.raises(LocalError, match=r"the backup was not made: .*federation\.db cannot be used: "):
-        daemon.backup(directory, tmp_path / "second.db")
+        _backup(directory, tmp_path / "second.db")
     assert not (tmp_path / "second.db").exists()
 
 
 def test_reset_removes_everything_it_stored(directory: Path) -> None:
     daemon.up(directory)
     backup = directory / "federation.db.backup"
-    daemon.backup(directory, backup)
+    _backup(directory, backup)
     daemon.reset(directory)
     assert list(directory.iterdir()) == [backup]  # which is not its own
 

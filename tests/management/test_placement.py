@@ -1,9 +1,11 @@
 """controllers.md 2.2, steps 4 and 5: which deployments a workload asks for."""
 
+import json
 from collections.abc import Sequence
 from copy import deepcopy
 
 import pytest
+from msgspec.structs import replace
 
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.template_hash import template_hash
@@ -12,6 +14,7 @@ from datum_compute.kube.meta import Json, decode, encode, plain
 from datum_compute.management.placement import Wanted, offered_cities, wanted
 
 RESTARTED_AT = "compute.datumapis.com/restartedAt"
+CITY_RESTARTS = "compute.datumapis.com/city-restarts"
 PAUSED = "compute.datumapis.com/rollout-paused"
 CITY = "topology.datum.net/city-code"
 
@@ -143,6 +146,7 @@ def test_row_27_the_template_is_handed_on_unchanged() -> None:
 
 OLDER = "2026-06-01T11:00:00Z"
 NEWER = "2026-06-01T12:00:00Z"
+LATEST = "2026-06-01T13:00:00Z"
 
 RESTARTS: dict[str, tuple[str, str, str]] = {  # the workload's, the deployment's, and which is wanted
     "none": ("", "", ""),
@@ -170,6 +174,36 @@ def test_r14_a_newer_restart_of_one_city_stays(asked: str, own: str, expected: s
     dfw, ams = wanted(workload([("main", ["DFW", "AMS"])], restarted(asked)), [existing])
     assert spec_of(dfw)["template"] == restarted(expected)
     assert spec_of(ams)["template"] == restarted(asked)
+
+
+OF_CITIES: dict[str, tuple[str, str, str, str]] = {  # the workload's, the city's, the deployment's, which is wanted
+    "only the city's": ("", NEWER, "", NEWER),
+    "the city's is newest": (OLDER, NEWER, OLDER, NEWER),
+    "the workload's is newest": (NEWER, OLDER, OLDER, NEWER),
+    "the deployment's is newest": (OLDER, OLDER, NEWER, NEWER),
+    "the city's moment in other words": ("", "2026-06-01T14:00:00+02:00", NEWER, NEWER),
+    "the city's is malformed": (OLDER, "yesterday", "", OLDER),
+}
+
+
+def noting(asked: Workload, restarts: dict[str, str]) -> Workload:
+    return replace(asked, metadata=replace(asked.metadata, annotations={CITY_RESTARTS: json.dumps(restarts)}))
+
+
+@pytest.mark.parametrize(("asked", "of_city", "own", "expected"), OF_CITIES.values(), ids=OF_CITIES.keys())
+def test_a_city_carries_the_newest_restart_and_the_others_do_not(
+    asked: str, of_city: str, own: str, expected: str
+) -> None:
+    existing = [deployment(f"web-{one}-dfw", one, "DFW", restarted(own)) for one in ("main", "other")]
+    placed = workload([("main", ["DFW", "AMS"]), ("other", ["DFW"])], restarted(asked))
+    dfw, ams, other = wanted(noting(placed, {"DFW": of_city, "dfw": LATEST, "SIN": LATEST}), existing)
+    assert spec_of(dfw)["template"] == spec_of(other)["template"] == restarted(expected)
+    assert spec_of(ams)["template"] == restarted(asked)
+
+
+def test_a_city_that_is_new_carries_its_restart_as_well() -> None:
+    (entry,) = wanted(noting(workload([("main", ["DFW"])]), {"DFW": NEWER}), [])
+    assert spec_of(entry)["template"] == restarted(NEWER)
 
 
 def test_r14_only_the_restart_stays_of_an_older_template() -> None:

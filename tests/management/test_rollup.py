@@ -9,7 +9,7 @@ import pytest
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, decode, encode
-from datum_compute.management.rollup import Blocker, without_networks, workload_status
+from datum_compute.management.rollup import Blocker, is_rolled_out, without_networks, workload_status
 
 NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
 EARLIER = "2026-06-01T11:00:00Z"
@@ -36,8 +36,9 @@ def deployment(
     generation: int = 1,
     observed: int = 1,
     deleting: bool = False,
+    more: Sequence[Json] = (),
 ) -> WorkloadDeployment:
-    """`place` is placement/city. A deployment without counters has no status yet."""
+    """`place` is placement/city; `more` are further conditions. A deployment without counters has no status yet."""
     placement, city = place.split("/")
     name = f"web-{placement}-{city.lower()}"
     metadata: Json = {"name": name, "namespace": "default", "generation": generation}
@@ -53,6 +54,7 @@ def deployment(
     body = {"metadata": metadata, "spec": spec}
     if counters is not None:
         told = [condition("Available", *available, f"{name}: {available[1]}")] if available else []
+        told += more
         status = dict(zip(COUNTERS, counters, strict=True)) | {"observedGeneration": observed, "conditions": told}
         body["status"] = status
     return decode(encode(body), WorkloadDeployment)
@@ -112,11 +114,11 @@ def test_a_deployment_without_status_counts_nothing() -> None:
     assert counters(status) == (1, 1, 1, 1, 1)
 
 
-def test_row_14_r24_an_answer_to_an_older_generation_is_not_updated_and_not_current() -> None:
-    behind = deployment("a/DFW", YES, (2, 2, 2, 2, 2), generation=3, observed=2)
-    status = rolled_up([behind, deployment("a/AMS", YES, (1, 1, 1, 1, 1), generation=3, observed=3)])
-    assert counters(status) == (3, 1, 1, 3, 3)
-    assert counters(status["placements"][0]) == (3, 1, 1, 3, 3)
+def test_an_answer_to_an_older_generation_is_not_updated_and_not_current() -> None:
+    behind = deployment("a/DFW", YES, (50, 10, 20, 40, 30), generation=3, observed=2)
+    status = rolled_up([behind, deployment("a/AMS", YES, (5, 1, 2, 4, 3), generation=3, observed=3)])
+    assert counters(status) == (55, 1, 2, 44, 33)
+    assert counters(status["placements"][0]) == (55, 1, 2, 44, 33)
 
 
 def test_zero_deployments_is_a_full_status() -> None:
@@ -127,8 +129,9 @@ def test_zero_deployments_is_a_full_status() -> None:
     assert available(status) == NO_PLACEMENT
 
 
-def test_row_14_the_status_answers_the_generation_of_the_workload() -> None:
-    status = workload_status(workload(generation=7), [deployment("a/DFW", YES)], [], NOW)
+def test_the_status_answers_the_newest_generation_of_the_workload() -> None:
+    earlier = workload_status(workload(generation=6), [deployment("a/DFW", YES)], [], NOW)
+    status = workload_status(workload(generation=7, status=earlier), [deployment("a/DFW", YES)], [], NOW)
     assert status["observedGeneration"] == 7
     told = [*status["conditions"], *status["placements"][0]["conditions"]]
     assert {one["observedGeneration"] for one in told} == {7}
@@ -288,6 +291,80 @@ def test_a_name_that_is_taken_does_not_hide_what_is_available() -> None:
     assert available(status)[:2] == ("True", "AvailablePlacementFound")
 
 
+# Cities that do not get what is asked for, while others do
+
+
+def placed(status: Json) -> tuple[str, str, str] | None:
+    found = [one for one in status["conditions"] if one["type"] == "Placed"]
+    return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
+
+
+def test_a_workload_that_gets_all_it_asks_for_says_nothing_of_placement() -> None:
+    assert placed(rolled_up([deployment("a/DFW", NO_IMAGE)])) is None
+
+
+def test_every_city_that_cannot_be_had_is_named_in_order_under_the_worst_reason() -> None:
+    status = rolled_up([deployment("a/AMS", YES)], [unoffered("b/SIN"), taken("a/DFW"), unoffered("a/LHR")])
+    assert placed(status) == ("False", "DeploymentNameTaken", "DFW is taken; no LHR; no SIN")
+    assert available(status)[0] == "True"
+
+
+def test_the_same_sentence_is_told_once() -> None:
+    assert placed(rolled_up([], [unoffered("a/SIN"), unoffered("b/SIN")])) == ("False", "NoMatchingLocation", "no SIN")
+
+
+@pytest.mark.parametrize("type_", ["Federated", "ReplicasReady"])
+@pytest.mark.parametrize("reason", ["SpecRefused", "WriteForbidden", "InstanceNameTaken", "FederationFailed"])
+def test_what_hub_or_site_refused_is_told_also_while_an_earlier_state_serves(type_: str, reason: str) -> None:
+    member = deployment("a/DFW", YES, more=[condition(type_, "False", reason, "as the server said")])
+    assert placed(rolled_up([member])) == ("False", reason, "as the server said")
+
+
+@pytest.mark.parametrize(("type_", "status", "reason"), [
+    ("ReplicasReady", "False", "QuotaExceeded"),
+    ("ReplicasReady", "True", "SpecRefused"),
+    ("Available", "False", "SpecRefused"),
+])  # fmt: skip
+def test_quota_and_what_is_over_are_no_refusals(type_: str, status: str, reason: str) -> None:
+    assert placed(rolled_up([deployment("a/DFW", more=[condition(type_, status, reason, "no")])])) is None
+
+
+def test_a_refusal_that_is_over_is_no_longer_told() -> None:
+    first = rolled_up([deployment("a/DFW", YES)], [unoffered("a/SIN")])
+    after = workload_status(workload(status=first), [deployment("a/DFW", YES)], [], NOW)
+    assert placed(after) is None
+
+
+def test_missing_networks_leave_what_was_said_of_cities() -> None:
+    first = rolled_up([deployment("a/DFW", YES)], [unoffered("a/SIN")])
+    assert placed(without_networks(workload(status=first), ["default"], NOW)) == placed(first)
+
+
+def test_sentences_without_end_fit_into_a_condition() -> None:
+    endless = [Blocker(f"web-{n}", "a", "SpecRefused", f"{n} {'x' * 1000}") for n in range(50)]
+    said = placed(rolled_up([], endless))
+    assert said is not None
+    assert len(said[2]) <= 32_768
+
+
+# Scaled to zero
+
+ZERO = ("False", "ScaledToZero")
+
+
+def test_a_workload_at_zero_is_calm() -> None:
+    status = rolled_up([deployment("a/AMS", ZERO), deployment("a/DFW", ZERO)])
+    assert available(status) == ("False", "ScaledToZero", "web-a-ams: ScaledToZero")
+    assert available(status["placements"][0]) == ("False", "ScaledToZero", "web-a-ams: ScaledToZero")
+
+
+@pytest.mark.parametrize("other", ["InstancesProvisioning", "QuotaNotGranted", "ImageUnavailable"])
+@pytest.mark.parametrize("places", [("a/DFW", "b/DFW"), ("b/DFW", "a/DFW")])
+def test_whatever_else_is_missing_says_more_than_a_placement_at_zero(places: tuple[str, str], other: str) -> None:
+    status = rolled_up([deployment(places[0], ZERO), deployment(places[1], ("False", other))])
+    assert available(status)[1] == other
+
+
 # A rollout that is paused
 
 
@@ -331,3 +408,30 @@ def test_row_36_missing_networks_on_a_new_workload_have_every_counter() -> None:
         ("deployments", *COUNTERS), 0
     )
     assert without_networks(workload(status=status), ["default"], NOW) == status
+
+
+@pytest.mark.parametrize(
+    ("replicas", "updated", "observed", "expected"),
+    [
+        (4, 4, 2, True),
+        (4, 4, 1, False),  # an answer to the spec before
+        (2, 2, 2, False),  # one of the two cities has not reported yet
+        (4, 3, 2, False),
+        (5, 4, 2, False),  # an old one is left
+    ],
+)
+def test_it_is_rolled_out_when_all_that_is_asked_for_is_new_and_nothing_else_is_left(
+    replicas: int, updated: int, observed: int, expected: bool
+) -> None:
+    placement = {"name": "main", "cityCodes": ["DFW", "AMS"], "scaleSettings": {"minReplicas": 2}}
+    counters = dict.fromkeys(COUNTERS, 0) | {"replicas": replicas, "updatedReplicas": updated}
+    body = {
+        "metadata": {"name": "web", "generation": 2},
+        "spec": {"template": {}, "placements": [placement]},
+        "status": counters | {"deployments": 2, "observedGeneration": observed},
+    }
+    assert is_rolled_out(decode(encode(body), Workload)) is expected
+
+
+def test_without_a_status_it_is_not_rolled_out() -> None:
+    assert not is_rolled_out(workload())

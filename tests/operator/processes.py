@@ -22,8 +22,9 @@ from typing import Any
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
-from datum_compute.embedded.propagation import NamespacePropagation, Propagation
 from datum_compute.federation.roles import CELL, HUB, PROJECT, ROOT
+from datum_compute.karmada.execution_spaces import ExecutionSpaces
+from datum_compute.karmada.propagation import NamespacePropagation, Propagation
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
@@ -69,15 +70,18 @@ class Site:
         controllers = Controllers(
             fleet,
             [
-                ProjectController(fleet, SystemClock(), self._open),
-                NamespacePropagation(fleet, "hub"),
-                Propagation(fleet, "hub"),
+                ProjectController(self._open),
+                NamespacePropagation(fleet, "hub", engine.has_deleted),
+                Propagation(fleet, "hub", engine.has_deleted),
+                ExecutionSpaces(),
             ],
+            SystemClock(),
         )
         await engine.client("hub").create(CLUSTER, CLUSTER.body(CELL_NAME, labels={TOPOLOGY_CITY: CITY}))
         await engine.client("root").create(PROJECT_KIND, PROJECT_KIND.body(PROJECT_NAME) | {"spec": {}})
         for plane in ("root", CELL_NAME):
-            await engine.client(plane).create(NAMESPACE, NAMESPACE.body(HOST_NAMESPACE))
+            for namespace in (HOST_NAMESPACE, "kube-system"):
+                await engine.client(plane).create(NAMESPACE, NAMESPACE.body(namespace))
         return [asyncio.create_task(controllers.run())]
 
     def _open(self, name: str) -> Client:
@@ -129,7 +133,8 @@ class Manager:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "datum_compute.operator.process"),
-                    *(f"--server-config={file}", "--health-probe-bind-address=127.0.0.1:0", *flags),
+                    *(f"--server-config={file}", "--health-probe-bind-address=127.0.0.1:0"),
+                    *("--shutdown-delay-seconds=0", *flags),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -163,20 +168,23 @@ class Manager:
         finally:
             connection.close()
 
-    def post(self, path: str, server: str, body: Any) -> Any:
-        connection = self._connection(server, tls=True)
+    def post(self, path: str, server: str, body: Any, certificate: Path | None = None) -> Any:
+        """`certificate` is the client's, with its key."""
+        connection = self._connection(server, tls=True, certificate=certificate)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             return json.loads(connection.getresponse().read())
         finally:
             connection.close()
 
-    def _connection(self, server: str, tls: bool) -> http.client.HTTPConnection:
+    def _connection(self, server: str, tls: bool, certificate: Path | None = None) -> http.client.HTTPConnection:
         port = self.port(server)
         if not tls:
             return http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if certificate is not None:
+            context.load_cert_chain(certificate)
         return http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
 
     def until_ready(self) -> None:

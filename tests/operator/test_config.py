@@ -56,6 +56,14 @@ discovery:
   clusterName: dfw-1
   projectURLTemplate: /projects/{project}/control-plane
   kubeconfigDir: /kubeconfigs
+defaultGrants: {instances: 3, millicores: 6000, mebibytes: 12288}
+pods:
+  runtimeClassName: gvisor
+  nodeSelector: {pool: tenants}
+  tolerations: [{key: edge, operator: Exists, effect: NoSchedule}]
+  networkPolicy:
+    ingress: []
+    egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}], ports: [{port: 443}]}]
 """,
     )
     assert config.metrics_server.tls.secret_ref is not None
@@ -63,6 +71,15 @@ discovery:
     assert config.discovery.quota_kubeconfig_path == "/quota"
     assert config.webhook_server is not None
     assert config.webhook_server.client_ca_name == "ca.crt"
+    assert config.default_grants is not None
+    assert config.default_grants.limits == {
+        "compute.datumapis.com/instances": 3,
+        "compute.datumapis.com/vcpus": 6000,
+        "compute.datumapis.com/memory": 12288,
+    }
+    assert config.pods is not None
+    assert config.pods.network_policy.ingress == ()
+    assert config.pods.network_policy.egress is not None
 
 
 @pytest.mark.parametrize(
@@ -90,9 +107,18 @@ discovery:
             HEAD + "webhookServer:\n  tls:\n    secretRef: {name: a}\n",
             ", line 5: webhookServer.tls.secretRef.namespace is missing",
         ),
+        (HEAD + "defaultGrants: {instances: -1}\n", ", line 3: defaultGrants.instances: expected `int` >= 0"),
+        (
+            HEAD + "pods:\n  networkPolicy:\n    egress: [{to: [{ipBlock: {cidr: 10.0.0.1/8}}]}]\n",
+            ', line 4: pods.networkPolicy has "10.0.0.1/8", which is not a range of addresses',
+        ),
+        (
+            HEAD + "pods:\n  networkPolicy:\n    ingress: [{from: [{podSelector: {}}]}]\n",
+            ", line 5: pods.networkPolicy.ingress[0].from[0].podSelector is not known",
+        ),
         ("\x00", ": it is not YAML"),
-        ("&a [*a]\n", ": it is not YAML"),
-        (HEAD + "discovery: &a {mode: milo, other: *a}\n", ": it is not YAML"),
+        ("&a [*a]\n", " is endless: what *a stands for contains itself"),
+        (HEAD + "discovery: &a {mode: milo, other: *a}\n", " is endless: what *a stands for contains itself"),
         (HEAD + "1: 2\n", ", line 3: 1 is not known"),
         (HEAD + "discovery: {2: 3}\n", ", line 3: discovery.2 is not known"),
     ],

@@ -6,24 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.services import CONTROL_PLANE_READY, PROJECT_CONTROL_PLANE, READY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, PROJECT, ROOT
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, write_kubeconfig
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, write_kubeconfig
+from datum_compute.local.engine import compute_engine
 from datum_compute.operator.directory import LOOK_SECONDS, DirectoryDiscovery
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.runtime.controller import Controller, Reconciler
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.scenarios.federation import placement, template
 
@@ -32,7 +33,7 @@ class Found:
     """A fleet, an engine behind its planes, and a discovery that runs over them."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.fleet = Fleet()
         self.unreachable: set[str] = set()
         self.silent: set[str] = set()
@@ -61,7 +62,7 @@ class Found:
         return self.plane(name, CLAIMS, serve_as=PROJECT)
 
     async def run(self, reconciler: Reconciler) -> None:
-        controller = Controller(reconciler, self.fleet)
+        controller = Controller(reconciler, self.fleet, self._simulation)
         self._tasks = [asyncio.create_task(run) for run in (self.engine.run(), self.fleet.run(), controller.run())]
         await self._simulation.settle()
 
@@ -132,12 +133,32 @@ async def test_a_project_that_cannot_be_engaged_is_tried_again_and_holds_up_no_o
     await _create_project(found, "demo")
     await found.settle()
     assert found.fleet.has("demo")
-    assert discovery.waiting() == ["broken"]
+    assert not found.fleet.knows("broken")
+    assert discovery.untried() == [], "it was tried, which is all that readiness waits for"
     found.unreachable.clear()
     await asyncio.sleep(30)
     await found.settle()
     assert found.fleet.has("broken")
-    assert discovery.waiting() == []
+
+
+async def test_a_project_is_untried_from_the_moment_it_is_ready_until_it_is_engaged_or_first_fails(
+    found: Found, simulation: Simulation
+) -> None:
+    found.fleet.add(found.plane("root", ROOT))
+    discovery = ProjectDiscovery(found.fleet, found.project)
+    await found.run(discovery)
+    found.silent.add("away")
+    seen: set[tuple[str, ...]] = set()
+    for name in ("away", "demo"):
+        await _create_project(found, name)
+    while not found.fleet.has("demo"):
+        seen.add(tuple(discovery.untried()))
+        await asyncio.sleep(0)
+    await found.settle()
+    assert any("demo" in untried for untried in seen)
+    assert discovery.untried() == []
+    assert found.fleet.knows("away")
+    assert not found.fleet.has("away")
 
 
 async def test_fifty_projects_come_and_go_and_leave_nothing_behind(found: Found) -> None:
@@ -149,7 +170,7 @@ async def test_fifty_projects_come_and_go_and_leave_nothing_behind(found: Found)
         await _create_project(found, name)
     await found.settle()
     assert all(map(found.fleet.has, names))
-    assert discovery.waiting() == []
+    assert discovery.untried() == []
     for name in names[:25]:
         await _set_ready(found, name, "False")
     for name in names[25:]:
@@ -241,11 +262,13 @@ class Files:
         self.directory = directory
         self.engaged: list[tuple[str, str]] = []
         self._found = found
-        self.discovery = DirectoryDiscovery(found.fleet, directory, self._plane)
+        self.discovery = DirectoryDiscovery(found.fleet, directory, self.plane)
 
-    def _plane(self, name: str, endpoint: Endpoint) -> Plane:
+    def plane(self, name: str, endpoint: Endpoint) -> Plane:
         if endpoint.server == "https://[nowhere":
             raise ValueError("Invalid URL")
+        if endpoint.server == "https://defect":
+            raise ZeroDivisionError("a defect nobody foresaw")
         self.engaged.append((name, endpoint.server))
         return self._found.plane(name, PROJECT)
 
@@ -291,7 +314,7 @@ async def test_a_file_a_project_added_changed_and_removed(files: Files, found: F
     await files.look()
     assert not found.fleet.knows("demo")
     assert found.fleet.has("other")
-    assert files.discovery.waiting() == []
+    assert files.discovery.untried() == []
 
 
 async def test_a_file_that_is_half_written_changes_nothing_that_runs(files: Files, found: Found) -> None:
@@ -307,15 +330,108 @@ async def test_a_file_that_is_half_written_changes_nothing_that_runs(files: File
     assert found.fleet.has("broken")
 
 
+async def test_a_kubeconfig_whose_certificate_is_mounted_later_is_taken_up(files: Files, found: Found) -> None:
+    certificate = files.directory / ".client.pem"
+    endpoint = Endpoint("https://one", client_cert_file=str(certificate), client_key_file=str(certificate))
+    write_kubeconfig(files.directory / "demo", {"any": endpoint}, "any")
+    with capture_logs() as logs:
+        await files.look()
+        await files.look()
+    assert not found.fleet.knows("demo")
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["kubeconfig cannot be used"]
+    certificate.write_text("any")
+    await files.look()
+    assert found.fleet.has("demo")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        (Endpoint("https://one", plugin=Plugin("/bin/steal", "client.authentication.k8s.io/v1")), "(exec)"),
+        (Endpoint("https://one", token_file="/etc/passwd"), "(tokenFile)"),
+        (Endpoint("http://one"), "(http://)"),
+    ],
+)
+async def test_a_projects_kubeconfig_may_not_reach_into_this_process(
+    files: Files, found: Found, endpoint: Endpoint, reason: str
+) -> None:
+    write_kubeconfig(files.directory / "demo", {"any": endpoint}, "any")
+    with capture_logs() as logs:
+        await files.look()
+    assert not found.fleet.knows("demo")
+    refused = [line["error"] for line in logs if line["event"] == "kubeconfig cannot be used"]
+    assert len(refused) == 1
+    assert reason in refused[0]
+    assert refused[0].endswith("or allow it with --trust-project-kubeconfigs")
+
+    trusting = DirectoryDiscovery(found.fleet, files.directory, files.plane, trusted=True)
+    running = asyncio.create_task(trusting.run())
+    await files.look()
+    running.cancel()
+    assert found.fleet.has("demo")
+
+
 async def test_a_file_that_leads_nowhere_holds_up_no_other(files: Files, found: Found) -> None:
     files.write("demo", "https://[nowhere")
     files.write("other", "https://two")
     await files.look()
     assert found.fleet.has("other")
-    assert files.discovery.waiting() == ["demo"]
+    assert not found.fleet.knows("demo")
+    assert files.discovery.untried() == []
     files.write("demo", "https://one")
     await files.look()
-    assert files.discovery.waiting() == []
+    assert found.fleet.has("demo")
+    assert files.discovery.untried() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "contexts: [{name: a, context: {cluster: [c]}}]\ncurrent-context: a",
+        "current-context: !!bool maybe",
+        "contexts: [{name: a, context: {cluster: c}}]\ncurrent-context: a\n"
+        'clusters: [{name: c, cluster: {server: "https://c", certificate-authority: "a\\0b"}}]',
+    ],
+    ids=["a name that is none", "a tag that does not fit", "a path that is none"],
+)
+async def test_a_file_that_nobody_foresaw_costs_only_its_project(files: Files, found: Found, text: str) -> None:
+    (files.directory / "demo").write_text(text)
+    files.write("other", "https://two")
+    with capture_logs() as logs:
+        await files.look()
+        await files.look()
+    assert found.fleet.has("other")
+    assert [line["project"] for line in logs if line["event"] == "kubeconfig cannot be used"] == ["demo"]
+    files.write("demo", "https://one")
+    await files.look()
+    assert found.fleet.has("demo")
+
+
+async def test_a_defect_that_one_project_is_met_with_costs_no_other(files: Files, found: Found) -> None:
+    files.write("demo", "https://defect")
+    files.write("other", "https://two")
+    with capture_logs() as logs:
+        await files.look()
+        await files.look()
+    assert found.fleet.has("other")
+    assert [line["project"] for line in logs if line["log_level"] == "error"] == ["demo"]
+    files.write("demo", "https://one")
+    await files.look()
+    assert found.fleet.has("demo")
+
+
+async def test_which_projects_there_are_is_known_after_the_first_look(
+    found: Found, tmp_path: Path, simulation: Simulation
+) -> None:
+    discovery = DirectoryDiscovery(found.fleet, tmp_path / "missing", lambda project, endpoint: found.project(project))
+    running = asyncio.create_task(discovery.run())
+    await simulation.settle()
+    assert not discovery.synced()
+    (tmp_path / "missing").mkdir()
+    await asyncio.sleep(LOOK_SECONDS)
+    await simulation.settle()
+    assert discovery.synced()
+    running.cancel()
 
 
 async def test_a_directory_that_cannot_be_listed_leaves_everything_engaged(files: Files, found: Found) -> None:

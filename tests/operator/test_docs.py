@@ -10,11 +10,12 @@ import pytest
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
+from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.operator import config
 from datum_compute.operator.config import WorkloadOperator
 from datum_compute.operator.features import DEFAULTS
 from datum_compute.operator.flags import FLAGS
-from datum_compute.operator.settings import BUILTINS, CELL_LEASE, MANAGEMENT_LEASE
+from datum_compute.operator.settings import BUILTINS
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operator.md"
 
@@ -49,13 +50,13 @@ def _settings(struct: Any, above: str = "") -> Iterator[tuple[str, str]]:
         if nested is None:
             yield f"`{name}`", _code(_default(field))
             continue
-        if name == "webhookServer":  # whether it is there at all is a setting
+        if name in ("webhookServer", "defaultGrants", "pods"):  # whether it is there at all is a setting
             yield f"`{name}`", ""
         yield from _settings(nested, name)
 
 
 def _default(field: FieldInfo) -> Any:
-    return "" if field.default is NODEFAULT else field.default
+    return "" if field.default in (NODEFAULT, None, ()) else field.default
 
 
 def test_the_table_of_the_config_file_is_that_of_the_code() -> None:
@@ -75,7 +76,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS.read_text("utf-8"), re.S)
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_config_files_that_are_shown_are_good_ones(example: str, tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
     file = tmp_path / "config.yaml"
     file.write_text(example)
     config.read(file)

@@ -1,23 +1,32 @@
 """compute-manager as a real process: over HTTPS, with signals, leases and probes."""
 
+import signal
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from datum_compute.admission.webhook import VALIDATE
 from datum_compute.api.instance import AVAILABLE, INSTANCE
+from datum_compute.api.karmada import execution_space
 from datum_compute.api.networking import LOCATION_BINDING
+from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
+from datum_compute.kube.authority import CLIENT, Pair, issued, new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.meta import plain
 from datum_compute.operator import process
 from datum_compute.operator.assembly import Assembly
-from datum_compute.operator.settings import CELL_LEASE, MANAGEMENT_LEASE
 from tests.operator.processes import CELL_NAME, CITY, HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
 from tests.scenarios.federation import is_ready, placement, template
 
@@ -27,7 +36,9 @@ Start = Callable[..., Manager]
 NETWORKING = "--feature-gates=NetworkingIntegration=true"
 
 
-def _management(start: Start, site: Site, name: str = "management", *flags: str, metrics: str = "") -> Manager:
+def _management(
+    start: Start, site: Site, name: str = "management", *flags: str, metrics: str = "", **environment: str
+) -> Manager:
     config = f"""
 discovery:
   mode: milo
@@ -42,6 +53,7 @@ discovery:
         "--enable-management-controllers",
         "--builtins=quota,entitlement,locations",
         *flags,
+        **environment,
     )
 
 
@@ -178,6 +190,54 @@ def test_a_lease_is_let_go_of_when_the_process_is_told_to_stop(site: Site, start
     assert _says(manager, "stopped")
 
 
+def test_a_cell_whose_name_another_cluster_holds_is_ready_and_says_so(site: Site, start: Start) -> None:
+    async def space_exists() -> bool:
+        return any(
+            found.name == execution_space(CELL_NAME) for found in (await site.client("hub").list(NAMESPACE)).items
+        )
+
+    async def occupy() -> None:
+        body = LEASE.body(CELL_NAME, execution_space(CELL_NAME))
+        spec = {"holderIdentity": "another-cluster", "leaseDurationSeconds": 3600}
+        await site.client("hub").create(LEASE, body | {"spec": spec})
+
+    site.until(space_exists, "the hub has a namespace for the cell")
+    site.do(occupy)
+    cell = _cell(start, site)
+    cell.until_ready()
+    until(lambda: "another-cluster" in cell.get("/readyz?verbose")[1], "the holder is named")
+    code, text = cell.get("/readyz?verbose")
+    assert code == 200
+    assert f'[!]cell-name: The cell name "{CELL_NAME}" is held by another cluster' in text
+    assert [line["level"] for line in cell.lines() if line.get("holder") == "another-cluster"] == ["warning"]
+
+
+def test_a_replica_that_stops_is_not_ready_for_a_while_and_answers_meanwhile(site: Site, start: Start) -> None:
+    credentials = site.background.credentials
+    tls = f"{{certDir: {credentials.directory}, certName: server.crt, keyName: server.key}}"
+    webhook = f"webhookServer: {{host: 127.0.0.1, port: 0, tls: {tls}}}"
+    elect = ("--leader-elect", f"--leader-elect-namespace={HOST_NAMESPACE}")
+    management = _management(start, site, "first", "--shutdown-delay-seconds=3600", *elect, metrics=webhook)
+    management.until_ready()
+    until(lambda: _says(management, "leading"), "it leads")
+    management.process.send_signal(signal.SIGTERM)
+    until(lambda: management.get("/readyz")[0] == 500, "it is not ready any more")
+    assert "[-]shutdown failed: the process is stopping" in management.get("/readyz")[1]
+    assert management.get("/healthz")[0] == 200
+    user = {"username": "ada", "extra": {"iam.miloapis.com/parent-name": [PROJECT_NAME]}}
+    request = {"uid": "1", "operation": "CREATE", "namespace": "default", "name": "web", "object": {}, "userInfo": user}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    answer = management.post(VALIDATE, "webhook", review)["response"]
+    assert answer["status"]["code"] == 422, "it looked at the object, as ever"
+    assert management.terminate() == 0, "a second request is not kept waiting"
+
+
+def test_the_wait_before_a_stop_ends_by_itself(site: Site, start: Start) -> None:
+    management = _management(start, site, "management", "--shutdown-delay-seconds=0.5")
+    management.until_ready()
+    assert management.terminate() == 0
+
+
 def test_projects_come_from_a_directory_of_kubeconfigs(site: Site, start: Start) -> None:
     directory = site.directory / "projects"
     directory.mkdir()
@@ -235,11 +295,81 @@ def test_admission_is_served_to_api_servers(site: Site, start: Start) -> None:
 
     expected = {
         "spec.placements[0].cityCodes[1]": "FieldValueNotSupported",
-        "spec.template.spec.networkInterfaces[0].network": "InternalError",  # nobody answers reviews on these planes
+        "spec.template.spec.networkInterfaces[0].network": "FieldValueForbidden",  # only its own user is let in there
     }
     until(lambda: refused() == expected, "the city that is offered is known")
     request["userInfo"] = {"username": "ada"}
     assert refused(f"/projects/{PROJECT_NAME}") == expected
+
+
+OPEN = "admission answers anybody who reaches its port"
+
+
+def test_admission_is_served_to_those_whom_the_authority_of_clients_signed(site: Site, start: Start) -> None:
+    directory = site.background.credentials.directory
+    tls = f"{{certDir: {directory}, certName: server.crt, keyName: server.key}}"
+    webhook = f"webhookServer: {{host: 127.0.0.1, port: 0, tls: {tls}}}"
+    everybody = _management(start, site, "open", metrics=webhook)
+    closed = _management(start, site, "closed", f"--webhook-client-ca={directory}/ca.crt", metrics=webhook)
+    for manager in (everybody, closed):
+        manager.until_ready()
+    assert everybody.post("/nothing", "webhook", {})["code"] == 404
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        closed.post("/nothing", "webhook", {})
+    ours = new_authority("others", datetime.now(UTC), 1), _authority(directory)
+    others, known = (_client(authority, directory / f"{number}.pem") for number, authority in enumerate(ours))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        closed.post("/nothing", "webhook", {}, certificate=others)
+    assert closed.post("/nothing", "webhook", {}, certificate=known)["code"] == 404
+    assert [sum(OPEN in str(line.get("event")) for line in each.lines()) for each in (everybody, closed)] == [1, 0]
+
+
+def _authority(directory: Path) -> Pair:
+    key = load_pem_private_key((directory / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return Pair(x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes()), key)
+
+
+def _client(authority: Pair, file: Path) -> Path:
+    made = issued(authority, "kube-apiserver", datetime.now(UTC), 1, purposes=[CLIENT])
+    file.write_bytes(made.key_pem + made.certificate_pem)
+    return file
+
+
+def test_it_starts_where_nothing_can_be_written(site: Site, start: Start, tmp_path: Path) -> None:
+    """As on a read-only root without a folder for temporary files."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(READ_ONLY)
+    directory = site.background.credentials.directory
+    tls = f"{{certDir: {directory}, certName: server.crt, keyName: server.key}}"
+    servers = f"""
+metricsServer: {{bindAddress: "127.0.0.1:0"}}
+webhookServer: {{host: 127.0.0.1, port: 0, tls: {tls}}}
+"""
+    environment = {"PYTHONPATH": str(folder), "TMPDIR": "/nowhere"}
+    management = _management(start, site, metrics=servers, **environment)
+    management.until_ready()
+    assert management.get("/metrics", "metrics", tls=True)[0] == 401
+    assert management.post("/nothing", "webhook", {})["code"] == 404
+    assert management.terminate() == 0
+
+
+READ_ONLY = """
+import builtins, os, errno
+def refuse(*arguments, **named):
+    raise OSError(errno.EROFS, "Read-only file system")
+def guarded(function):
+    def call(file, flags, *arguments, **named):
+        return refuse() if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) and file != os.devnull else function(
+            file, flags, *arguments, **named)
+    return call
+os.open, os.mkdir, os.makedirs = guarded(os.open), refuse, refuse
+def opened(file, mode="r", *arguments, **named):
+    named_file = not isinstance(file, int) and file != os.devnull
+    return refuse() if named_file and set(mode) & set("wax+") else builtin(file, mode, *arguments, **named)
+builtin, builtins.open = builtins.open, opened
+"""
 
 
 def test_both_groups_in_one_process_on_one_api_server(tmp_path: Path, start: Start) -> None:

@@ -19,10 +19,10 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.config import API_VERSION, KIND, WorkloadOperator
+from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.flags import Flags, parse
 from datum_compute.operator.planes import Endpoints
 from datum_compute.operator.settings import settled
-from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.fleet import Fleet
 from tests.operator.processes import CELL_NAME, CITY, Manager, Site, until
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.timeout(300)
 
 Start = Callable[..., Manager]
 SOMEWHERE = Endpoint("https://127.0.0.1:1")
-MANAGEMENT = {"workload", "workload-deployment-federator", "instance-projector"}
-CELL = {"workloaddeployment", "instance"}
+MANAGEMENT = {"workload", "workload-deployment-federator", "instance-projector", "sites", "handover", "hub-sweeper"}
+CELL = {"workloaddeployment", "instance", "quota-gate", "write-back", "former-provider", "former-network"}
 
 
 @pytest.mark.parametrize("who", [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
@@ -69,7 +69,7 @@ async def test_row_20_only_the_controllers_that_were_asked_for_run(flags: dict[s
 async def test_row_35_nothing_of_networks_is_looked_at_unless_networking_is_on(on: bool) -> None:
     fleet, clock = Fleet(), SystemClock()
     controllers = [
-        *management_controllers(fleet, clock, "hub", networking=on),
+        *management_controllers(fleet, "hub", networking=on),
         *cell_controllers(fleet, clock, lambda plane: plane.name, networking=on),
     ]
     kinds = {source.kind for controller in controllers for source in controller.sources()}

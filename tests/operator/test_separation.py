@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from datum_compute.api.instance import INSTANCE
-from datum_compute.embedded.engine import Engine
 from datum_compute.federation.identity import hub_labels
-from datum_compute.federation.roles import CELL, PROJECT
+from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.local.engine import compute_engine
 from datum_compute.operator.separation import apart
-from datum_compute.runtime.controller import Source, Sweeper, itself
+from datum_compute.runtime.controller import Controller, Source, Sweeper, itself
 from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 
 
@@ -30,8 +31,8 @@ class Seen:
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(PROJECT, INSTANCE, itself), Source(PROJECT, NAMESPACE))
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        self.requests.append(request)
+    async def reconcile(self, pass_: Pass) -> None:
+        self.requests.append(pass_.request)
 
 
 class Sweeping(Seen):
@@ -45,10 +46,12 @@ class Sweeping(Seen):
 @pytest.fixture
 def fleet(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Fleet]:
     async def build() -> tuple[Fleet, asyncio.Task[None]]:
-        engine = Engine(clock=simulation, generator=simulation.random)
+        engine = compute_engine(clock=simulation, generator=simulation.random)
         transport = InProcess(engine.serve("single", PROJECT))
         fleet = Fleet()
         fleet.add(Plane("single", PROJECT, transport, writes=Writes(), generator=simulation.random, also=[CELL]))
+        hub = InProcess(engine.serve("hub", HUB))
+        fleet.add(Plane("hub", HUB, hub, writes=Writes(), generator=simulation.random))
         client = engine.client("single")
         await client.create(NAMESPACE, NAMESPACE.body("default"))
         await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels=hub_labels("single", "default")))
@@ -76,10 +79,12 @@ def fleet(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Fleet]:
         (Request("hub", "ns-1", "web"), True),
     ],
 )
-async def test_it_sees_the_namespaces_of_projects(fleet: Fleet, request_: Request, passes: bool) -> None:
+async def test_it_sees_the_namespaces_of_projects(
+    fleet: Fleet, simulation: Simulation, request_: Request, passes: bool
+) -> None:
     seen = Seen()
     [one] = apart([seen], fleet, "single")
-    await one.reconcile(request_, Pass(request_))
+    await one.reconcile(Controller(one, fleet, simulation).new_pass(request_))
     assert bool(seen.requests) is passes
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -25,6 +27,7 @@ from datum_compute.operator import serving
 from datum_compute.operator.serving import (
     SECRET,
     Certificates,
+    Pair,
     Serving,
     ServingError,
     from_files,
@@ -81,6 +84,30 @@ def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, monkeypatc
             pass
 
     _while_serving(Certificates(from_files(certificate, key)), look)
+
+
+def test_an_error_while_looking_for_a_new_certificate_is_not_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "RELOAD_SECONDS", 0.01)
+    pairs = [self_signed(), self_signed()]
+    looks = 0
+
+    async def source() -> Pair:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await pairs[looks > 2]()
+
+    async def look(server: Serving) -> None:
+        before = await _shown(server.port)
+        while await _shown(server.port) == before:
+            pass
+
+    with structlog.testing.capture_logs() as lines:
+        _while_serving(Certificates(source), look)
+    assert [line["error"] for line in lines if line["log_level"] == "warning"] == ["[Errno 24] Too many open files"]
 
 
 def test_only_clients_signed_by_the_authority_are_let_in(tmp_path: Path) -> None:
@@ -202,7 +229,7 @@ def test_an_authority_that_is_none_lets_nobody_in(tmp_path: Path, content: bytes
     ours = Credentials.ensure(tmp_path / "ours")
     authority = tmp_path / "ca.crt"
     authority.write_bytes(content)
-    with pytest.raises(ServingError, match="clientCAName names something that is no certificate"):
+    with pytest.raises(ServingError, match="clientCAName or --webhook-client-ca names is no certificate"):
         asyncio.run(Certificates(from_files(ours.certificate, ours.key, authority)).load())
 
 

@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from datum_compute.operator.config import API_VERSION, KIND, Discovery, MetricsServer, WebhookServer, WorkloadOperator
+from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
+from datum_compute.operator.config import (
+    API_VERSION,
+    KIND,
+    Discovery,
+    Grants,
+    MetricsServer,
+    Pods,
+    WebhookServer,
+    WorkloadOperator,
+)
 from datum_compute.operator.flags import Flags
-from datum_compute.operator.settings import CELL_LEASE, MANAGEMENT_LEASE, Address, Refused, Settings, address, settled
+from datum_compute.operator.settings import Address, Refused, Settings, address, settled
 
 MANAGEMENT = {"enable_management_controllers": True, "federation_kubeconfig": "/hub"}
 CELL = {"enable_cell_controllers": True, "federation_kubeconfig": "/hub"}
@@ -59,6 +69,17 @@ def _settled(flags: dict[str, Any], webhook: bool = False, metrics: str = "0", *
             {**CELL, "health_probe_bind_address": "8081"},
             {},
             '--health-probe-bind-address is "8081"; it must be host:po',
+        ),
+        (
+            {**CELL, "shutdown_delay_seconds": "5s"},
+            {},
+            '--shutdown-delay-seconds is "5s"; it must be a number of seconds from 0 to 3600',
+        ),
+        ({**CELL, "shutdown_delay_seconds": "-1"}, {}, '--shutdown-delay-seconds is "-1"; it must be a number of sec'),
+        (
+            {"webhook_client_ca": "/ca.crt"},
+            {},
+            "--webhook-client-ca says who may ask for admission, and none is served: add webhookServer",
         ),
         ({**CELL, "webhook": True}, {}, "webhookServer admits the Workloads of projects, and a cell alone has none"),
         ({**CELL, "metrics": "nowhere"}, {}, 'metricsServer.bindAddress is "nowhere"; it must be host:port'),
@@ -124,3 +145,25 @@ def test_addresses_are_written_as_in_go(text: str, expected: Address | None) -> 
 def test_an_address_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"here is .* it must be host:port"):
         address("here", text)
+
+
+def test_settings_of_pods_are_refused_where_there_are_none() -> None:
+    flags: dict[str, Any] = dict(CELL)
+    config = WorkloadOperator(API_VERSION, KIND, pods=Pods())
+    assert settled(Flags(**flags, provider="pods"), config).config.pods == Pods()
+    with pytest.raises(Refused, match="pods is only for --provider=pods, and the provider is simulated"):
+        settled(Flags(**flags, provider="simulated"), config)
+
+
+@pytest.mark.parametrize(("flag", "seconds"), [("", 7.5), ("0", 0), ("2.5", 2.5)])
+def test_the_flag_for_the_delay_wins_over_the_config_file(flag: str, seconds: float) -> None:
+    config = WorkloadOperator(API_VERSION, KIND, shutdown_delay_seconds=7.5)
+    assert settled(Flags(shutdown_delay_seconds=flag), config).shutdown_delay == seconds
+
+
+def test_default_grants_are_refused_where_nobody_grants_them() -> None:
+    flags: dict[str, Any] = dict(MANAGEMENT)
+    config = WorkloadOperator(API_VERSION, KIND, default_grants=Grants(instances=3))
+    settled(Flags(**flags, builtins="entitlement"), config)
+    with pytest.raises(Refused, match="defaultGrants is what --builtins=entitlement grants"):
+        settled(Flags(**flags, builtins="quota"), config)

@@ -17,8 +17,8 @@ from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import DEFINITION, NAMESPACE, Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.local.federation import ROOT_PLANE
-from datum_compute.runtime.simulation import Simulation
-from tests.karmada import define
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.karmada_objects import define
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
 

@@ -11,7 +11,7 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 from tests.conftest import count
 
@@ -22,7 +22,7 @@ async def entitled(simulation: Simulation) -> tuple[Alone, Client]:
     alone = Alone(
         simulation,
         {"demo": PROJECT},
-        lambda fleet: EntitlementController(fleet, simulation, cities=["DFW"], limits=DEFAULT_LIMITS),
+        lambda fleet: EntitlementController(cities=["DFW"], limits=DEFAULT_LIMITS),
     )
     client = alone.engine.client("demo")
     await alone.run()

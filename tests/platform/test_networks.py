@@ -28,11 +28,11 @@ from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json
 from datum_compute.platform.networks import ADDRESSES_ASSIGNED, NetworkController
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 
 LOCATION = {"name": "dfw", "namespace": ""}
@@ -45,7 +45,7 @@ class Cell(Alone):
         self.client = self.engine.client("cell")
 
     def _build(self, fleet: Fleet) -> NetworkController:
-        return NetworkController(fleet, self.simulation)
+        return NetworkController()
 
     async def start(self) -> None:
         for name in ("ns", "ns-other"):
@@ -60,7 +60,7 @@ class Cell(Alone):
         fleet = Fleet()
         transport = self.faults["cell"]
         fleet.add(Plane("cell", CELL, transport, writes=self.writes, generator=self.simulation.random))
-        self.manager = Manager(fleet, [NetworkController(fleet, self.simulation)])
+        self.manager = Manager(fleet, [NetworkController()], self.simulation)
         (self.controller,) = self.manager.controllers.values()
         self._tasks[1] = asyncio.create_task(self.manager.run())
         await self.settle()

@@ -20,9 +20,9 @@ from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.platform.quota import QuotaBroker
-from datum_compute.runtime.faults import calls
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 
 DEMO: Json = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
@@ -36,7 +36,7 @@ class Broker(Alone):
         self.client = self.engine.client("demo")
 
     def _build(self, fleet: Fleet) -> QuotaBroker:
-        return QuotaBroker(fleet, self.simulation, strict=self._strict)
+        return QuotaBroker(strict=self._strict)
 
     async def start(self) -> None:
         for name in ("default", "milo-system"):

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from datum_compute.embedded import engine
-from datum_compute.embedded.kinds import served_by
+from datum_compute.embedded.kinds import served
 from datum_compute.embedded.served import Served
+from datum_compute.kube.meta import Json
 
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_OPEN: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _PODS = Served(
     "",
     "v1",
@@ -18,10 +19,19 @@ _PODS = Served(
     status=True,
     builtin=True,
 )
+_POLICIES = Served(
+    "networking.k8s.io",
+    "v1",
+    {"kind": "NetworkPolicy", "plural": "networkpolicies"},
+    namespaced=True,
+    schema=_OPEN | {"properties": {"spec": _OPEN}},
+    status=False,
+    builtin=True,
+)
 
 
 @contextmanager
 def with_pods() -> Iterator[None]:
-    """Planes that are opened meanwhile serve Pods too; nobody runs them."""
-    with patch.object(engine, "served_by", lambda role: (*served_by(role), _PODS)):
+    """Planes that are opened meanwhile serve Pods and their policies too; nobody runs or enforces them."""
+    with patch.object(engine, "served", lambda definitions: (*served(definitions), _PODS, _POLICIES)):
         yield

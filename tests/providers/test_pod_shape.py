@@ -6,7 +6,8 @@ import pytest
 
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import COMPUTE_LABELS
-from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.kube.meta import Json, encode
+from datum_compute.providers.pod_settings import PodSettings
 from datum_compute.providers.pod_shape import labels_of, pod_of, runs_in_pod
 
 D1 = {"instanceType": "datumcloud/d1-standard-2"}
@@ -23,16 +24,16 @@ def instance(
         "runtime": {"resources": resources, "sandbox": {"containers": given} | (sandbox or {})} | runtime,
         "networkInterfaces": [{"network": {"name": "default"}}],
     }
-    return decode(encode(body | {"spec": spec | ({"volumes": volumes} if volumes else {})}), Instance)
+    return INSTANCE.decode(encode(body | {"spec": spec | ({"volumes": volumes} if volumes else {})}))
 
 
 def spec(*containers: Json, **also: Any) -> Json:
-    result: Json = pod_of(instance(*containers, **also))["spec"]
+    result: Json = pod_of(instance(*containers, **also), PodSettings())["spec"]
     return result
 
 
 def test_5_4_the_smallest_instance() -> None:
-    assert pod_of(instance()) == {
+    assert pod_of(instance(), PodSettings()) == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -54,6 +55,7 @@ def test_5_4_the_smallest_instance() -> None:
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [
                 {
                     "name": "web",
@@ -61,6 +63,17 @@ def test_5_4_the_smallest_instance() -> None:
                     "resources": {
                         "limits": {"cpu": "1000m", "memory": "2048Mi"},
                         "requests": {"cpu": "1000m", "memory": "2048Mi"},
+                    },
+                    "securityContext": {
+                        "privileged": False,
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {
+                            "drop": ["ALL"],
+                            "add": [
+                                *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"),
+                                *("KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"),
+                            ],
+                        },
                     },
                 }
             ],
@@ -152,9 +165,25 @@ def test_pull_secrets_and_the_runtime_class_pass_through() -> None:
     assert made["runtimeClassName"] == "gvisor"
 
 
+def test_the_settings_of_the_site_are_those_of_every_pod() -> None:
+    tolerations: list[Json] = [{"key": "edge", "operator": "Exists"}]
+    settings = PodSettings(runtime_class="gvisor", node_selector={"pool": "tenants"}, tolerations=tuple(tolerations))
+    named: Any = {"class": "runc"}
+    made = pod_of(instance(**named), settings)["spec"]
+    assert made["runtimeClassName"] == "gvisor"
+    assert made["nodeSelector"] == {"pool": "tenants"}
+    assert made["tolerations"] == tolerations
+
+
+def test_every_container_is_confined() -> None:
+    made = spec({}, {"name": "sidecar"})
+    assert [one["securityContext"]["allowPrivilegeEscalation"] for one in made["containers"]] == [False, False]
+    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & made.keys()
+
+
 def test_a_virtual_machine_is_nothing_for_a_pod() -> None:
     body = INSTANCE.body("web-0", "ns")
     runtime = {"resources": D1, "virtualMachine": {"volumeAttachments": [{"name": "boot"}]}}
     machine = body | {"spec": {"runtime": runtime, "networkInterfaces": [{"network": {"name": "default"}}]}}
-    assert not runs_in_pod(decode(encode(machine), Instance))
+    assert not runs_in_pod(INSTANCE.decode(encode(machine)))
     assert runs_in_pod(instance())

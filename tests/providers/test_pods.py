@@ -10,13 +10,15 @@ from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, Instance
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.api.labels import WORKLOAD_NAME
 from datum_compute.federation.roles import CELL
-from datum_compute.kube.errors import Invalid, NotFound
+from datum_compute.kube.errors import Forbidden, Invalid, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, plain
+from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD, Pod
-from datum_compute.providers.pods import PodsProvider
-from datum_compute.runtime.faults import calls
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.providers.pods import PodsProvider, wait_after
+from datum_compute.runtime.informer import RELIST_SECONDS
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 from tests.providers.site import with_pods
 
@@ -41,7 +43,7 @@ REFUSED = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Un
 
 class Cell(Alone):
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation, {"cell": CELL}, lambda fleet: PodsProvider(fleet, simulation))
+        super().__init__(simulation, {"cell": CELL}, lambda fleet: PodsProvider())
         self.client = self.engine.client("cell")
 
     async def start(self) -> None:
@@ -57,11 +59,15 @@ class Cell(Alone):
         runtime: Json = RUNTIME,
         networks: Sequence[str] = ("default",),
         volumes: Sequence[Json] = (),
+        policy: Json | None = None,
     ) -> Instance:
         spec = {
             "runtime": runtime,
             "volumes": list(volumes),
-            "networkInterfaces": [{"network": {"name": network}} for network in networks],
+            "networkInterfaces": [
+                {"network": {"name": network}} | ({"networkPolicy": policy} if policy is not None else {})
+                for network in networks
+            ],
             "controller": {"templateHash": HASH, "schedulingGates": [{"name": gate} for gate in gates]},
         }
         body = INSTANCE.body("web-0", "ns", finalizers=[COMPUTE], labels={WORKLOAD_NAME: "web"})
@@ -281,19 +287,18 @@ async def test_a_pod_of_somebody_else_is_left_alone(cell: Cell) -> None:
 
 
 async def test_a_pod_that_the_server_refuses_is_a_configuration_error_in_our_words(cell: Cell) -> None:
-    refusal = Invalid("the Pod is invalid")
-    refused = [cell.faults["cell"].answer(calls("POST", "pods"), refusal, nth) for nth in range(1, 6)]
+    refused = cell.faults["cell"].refuse(calls("POST", "pods"), Invalid("the Pod is invalid"))
     instance = await cell.create()
-    assert refused[0].fired
     assert await cell.said() == REFUSED
     assert instance.status is not None
     told = {one.message for one in instance.status.conditions if one.type == "Available"}
     assert told == {"The instance was refused because of its configuration"}
+    refused.lift()
 
     async def made() -> bool:
         return await cell.pods() == 1
 
-    await cell.simulation.until(made, within=60)
+    await cell.simulation.until(made, within=2 * RELIST_SECONDS)
 
 
 # 5.5: failed Pods
@@ -317,6 +322,13 @@ async def test_5_5_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(ce
         await cell.simulation.until(replaced, within=700)
         waits.append(round(cell.simulation.time() - began))
     assert waits == [0, 30, 60, 120, 240, 480, 600]
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 30), (1, 60), (4, 480), (5, 600), (1_023, 600), (1_024, 600), (1_000_000, 600)]
+)
+def test_the_wait_is_bounded_however_often_it_failed(failures: int, seconds: float) -> None:
+    assert wait_after(failures) == seconds
 
 
 async def test_5_5_one_that_ran_again_starts_counting_anew(cell: Cell) -> None:
@@ -363,3 +375,97 @@ async def test_5_4_disks_are_left_out_with_a_line_in_the_log(cell: Cell) -> None
         ("ns/web-0", ["data"])
     ]
     assert "volumes" not in plain((await cell.pod()).spec_json)
+
+
+# Who may reach it
+
+SSH: Json = {"ingress": [{"ports": [{"port": 22}]}]}
+SSH_RULES: list[Json] = [{"ports": [{"protocol": "TCP", "port": 22}]}]
+
+
+async def _rules(cell: Cell) -> list[Json]:
+    policy = await cell.client.get(NETWORK_POLICY, "web-0", "ns")
+    rules: list[Json] = plain(policy.spec_json)["ingress"]
+    return rules
+
+
+async def test_a_network_policy_is_there_before_the_pod_and_goes_with_the_instance(cell: Cell) -> None:
+    await cell.create(policy=SSH)
+    created = [line for line in cell.writes.last if " create " in line]
+    assert [line.split(" ")[2] for line in created] == ["NetworkPolicy", "Pod"]
+    assert await _rules(cell) == SSH_RULES
+    await cell.report("Running")
+    await cell.delete()
+    assert (await cell.client.list(NETWORK_POLICY)).items == []
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+
+
+async def test_a_network_policy_that_somebody_edits_or_deletes_is_put_right(cell: Cell) -> None:
+    await cell.create(policy=SSH)
+    await cell.report("Running")
+    await cell.client.merge_patch(NETWORK_POLICY, "web-0", "ns", {"spec": {"ingress": [{}]}})
+    await cell.settle()
+    assert await _rules(cell) == SSH_RULES
+    await cell.client.delete(NETWORK_POLICY, "web-0", "ns")
+    await cell.settle()
+    assert await _rules(cell) == SSH_RULES
+    before = cell.writes.total()
+    await cell.simulation.advance(36_000)
+    assert cell.writes.total() == before
+
+
+async def test_an_instance_whose_policy_is_refused_does_not_start_unprotected(cell: Cell) -> None:
+    refused = cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Forbidden("not yours"))
+    await cell.create(policy=SSH)
+    assert await cell.pods() == 0
+    assert (await cell.said())["Available"] == ("Unknown", "NetworkFailedToCreate")
+    refused.lift()
+    await cell.simulation.advance(31)
+    assert await cell.pods() == 1
+
+
+async def test_a_policy_that_makes_no_sense_is_a_configuration_error(cell: Cell) -> None:
+    cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Invalid("not a range of addresses"))
+    await cell.create(policy=SSH)
+    assert await cell.pods() == 0
+    assert await cell.said() == REFUSED
+
+
+async def test_what_runs_goes_on_while_its_policy_cannot_be_put_right(cell: Cell) -> None:
+    await cell.create(policy=SSH)
+    await cell.report("Running")
+    cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Forbidden("not yours"))
+    await cell.client.delete(NETWORK_POLICY, "web-0", "ns")
+    await cell.settle()
+    assert await cell.said() == RUNNING
+    await cell.report("Running", {"waiting": {"reason": "CrashLoopBackOff"}})
+    assert (await cell.said())["Available"] == ("Unknown", "InstanceCrashing")
+
+
+async def test_a_replacement_does_not_take_over_the_policy_of_its_predecessor(cell: Cell) -> None:
+    theirs = NETWORK_POLICY.body("web-0", "ns") | {"spec": {"podSelector": {}}}
+    await cell.client.create(NETWORK_POLICY, theirs)
+    await cell.create(policy=SSH)
+    assert await cell.pods() == 0
+    await cell.client.delete(NETWORK_POLICY, "web-0", "ns")
+    await cell.simulation.advance(31)
+    assert await _rules(cell) == SSH_RULES
+    assert await cell.pods() == 1
+
+
+async def test_a_site_that_may_not_see_network_policies_runs_what_asks_for_none(
+    runner: asyncio.Runner, simulation: Simulation
+) -> None:
+    """As after an update of the program whose roles are yet to follow."""
+    with with_pods():
+        cell = Cell(simulation)
+    cell.faults["cell"].refuse(calls(path="networkpolicies"), Forbidden("not yours"))
+    await cell.start()
+    await cell.create()
+    assert await cell.pods() == 1
+    await cell.delete()
+    await cell.patch({"metadata": {"finalizers": None}})
+    await cell.create(policy=SSH)
+    assert await cell.pods() == 0
+    assert (await cell.said())["Available"] == ("Unknown", "NetworkFailedToCreate")
+    await cell.stop()

@@ -21,7 +21,7 @@ from datum_compute.providers.simulated import (
 )
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone
 
 COMPUTE = "compute.datumapis.com/instance-controller"
@@ -47,7 +47,7 @@ class Cell(Alone):
         self.client = self.engine.client("cell")
 
     def _build(self, fleet: Fleet) -> SimulatedProvider:
-        self.provider = SimulatedProvider(fleet, self.simulation, Behaviour())
+        self.provider = SimulatedProvider(Behaviour())
         return self.provider
 
     async def start(self) -> None:
@@ -347,7 +347,7 @@ async def test_what_is_drawn_by_lot_is_the_same_for_a_seed(cell: Cell) -> None:
         instance = await cell.create()
         uid = instance.metadata.uid
         said = (await cell.said())["Available"][1]
-        again = SimulatedProvider(cell.fleet, cell.simulation, cell.provider.behaviour)
+        again = SimulatedProvider(cell.provider.behaviour)
         assert again._failure(instance) == cell.provider._failure(instance), uid
         outcomes.setdefault(seed, said)
         await cell.delete()

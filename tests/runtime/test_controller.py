@@ -6,20 +6,45 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from datum_compute.kube.errors import ApiError, Conflict, Invalid, ServerError, Unavailable
+from datum_compute.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NamespaceTerminating,
+    NotFound,
+    ServerError,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+)
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.meta import ObjectMeta, owner_reference
+from datum_compute.kube.meta import ObjectMeta, controller_reference
 from datum_compute.kube.transport import Answer, Call, Transport
-from datum_compute.runtime.controller import CRASHES_KEPT, Source, controller_of, itself
-from datum_compute.runtime.faults import Faults
-from datum_compute.runtime.informer import UNSERVED_SECONDS, Change
+from datum_compute.runtime.controller import (
+    CRASHES_KEPT,
+    LAG_TRIES,
+    MANY_CONFLICTS,
+    PER_GROUP,
+    SEVERAL_CONFLICTS,
+    SPARE,
+    Source,
+    controller_of,
+    itself,
+)
+from datum_compute.runtime.informer import RELIST_SECONDS, UNSERVED_SECONDS, Change
 from datum_compute.runtime.missed import Missed
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Drop, Request, Unfinished
+from datum_compute.runtime.testing.faults import Faults, calls, writes
+from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget
 from tests.runtime.world import Act, Recorder, World
 
 
@@ -67,9 +92,7 @@ async def test_a_source_without_a_map_is_only_cached(simulation: Simulation) -> 
 
 async def test_an_owned_object_asks_for_its_controller_old_and_new(simulation: Simulation) -> None:
     def owned_by(name: str) -> list[dict[str, Any]]:
-        return [
-            owner_reference(WIDGET.api_version, "Widget", ObjectMeta(name=name, uid=f"uid-{name}"), controller=True)
-        ]
+        return [controller_reference(WIDGET.mark(Widget(ObjectMeta(name=name, uid=f"uid-{name}"))))]
 
     world = World(Source("east", GADGET, controller_of(WIDGET)))
     server = world.add("a")
@@ -135,6 +158,28 @@ def without_plane(plane: Plane, change: Change[Any]) -> Iterable[Request | Drop]
     yield Request(change.object.metadata.labels.get("to", ""), NAMESPACE, change.object.name)
 
 
+async def test_an_object_that_an_index_fails_on_is_counted_like_one_that_a_map_fails_on(
+    simulation: Simulation,
+) -> None:
+    def fragile(widget: Any) -> Iterable[str]:
+        if widget.name == "poison":
+            raise ZeroDivisionError
+        return [widget.name]
+
+    world = World(Source("east", WIDGET, itself, {"name": fragile}))
+    good, bad = world.add("good"), world.add("bad")
+    for name in ("poison", "w"):
+        bad.make(name)
+    good.make("w")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            assert sorted(world.recorder.requests) == ["bad:default/poison", "bad:default/w", "good:default/w"]
+            assert [found.name for found in world.fleet.plane("bad").informer(WIDGET).by("name", "w")] == ["w"]
+    assert world.controller.dropped == {"crashed": 1}
+    assert (world.controller.panics, len(world.controller.crashes)) == (1, 1)
+    assert [line["phase"] for line in logs if line["log_level"] == "error"] == ["index"]
+
+
 @pytest.mark.parametrize(
     ("broken", "reason", "crashes"), [(unreadable, "unreadable", 0), (without_plane, "crashed", 1)]
 )
@@ -152,6 +197,49 @@ async def test_a_map_that_cannot_read_an_object_stops_nothing_else(
         assert world.controller.dropped == {reason: 1}
         assert len(world.controller.crashes) == crashes
         assert world.fleet.plane("a").informer(GADGET).get(NAMESPACE, "g") is not None
+
+
+async def test_an_event_that_is_dropped_is_logged_once_per_object(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, lambda plane, change: [Drop("unlabelled")]))
+    server = world.add("a")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            for name in ("v", "w"):
+                server.make(name)
+                for _ in range(3):
+                    await simulation.settle()
+                    server.change(name)
+            await simulation.settle()
+            server.remove("v")
+            await simulation.settle()
+    said = [entry for entry in logs if entry["event"] == "event dropped" and entry["log_level"] == "warning"]
+    assert [(entry["object"], entry["reason"], entry["plane"]) for entry in said] == [
+        ("default/v", "unlabelled", "a"),
+        ("default/w", "unlabelled", "a"),
+    ]
+    assert world.controller.dropped["unlabelled"] == 9
+
+
+async def test_an_ordinary_drop_is_counted_and_nobody_is_bothered(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, lambda plane, change: [Drop("not_ours", ordinary=True)]))
+    world.add("a").make("w")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            pass
+    assert not [entry for entry in logs if entry["log_level"] == "warning"]
+    assert world.controller.dropped == {"not_ours": 1}
+
+
+async def test_events_for_a_plane_that_is_not_engaged_are_logged_once(simulation: Simulation) -> None:
+    world = World(Source("west", WIDGET, to_plane_in_label))
+    server = world.add("c", role="west")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            for number in range(5):
+                server.make(f"w{number}", labels={"to": "a"})
+            await simulation.settle()
+    said = [entry for entry in logs if entry["event"] == "events wait for their plane"]
+    assert [(entry["plane"], entry["log_level"]) for entry in said] == [("a", "info")]
 
 
 # Predicates
@@ -204,9 +292,37 @@ async def test_a_kind_that_is_not_served_now_is_watched_when_it_appears(simulati
         server.make("g", GADGET)
         await simulation.until(world.has_run(2), within=UNSERVED_SECONDS * 1.1)
         assert plane.serves(GADGET)
+        await simulation.settle()
         server.make("h", GADGET)
         await simulation.settle()
-        assert world.recorder.requests[1:] == ["a:default/g", "a:default/h"]
+        assert sorted(world.recorder.requests[1:]) == ["a:default/g", "a:default/h", "a:default/w"]
+
+
+async def test_a_kind_that_was_refused_with_all_others_is_watched_when_they_are(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, itself), Source("east", GADGET, itself, optional=True))
+    server = world.add("a")
+    async with world.running(simulation):
+        refusal = world.faults["a"].refuse(calls(), NotFound("404 page not found"))
+        world.faults["a"].cut_watches()
+        await asyncio.sleep(60)
+        assert not world.fleet.plane("a").serves(GADGET)
+        refusal.lift()
+        server.make("g", GADGET)
+        await simulation.until(world.has_run(1), within=8)
+
+
+async def test_when_a_kind_comes_all_passes_that_did_without_it_run_again(simulation: Simulation) -> None:
+    world = World(Source("east", WIDGET, itself), Source("east", GADGET, optional=True))
+    server = world.add("a")
+    server.unserved = {GADGET.plural}
+    server.make("w")
+    async with world.running(simulation):
+        assert world.recorder.requests == ["a:default/w"]
+        server.unserved.clear()
+        await simulation.until(world.has_run(2), within=UNSERVED_SECONDS * 1.1)
+        assert world.recorder.requests == ["a:default/w", "a:default/w"]
+        await asyncio.sleep(3600)
+        assert len(world.recorder.ran) == 2
 
 
 async def test_a_kind_that_disappears_takes_its_objects_with_it(simulation: Simulation) -> None:
@@ -234,13 +350,6 @@ async def test_a_kind_that_somebody_needs_is_not_optional(simulation: Simulation
         world.servers["a"].unserved.clear()
         await asyncio.sleep(6)
         assert world.fleet.has("a")
-
-
-async def test_a_kind_cannot_be_kept_in_two_forms(simulation: Simulation) -> None:
-    world = World(Source("east", WIDGET, transform=lambda widget: widget), Source("east", WIDGET))
-    plane = Plane("a", "east", InProcess(Server()), writes=Writes(), generator=random.Random(1))
-    with pytest.raises(ValueError, match=r"widgets\.example\.test on plane a cannot be kept in two forms"):
-        world.controller.prepare(plane)
 
 
 # Sweeps
@@ -460,6 +569,168 @@ async def test_a_conflict_runs_again_soon_and_is_no_failure(simulation: Simulati
         assert world.recorder.gaps == [0.005]
 
 
+@pytest.mark.parametrize(("floor", "expected"), [(None, 5), (1, 1), (30, 5)])
+async def test_a_namespace_that_goes_is_waited_for_and_is_no_failure(
+    simulation: Simulation, floor: float | None, expected: float
+) -> None:
+    world = World()
+    world.recorder.act = raising(NamespaceTerminating("team is being terminated"), floor)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(60)
+        assert set(world.recorder.gaps) == {expected}
+        assert world.controller.results["error"] == 0
+
+
+@pytest.mark.parametrize("floor", [None, 1, 30, 300])
+@pytest.mark.parametrize(("asked", "expected"), [(10, 10), (60, 60), (3600, 60)])
+async def test_the_server_says_when_a_pass_runs_again_whatever_its_floor(
+    simulation: Simulation, floor: float | None, asked: int, expected: float
+) -> None:
+    world = World()
+    world.recorder.act = raising(TooManyRequests("patience", retry_after=asked), floor)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(200)
+        assert set(world.recorder.gaps) == {expected}
+
+
+@pytest.mark.parametrize("error", [Invalid("never"), BadRequest("never"), TooLarge("never")])
+async def test_what_cannot_be_retried_runs_again_at_the_pace_of_relists(
+    simulation: Simulation, error: ApiError
+) -> None:
+    world = World()
+    world.recorder.act = raising(error)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(10 * RELIST_SECONDS)
+        assert 8 <= len(world.recorder.ran) <= 12
+        assert min(world.recorder.gaps) >= 0.9 * RELIST_SECONDS
+
+
+async def test_what_was_refused_together_is_not_tried_again_together(simulation: Simulation) -> None:
+    world = World()
+    world.recorder.act = raising(Invalid("never"))
+    server = world.add("a")
+    for number in range(100):
+        server.make(f"w{number}")
+    async with world.running(simulation):
+        world.recorder.ran.clear()
+        await asyncio.sleep(1.1 * RELIST_SECONDS)
+        times = [time for time, _ in world.recorder.ran]
+        assert len(times) == 100
+        assert max(times) - min(times) > 0.15 * RELIST_SECONDS
+
+
+@pytest.mark.parametrize("error", [NotFound("gone"), AlreadyExists("there")])
+async def test_what_may_only_be_a_cache_that_is_behind_is_tried_quickly_at_first(
+    simulation: Simulation, error: ApiError
+) -> None:
+    world = World()
+    world.recorder.act = raising(error)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(3)
+        assert world.recorder.gaps[:3] == [0.005, 0.01, 0.02]
+        assert len(world.recorder.ran) == LAG_TRIES + 1
+        await asyncio.sleep(5 * RELIST_SECONDS)
+        assert len(world.recorder.ran) <= LAG_TRIES + 7
+
+
+async def test_what_cannot_be_retried_runs_at_once_after_a_change_and_when_its_plane_returns(
+    simulation: Simulation,
+) -> None:
+    world = World()
+    world.recorder.act = raising(Invalid("never", plane="a"))
+    server = world.add("a")
+    server.make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(60)
+        assert len(world.recorder.ran) == 1
+        server.change("w")
+        await simulation.settle()
+        assert len(world.recorder.ran) == 2
+        world.faults["a"].take_away()
+        await asyncio.sleep(60)
+        world.faults["a"].bring_back()
+        await simulation.until(world.has_run(3), within=6)
+
+
+@pytest.mark.parametrize("error", [NotFound("404 page not found"), Forbidden("not you"), ServerError("broken")])
+async def test_what_a_plane_refused_runs_when_its_caches_may_follow_again(
+    simulation: Simulation, error: ApiError
+) -> None:
+    world = World()
+    world.recorder.act = writing(world)
+    server = world.add("a")
+    async with world.running(simulation):
+        refusal = world.faults["a"].refuse(calls(), error)
+        server.make("w")
+        await simulation.settle()
+        world.faults["a"].cut_watches()
+        await asyncio.sleep(120)
+        refusal.lift()
+        began = simulation.time()
+
+        async def made() -> bool:
+            return server.has("w", GADGET)
+
+        await simulation.until(made, within=8)
+        assert simulation.time() - began < 8
+
+
+async def test_a_floor_is_kept_by_what_cannot_be_retried(simulation: Simulation) -> None:
+    world = World()
+    world.recorder.act = raising(Invalid("never"), floor=30)
+    world.add("a").make("w")
+    async with world.running(simulation):
+        await asyncio.sleep(100)
+        assert world.recorder.gaps == [30, 30, 30]
+
+
+def writing(world: World) -> Act:
+    async def act(request: Request, pass_: Pass) -> None:
+        plane = world.fleet.plane(request.plane)
+        await plane.writer("recorder").create(GADGET, GADGET.body(request.name, NAMESPACE))
+
+    return act
+
+
+@pytest.mark.parametrize("error", [TooManyRequests("patience", retry_after=10), Unavailable("busy", retry_after=10)])
+async def test_a_plane_that_asks_for_patience_gets_it_from_all_its_keys(
+    simulation: Simulation, error: ApiError
+) -> None:
+    world = World()
+    world.recorder.act = writing(world)
+    busy, other = world.add("busy"), world.add("other")
+    async with world.running(simulation):
+        refusal = world.faults["busy"].refuse(writes, error)
+        for number in range(100):
+            busy.make(f"w{number}")
+            other.make(f"w{number}")
+        await asyncio.sleep(9.9)
+        assert len(other.versions(GADGET)) == 100
+        assert refusal.times <= PER_GROUP  # those that were under way when the first was answered
+        await asyncio.sleep(90)
+        assert refusal.times <= PER_GROUP + 9 * 4
+        refusal.lift()
+        await asyncio.sleep(12)
+        assert len(busy.versions(GADGET)) == 100
+
+
+async def test_conflicts_are_logged_once_they_repeat_and_again_when_they_do_not_end(simulation: Simulation) -> None:
+    world = World()
+    world.recorder.act = raising(Conflict("changed"))
+    world.add("a").make("w")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            await asyncio.sleep(60)
+    said = [(entry["log_level"], entry["conflicts"]) for entry in logs if "conflicts" in entry]
+    above_debug = [entry for entry in said if entry[0] != "debug"]
+    assert above_debug == [("info", SEVERAL_CONFLICTS), ("warning", MANY_CONFLICTS)]
+    assert len(said) == len(world.recorder.ran)
+
+
 async def test_a_change_during_a_pass_runs_it_again(simulation: Simulation) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         await asyncio.sleep(10)
@@ -590,6 +861,47 @@ async def test_a_plane_that_never_answers_does_not_hold_up_another(simulation: S
             world.servers[plane].answering.set()
         await simulation.settle()
         assert len(set(world.recorder.requests)) == 120
+
+
+async def test_however_many_planes_hang_another_one_is_worked_on_at_once(simulation: Simulation) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        if request.plane != "fast":
+            await asyncio.sleep(9)
+
+    world = World()
+    world.recorder.act = act
+    slow = [world.add(f"slow-{number}") for number in range(40)]
+    fast = world.add("fast")
+    async with world.running(simulation):
+        for server in slow:
+            for number in range(50):
+                server.make(f"w{number}")
+        await simulation.settle()
+        for number in range(20):
+            fast.make(f"w{number}")
+        await simulation.settle()
+        assert sum(request.startswith("fast:") for request in world.recorder.requests) == 20
+        assert simulation.time() == 0
+
+
+async def test_a_busy_plane_alone_has_32_passes_at_once_and_workers_go_when_they_are_done(
+    simulation: Simulation,
+) -> None:
+    async def act(request: Request, pass_: Pass) -> None:
+        await asyncio.sleep(1)
+
+    world = World()
+    world.recorder.act = act
+    server = world.add("a")
+    for number in range(320):
+        server.make(f"w{number}")
+    async with world.running(simulation):
+        assert len(world.controller.queue.running_seconds()) == 32
+        await asyncio.sleep(9.5)
+        assert len(world.recorder.ran) == 320
+        await asyncio.sleep(1)
+        workers = [task for task in asyncio.all_tasks() if task.get_name().startswith("recorder/")]
+        assert len(workers) <= SPARE
 
 
 async def test_a_plane_that_is_gone_takes_its_work_with_it(simulation: Simulation) -> None:

@@ -12,10 +12,10 @@ from datum_compute.kube.kinds import EVENT, Kind
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, decode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.events import LONGEST_MESSAGE, PAUSE_SECONDS, REMEMBERED, TRIES, WAITING_AT_MOST, Recorder
-from datum_compute.runtime.faults import Faults, calls
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, Widget, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Write, Writes
-from tests.runtime.scripted import NAMESPACE, WIDGET, Server, Widget, background
 
 SITE = Kind("example.test", "v1", "Site", "sites", KubeObject, namespaced=False)
 
@@ -31,8 +31,8 @@ class World:
         self.recorder = Recorder(Client("a", self.faults), self.writes)
 
     def tell(self, message: str = "it was so", *, name: str = "w", reason: str = "Changed") -> None:
-        widget = Widget(ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}"))
-        self.recorder.warning("signer", WIDGET, widget, reason, message, now=self.simulation.now())
+        widget = WIDGET.mark(Widget(ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}")))
+        self.recorder.warning("signer", widget, reason, message, now=self.simulation.now())
 
     def told(self) -> list[Json]:
         """Every event there is, in the order in which they were created."""
@@ -78,8 +78,8 @@ async def test_an_event_says_what_happened_to_which_object(world: World, simulat
 
 
 async def test_the_events_of_what_has_no_namespace_are_in_default(world: World, simulation: Simulation) -> None:
-    site = KubeObject(ObjectMeta(name="dfw", uid="uid-dfw"))
-    world.recorder.normal("signer", SITE, site, "Opened", "welcome", now=simulation.now())
+    site = SITE.mark(KubeObject(ObjectMeta(name="dfw", uid="uid-dfw")))
+    world.recorder.normal("signer", site, "Opened", "welcome", now=simulation.now())
     async with background(world.recorder.run()):
         await simulation.settle()
     [event] = world.told()

@@ -2,16 +2,20 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from datum_compute.kube.errors import Unavailable
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.runtime.faults import Faults
-from datum_compute.runtime.fleet import Fleet, NotEngaged
+from datum_compute.kube.kinds import Kind
+from datum_compute.runtime.fleet import LATE_SECONDS, LONGEST_PAUSE, Fleet, NotEngaged
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, background
 
 
 class Member:
@@ -33,6 +37,22 @@ class Member:
 
     def disengaged(self, plane: Plane) -> None:
         self.told.append(f"disengaged {plane.name}")
+
+
+class Cache:
+    """A member that needs one kind on planes of a role."""
+
+    def __init__(self, role: str, kind: Kind[Any]) -> None:
+        self._role = role
+        self._kind = kind
+
+    def prepare(self, plane: Plane) -> None:
+        if self._role in plane.roles:
+            plane.informer(self._kind)
+
+    def engaged(self, plane: Plane) -> None: ...
+
+    def disengaged(self, plane: Plane) -> None: ...
 
 
 class World:
@@ -122,6 +142,35 @@ async def test_a_plane_that_is_not_engaged_is_an_error_that_names_it(world: Worl
     assert caught.value.retryable
 
 
+async def test_a_plane_is_coming_until_it_is_engaged_or_first_fails(world: World, simulation: Simulation) -> None:
+    def is_coming(name: str) -> bool:
+        with pytest.raises(NotEngaged) as caught:
+            world.fleet.plane(name)
+        return caught.value.coming
+
+    def role_is_coming(role: str) -> bool:
+        with pytest.raises(NotEngaged) as caught:
+            world.fleet.only(role)
+        return caught.value.coming
+
+    world.add("slow").answering.clear()
+    world.add("hung", "west").answering.clear()
+    world.fleet.join(Cache("west", GADGET))
+    world.add("away")
+    world.faults["away"].take_away()
+    assert (is_coming("slow"), is_coming("away"), is_coming("nowhere")) == (True, True, False)
+    async with world.running(simulation):
+        assert (is_coming("slow"), is_coming("away")) == (True, False)
+        assert (role_is_coming("east"), role_is_coming("west"), role_is_coming("south")) == (True, True, False)
+        await asyncio.sleep(LATE_SECONDS)
+        assert (is_coming("hung"), role_is_coming("west")) == (False, False)
+        world.servers["slow"].answering.set()
+        await simulation.settle()
+        assert world.fleet.has("slow")
+        world.fleet.remove("slow")
+        assert not is_coming("slow")
+
+
 async def test_a_plane_is_known_before_it_answers_and_until_it_goes(world: World, simulation: Simulation) -> None:
     world.add("a")
     world.add("hung").answering.clear()
@@ -197,6 +246,69 @@ async def test_removing_what_is_not_there_is_fine(world: World) -> None:
     assert world.member.told == []
 
 
+# Members that raise
+
+
+class Clumsy(Member):
+    """Raises the first times it is told a certain thing."""
+
+    def __init__(self, step: str, times: int) -> None:
+        super().__init__()
+        self._left = {step: times}
+
+    def prepare(self, plane: Plane) -> None:
+        self._stumble("prepare", plane)
+        super().prepare(plane)
+
+    def engaged(self, plane: Plane) -> None:
+        self._stumble("engage", plane)
+        super().engaged(plane)
+
+    def disengaged(self, plane: Plane) -> None:
+        self._stumble("disengage", plane)
+        super().disengaged(plane)
+
+    def _stumble(self, step: str, plane: Plane) -> None:
+        if plane.name == "a" and self._left.get(step, 0):
+            self._left[step] -= 1
+            raise LookupError(step)
+
+
+@pytest.mark.parametrize("step", ["prepare", "engage"])
+async def test_a_member_that_raises_is_told_again_and_nobody_else_notices(
+    world: World, simulation: Simulation, step: str
+) -> None:
+    clumsy = Clumsy(step, 3)
+    world.fleet.join(clumsy)
+    world.add("a").make("w")
+    world.add("b")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            told = ["prepare a", "prepare b", "engaged a", "engaged b"]
+            assert sorted(world.member.told) == sorted(told)
+            assert "engaged a" not in clumsy.told
+            await asyncio.sleep(LONGEST_PAUSE)
+            assert (world.member.told.count("engaged a"), clumsy.told.count("engaged a")) == (1, 1)
+            assert clumsy.seen["a"] == ["w"]
+            assert world.fleet.plane("a").troubles.defects == {("", step): 3}
+    (line,) = [line for line in logs if line["log_level"] == "error"]
+    assert (line["plane"], line["phase"]) == ("a", step)
+
+
+async def test_a_member_that_raises_when_a_plane_goes_does_not_keep_it(world: World, simulation: Simulation) -> None:
+    world.fleet.join(Clumsy("disengage", 1))
+    later = Member()
+    world.fleet.join(later)
+    world.add("a")
+    with capture_logs():
+        async with world.running(simulation):
+            world.fleet.remove("a")
+            assert (world.member.told[-1], later.told[-1]) == ("disengaged a", "disengaged a")
+            world.add("a")
+            await simulation.settle()
+            assert world.fleet.has("a")
+
+
 # Returning
 
 
@@ -217,3 +329,29 @@ async def test_a_plane_says_when_it_answers_again(world: World, simulation: Simu
             assert returned == [0]
         await asyncio.sleep(60)
         assert len(returned) == 1
+
+
+async def test_who_fails_to_hear_that_a_plane_is_back_costs_no_call_on_it(world: World, simulation: Simulation) -> None:
+    def failing() -> None:
+        raise LookupError
+
+    world.add("a")
+    with capture_logs() as logs:
+        async with world.running(simulation):
+            returned: list[float] = []
+            plane = world.fleet.plane("a")
+            plane.on_return(failing)
+            end = plane.on_return(lambda: returned.append(simulation.time()))
+            world.faults["a"].fail(calls())
+            with pytest.raises(Unavailable):
+                await plane.client.list(WIDGET)
+            await plane.client.list(WIDGET)
+            assert returned == [0]
+            end()
+            await asyncio.sleep(60)
+            world.faults["a"].fail(calls())
+            with pytest.raises(Unavailable):
+                await plane.client.list(WIDGET)
+            await plane.client.list(WIDGET)
+            assert returned == [0]
+    assert [line["phase"] for line in logs if line["log_level"] == "error"] == ["return"]

@@ -12,22 +12,28 @@ from datum_compute.kube.errors import NotFound
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import EVENT
 from datum_compute.kube.meta import Json
-from datum_compute.runtime.faults import Faults, writes
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults, writes
+from datum_compute.runtime.testing.server import Server, background
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
-from tests.runtime.scripted import Server, background
 from tests.runtime.test_health import ask
 
 GUIDE = Path(__file__).parents[2] / "docs" / "runtime.md"
+
+
+def guide() -> dict[str, Any]:
+    """All that the guide defines."""
+    code: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL):
+        exec(compile(block, str(GUIDE), "exec"), code)
+    return code
 
 
 class Kitchen:
     """The guide's code over a scripted server."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.code: dict[str, Any] = {}
-        for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL):
-            exec(compile(block, str(GUIDE), "exec"), self.code)
+        self.code = guide()
         self.server = Server()
         self.faults = Faults(InProcess(self.server), simulation.random)
         self.manager, self.probes = self.replica(simulation, "one")
@@ -92,6 +98,22 @@ async def test_the_guide_ends_the_same_whatever_is_lost(
         await simulation.until(is_there(kitchen, "LOAF"), within=60)
         kitchen.bake("bread")
         await simulation.until(is_ready(kitchen), within=1300)
+
+
+def test_the_guides_own_test_passes_and_crashes_after_every_write() -> None:
+    code = guide()
+    crashes: list[bool] = []
+    bread = code["bread"]
+
+    async def noted(simulation: Simulation, crash_after: int) -> Any:
+        status, crashed = await bread(simulation, crash_after)
+        crashes.append(crashed)
+        return status, crashed
+
+    code["bread"] = noted
+    code["test_the_bread_is_baked_wherever_the_controller_crashes"]()
+    assert crashes == [True] * (len(crashes) - 1) + [False]
+    assert len(crashes) > 3  # a loaf, two states and an event
 
 
 async def test_the_guide_answers_probes_and_tells_its_figures(kitchen: Kitchen, simulation: Simulation) -> None:

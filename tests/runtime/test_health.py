@@ -1,12 +1,15 @@
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from structlog.testing import capture_logs
 
+from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.runtime.faults import Faults
+from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.health import (
     CHECK_SECONDS,
@@ -16,14 +19,18 @@ from datum_compute.runtime.health import (
     Heartbeat,
     Probes,
     Unwell,
+    all_tried,
+    away,
     caches_follow,
     engaged,
+    latched,
 )
 from datum_compute.runtime.informer import Informer
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.server import WIDGET, Server, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import WIDGET, Server, background
 
 OK: dict[str, Check] = {}
 
@@ -68,6 +75,15 @@ async def test_all_is_well(simulation: Simulation, path: str) -> None:
     code, text, headers = await ask(Probes(OK, OK), path)
     assert (code, text) == (200, "ok")
     assert headers["content-length"] == "2"
+
+
+async def test_a_note_is_a_line_of_the_verbose_answer_and_fails_nothing(simulation: Simulation) -> None:
+    notes = {"name": lambda: "somebody else has it", "calm": lambda: ""}
+    probes = Probes({}, {}, notes=notes)
+    code, text, _ = await ask(probes, "/readyz?verbose")
+    assert (code, text) == (200, "[+]ping ok\n[!]name: somebody else has it\nreadyz check passed\n")
+    assert (await ask(probes, "/readyz"))[:2] == (200, "ok")
+    assert "[!]" not in (await ask(probes, "/healthz?verbose"))[1]
 
 
 async def test_verbose_lists_every_check(simulation: Simulation) -> None:
@@ -230,3 +246,118 @@ async def test_planes_are_engaged_when_their_caches_are_filled(simulation: Simul
         with pytest.raises(Unwell, match=r"not engaged yet: b$"):
             check()
         assert engaged(world.fleet, "a")()
+
+
+# Planes
+
+
+class Cached:
+    """A fleet of planes with one cache each."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.servers: dict[str, Server] = {}
+        self.faults: dict[str, Faults] = {}
+
+    def add(self, name: str) -> None:
+        self.servers[name] = Server()
+        self.faults[name] = Faults(InProcess(self.servers[name]), random.Random(1))
+        plane = Plane(name, "east", self.faults[name], writes=Writes(), generator=random.Random(1))
+        plane.informer(WIDGET)
+        self.fleet.add(plane)
+
+
+async def test_every_plane_was_tried_when_each_is_engaged_or_has_failed_once(simulation: Simulation) -> None:
+    cached = Cached()
+    for name in ("well", "away", "slow"):
+        cached.add(name)
+    cached.faults["away"].take_away()
+    cached.servers["slow"].answering.clear()
+    probes = Probes({}, {"planes-tried": all_tried(cached.fleet)})
+    async with background(cached.fleet.run()):
+        await simulation.settle()
+        code, text, _ = await ask(probes, "/readyz")
+        assert (code, "not tried yet: slow\n" in text) == (500, True)
+        cached.servers["slow"].answering.set()
+        await simulation.settle()
+        assert (await ask(probes, "/readyz"))[:2] == (200, "ok")
+
+
+async def test_a_plane_that_hangs_holds_up_nobody_for_long(simulation: Simulation) -> None:
+    cached = Cached()
+    cached.add("hung")
+    cached.servers["hung"].answering.clear()
+    probes = Probes({}, {"planes-tried": all_tried(cached.fleet)})
+    async with background(cached.fleet.run()):
+        await simulation.settle()
+        assert (await ask(probes, "/readyz"))[0] == 500
+        await asyncio.sleep(30)
+        assert (await ask(probes, "/readyz"))[0] == 200
+
+
+async def test_what_is_latched_passes_for_good_once_it_has_passed(simulation: Simulation) -> None:
+    answers: list[bool] = [False, True, False]
+
+    async def later() -> bool:
+        return answers.pop(0)
+
+    probes = Probes({}, {"now": latched(lambda: answers.pop(0)), "later": latched(later)})
+    codes = [(await ask(probes, "/readyz/now"))[0] for _ in range(5)]
+    assert codes == [500, 200, 200, 200, 200]
+    answers[:] = [False, True, False]
+    codes = [(await ask(probes, "/readyz/later"))[0] for _ in range(5)]
+    assert codes == [500, 200, 200, 200, 200]
+
+
+async def test_planes_that_are_away_are_a_line_of_the_verbose_answer(simulation: Simulation) -> None:
+    cached = Cached()
+    for name in ("a", "b", "c"):
+        cached.add(name)
+    probes = Probes({}, {}, notes={"planes": away(cached.fleet)})
+    async with background(cached.fleet.run()):
+        await simulation.settle()
+        assert "planes" not in (await ask(probes, "/readyz?verbose"))[1]
+        cached.faults["a"].take_away()
+        cached.servers["b"].refuse_watches = Forbidden("no")
+        cached.servers["b"].end_watches()
+        await asyncio.sleep(10)
+        code, text, _ = await ask(probes, "/readyz?verbose")
+        assert (code, text.splitlines()[1]) == (200, "[!]planes: 2 of 3 are away: a (connect), b (authorization)")
+        cached.fleet.remove("b")
+        cached.faults["a"].bring_back()
+        await asyncio.sleep(10)
+        assert "planes" not in (await ask(probes, "/readyz?verbose"))[1]
+
+
+async def test_a_line_names_no_more_planes_than_people_read(simulation: Simulation) -> None:
+    cached = Cached()
+    for number in range(12):
+        cached.add(f"plane-{number:02}")
+    text = away(cached.fleet)()
+    assert text.startswith("12 of 12 are away: plane-00, ")
+    assert text.endswith(", plane-09 and 2 more")
+
+
+async def test_a_cache_that_meets_a_defect_is_no_reason_to_restart(simulation: Simulation) -> None:
+    class Defective(InProcess):
+        defective = False
+
+        async def call(self, call: Call) -> Answer:
+            if self.defective:
+                raise KeyError("nobody foresaw this")
+            return await super().call(call)
+
+    fleet, server = Fleet(), Server()
+    transport = Defective(server)
+    plane = Plane("p", "east", transport, writes=Writes(), generator=random.Random(1))
+    plane.informer(WIDGET)
+    fleet.add(plane)
+    with capture_logs():
+        async with background(fleet.run()):
+            await simulation.settle()
+            transport.defective = True
+            server.forget_history()
+            server.end_watches()
+            await asyncio.sleep(2 * STALLED_SECONDS)
+            assert plane.troubles.defects["Widget", "list"] > 100
+            assert caches_follow(fleet)()

@@ -1,6 +1,7 @@
 import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import (
@@ -23,31 +25,40 @@ from datum_compute.kube.errors import (
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import only_metadata
 from datum_compute.kube.meta import decode, encode, plain
-from datum_compute.runtime.faults import Faults, calls
+from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.informer import (
     LONGEST_RETRY,
     PAGE,
     RELIST_SECONDS,
     STALL_SECONDS,
+    UNSERVED_SECONDS,
     Change,
     Informer,
     State,
 )
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writer, Writes
 from tests.conftest import count
-from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget, background
 
 ELEVEN_MINUTES = 660.0
+
+
+def synced(setup: "Setup") -> Callable[[], Coroutine[Any, Any, bool]]:
+    async def is_synced() -> bool:
+        return setup.informer.synced.is_set()
+
+    return is_synced
 
 
 class Setup:
     """A server, the faults in front of it, and an informer with a writer behind them."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, through: Callable[[Transport], Transport] = lambda transport: transport) -> None:
         self.server = Server()
-        self.faults = Faults(InProcess(self.server), random.Random(seed))
+        self.faults = Faults(through(InProcess(self.server)), random.Random(seed))
         self.client = Client("p", self.faults)
         self.informer = Informer(self.client, WIDGET, random.Random(seed))
         self.writer = Writer(self.client, {WIDGET.resource: self.informer}, "tester", Writes())  # type: ignore[dict-item]
@@ -193,20 +204,6 @@ async def test_managed_fields_are_not_kept(setup: Setup, simulation: Simulation)
         assert b"somebody" not in encode(setup.widget("a"))
 
 
-async def test_a_transform_decides_what_is_kept(simulation: Simulation) -> None:
-    def without_annotations(widget: Widget) -> Widget:
-        return structs.replace(widget, metadata=structs.replace(widget.metadata, annotations={}))
-
-    setup = Setup()
-    setup.informer.transform = without_annotations
-    setup.server.make("a", annotations={"long": "x" * 1000})
-    async with following(setup, simulation):
-        assert setup.widget("a").metadata.annotations == {}
-        await setup.writer.patch(WIDGET, setup.widget("a"), {"metadata": {"annotations": {"longer": "y" * 1000}}})
-        assert setup.widget("a").metadata.annotations == {}
-        assert [change.object.metadata.annotations for change in setup.changes] == [{}, {}]
-
-
 async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(simulation: Simulation) -> None:
     server = Server()
     faults = Faults(InProcess(server), random.Random(1))
@@ -224,12 +221,12 @@ async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(sim
         forms = {call.accept for call in server.calls if "as=PartialObjectMetadata" in call.accept}
         assert len(forms) == 2  # a list of them, and each
         faults.silence_watches()
-        changed = await plane.writer("tester").patch(WIDGET, found, {"metadata": {"labels": {"colour": "blue"}}})
+        changed = await plane.writer("tester").patch(found, {"metadata": {"labels": {"colour": "blue"}}})
         assert whole.get(NAMESPACE, "a") is changed
         known = partial.get(NAMESPACE, "a")
         assert known is not None
         assert (known.metadata, plain(known.spec_json)) == (changed.metadata, {})
-        await plane.writer("tester").delete(only_metadata(WIDGET), known)
+        await plane.writer("tester").delete(known)
         assert (len(whole), len(partial)) == (0, 0)
 
 
@@ -331,6 +328,261 @@ async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, si
         assert setup.told() == []
 
 
+# Kinds that need not be there
+
+
+@pytest.mark.parametrize("error", [Unauthorized, Forbidden])
+async def test_a_best_effort_kind_that_may_not_be_listed_is_an_empty_cache_until_it_may(
+    setup: Setup, simulation: Simulation, error: type[ApiError]
+) -> None:
+    setup.informer.best_effort = True
+    setup.server.make("a")
+    refusal = setup.faults.refuse(calls("GET", "/widgets"), error("not you"))
+    async with background(setup.informer.run()):
+        await simulation.until(synced(setup), within=1)
+        assert setup.informer.all() == []
+        refusal.lift()
+        await simulation.until(setup.agrees, within=UNSERVED_SECONDS * 1.1)
+
+
+async def test_a_best_effort_kind_that_may_no_longer_be_listed_stays_as_it_was_last_seen(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.informer.best_effort = True
+    setup.server.make("a")
+    async with following(setup, simulation):
+        setup.faults.refuse(calls("GET", "/widgets"), Forbidden("not you any more"))
+        setup.faults.cut_watches()
+        await simulation.advance(3600)
+        assert [widget.name for widget in setup.informer.all()] == ["a"]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+async def test_a_kind_that_is_not_best_effort_and_may_not_be_listed_keeps_its_cache_from_being_used(
+    setup: Setup, simulation: Simulation, optional: bool
+) -> None:
+    setup.informer.optional = optional  # a refusal does not say that there is no such kind
+    setup.faults.refuse(calls("GET", "/widgets"), Forbidden("not you"))
+    async with background(setup.informer.run()):
+        await simulation.advance(3600)
+        assert not setup.informer.synced.is_set()
+
+
+async def test_a_kind_that_comes_and_goes_is_known_to_be_served_or_not_also_while_it_is_listed(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.informer.optional = True
+    setup.server.unserved = {"widgets"}
+    with capture_logs() as logs:
+        async with background(setup.informer.run()):
+            await simulation.settle()
+            assert (setup.informer.synced.is_set(), setup.informer.served) == (True, False)
+            setup.server.answering.clear()
+            await asyncio.sleep(UNSERVED_SECONDS * 1.1)
+            assert (setup.informer.state, setup.informer.served) == (State.LISTING, False)
+            setup.server.unserved.clear()
+            setup.server.answering.set()
+            await simulation.settle()
+            assert setup.informer.served
+    assert len([line for line in logs if line["log_level"] == "info"]) == 2
+
+
+async def test_a_kind_that_is_done_without_is_no_outage(setup: Setup, simulation: Simulation) -> None:
+    setup.informer.best_effort = True
+    setup.faults.refuse(calls("GET", "/widgets"), Forbidden("not you"))
+    with capture_logs() as logs:
+        async with background(setup.informer.run()):
+            await simulation.settle()
+            assert setup.informer.troubles.phase is None
+    assert [(line["log_level"], line["phase"]) for line in logs] == [("info", "authorization")]
+
+
+# Servers restored from a backup
+
+
+async def test_a_relist_replaces_what_was_cached_when_the_server_was_restored(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.server.make("changed")
+    setup.server.make("removed")
+    backup = setup.server.snapshot()
+    setup.server.change("changed")
+    setup.server.remove("removed")
+    setup.server.make("ghost")
+    async with following(setup, simulation):
+        setup.told()
+        setup.server.restore(backup)
+        await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
+        assert sorted(setup.told()) == ["+removed", "-ghost", "~changed"]
+
+
+async def test_a_server_that_was_restored_is_followed_from_where_it_is_now(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    for _ in range(10):
+        setup.server.change("a")
+    async with following(setup, simulation):
+        setup.server.restore(backup)
+        await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
+        setup.told()
+        setup.server.change("a")
+        setup.server.make("b")
+        await simulation.until(setup.agrees, within=0)
+        setup.server.remove("a")
+        await simulation.until(setup.agrees, within=0)
+        setup.faults.silence_watches()
+        made = await setup.writer.create(WIDGET, WIDGET.body("own", NAMESPACE))
+        assert setup.widget("own") is made
+        await setup.writer.delete(setup.widget("b"))
+        assert await setup.agrees()
+        assert setup.told() == ["~a", "+b", "-a", "+own", "-b"]
+
+
+async def test_a_restored_server_that_has_overtaken_what_was_seen_is_compared_by_the_next_relist(
+    setup: Setup, simulation: Simulation
+) -> None:
+    for name in ("a", "b"):
+        setup.server.make(name)
+    backup = setup.server.snapshot()
+    setup.server.change("a", {"spec": {"size": 1}})
+    setup.server.change("b", {"spec": {"size": 1}})
+    setup.server.make("ghost")
+    async with following(setup, simulation):
+        setup.server.restore(backup)
+        setup.server.change("b", {"spec": {"size": 2}})
+        setup.server.change("a", {"spec": {"size": 2}})
+        for _ in range(20):
+            setup.server.make("busy")
+            setup.server.remove("busy")
+        await simulation.until(setup.agrees, within=ELEVEN_MINUTES)
+        assert [plain(setup.widget(name).spec_json) for name in ("a", "b")] == [{"size": 2}, {"size": 2}]
+        assert setup.informer.rewinds == 1
+
+
+async def test_an_object_with_the_revision_it_had_before_the_restore_is_still_another(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    setup.server.change("a", {"spec": {"size": 1}})
+    setup.server.make("later")
+    async with following(setup, simulation):
+        setup.server.restore(backup)
+        setup.server.change("a", {"spec": {"size": 2}})
+        before = setup.widget("a")
+        await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
+        assert setup.widget("a").metadata.resource_version == before.metadata.resource_version
+        assert plain(setup.widget("a").spec_json) == {"size": 2}
+
+
+async def test_a_list_older_than_what_was_seen_is_counted_and_logged_once(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    setup.server.change("a")
+    async with following(setup, simulation):
+        with capture_logs() as logs:
+            setup.server.restore(backup)
+            await asyncio.sleep(3600)
+        assert setup.informer.rewinds == 1
+        (line,) = [line for line in logs if line["log_level"] == "warning"]
+        assert (line["plane"], line["kind"], line["seen"], line["listed"]) == ("p", "Widget", "102", "101")
+
+
+async def test_a_bookmark_from_before_the_watch_began_lists_again_at_once(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    setup.server.change("a")
+    async with following(setup, simulation):
+        setup.server.restore(backup)
+        await asyncio.sleep(1)
+        assert not await setup.agrees()
+        setup.server.send(encode({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "101"}}}))
+        await simulation.until(setup.agrees, within=1)
+
+
+async def test_own_writes_answered_while_an_older_list_is_under_way_are_kept(
+    setup: Setup, simulation: Simulation
+) -> None:
+    backup = setup.server.snapshot()
+    setup.server.make("ghost")
+    async with following(setup, simulation):
+        setup.told()
+        setup.server.restore(backup)
+        setup.server.make("old")
+        setup.server.sending.clear()
+        setup.server.forget_history()
+        await simulation.until(lambda: listed(setup, 2), within=STALL_SECONDS + 1)
+        await setup.writer.create(WIDGET, WIDGET.body("new", NAMESPACE))
+        setup.server.sending.set()
+        await simulation.until(setup.agrees, within=0)
+        assert sorted(setup.told()) == ["+new", "+old", "-ghost"]
+
+
+# Versions that are no numbers
+
+
+class Renumbered:
+    """A transport whose server has other resourceVersions than the one it calls."""
+
+    def __init__(self, transport: Transport, outside: Callable[[str], str], inside: Callable[[str], str]) -> None:
+        self._transport = transport
+        self._outside = outside
+        self._inside = inside
+
+    async def call(self, call: Call) -> Answer:
+        answer = await self._transport.call(structs.replace(call, body=renumber(call.body, self._inside)))
+        return structs.replace(answer, body=renumber(answer.body, self._outside))
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        query = call.query | {"resourceVersion": self._inside(call.query["resourceVersion"])}
+        async with self._transport.stream(structs.replace(call, query=query)) as lines:
+            yield (renumber(line, self._outside) async for line in lines)
+
+
+def renumber(body: bytes, version: Callable[[str], str]) -> bytes:
+    def renumbered(match: re.Match[bytes]) -> bytes:
+        return b'"resourceVersion":"' + version(match[1].decode()).encode() + b'"'
+
+    return re.sub(rb'"resourceVersion":"([^"]+)"', renumbered, body)
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [
+        (lambda version: f"v-{version}", lambda version: version.removeprefix("v-")),
+        (lambda version: "9" + version.zfill(5000), lambda version: version[-20:]),
+        (lambda version: "".join("٠١٢٣٤٥٦٧٨٩"[int(digit)] for digit in version), lambda version: str(int(version))),
+    ],
+    ids=["words", "5000 digits", "digits of another script"],
+)
+async def test_a_version_may_be_any_string(
+    simulation: Simulation, outside: Callable[[str], str], inside: Callable[[str], str]
+) -> None:
+    setup = Setup(through=lambda transport: Renumbered(transport, outside, inside))
+    setup.server.make("a")
+    setup.server.make("b")
+    async with background(setup.informer.run()):
+        await simulation.settle()
+        assert setup.told() == ["+a", "+b"]
+        setup.server.change("a")
+        setup.server.remove("b")
+        await setup.writer.create(WIDGET, WIDGET.body("own", NAMESPACE))
+        await simulation.settle()
+        assert sorted(setup.told()) == ["+own", "-b", "~a"]
+        setup.server.forget_history()
+        setup.server.end_watches()
+        setup.server.change("a")
+        setup.server.remove("own")
+        await asyncio.sleep(1)
+        assert sorted(setup.told()) == ["-own", "~a"]
+        await asyncio.sleep(3600)
+        assert setup.told() == []
+        assert [widget.name for widget in setup.informer.all()] == ["a"]
+
+
 async def test_a_relist_that_fails_does_not_stop_the_stream(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         setup.server.garbage = [b"no list"] * 10**6
@@ -364,7 +616,16 @@ async def test_an_answer_that_is_none_is_asked_for_again(setup: Setup, simulatio
         await simulation.until(setup.agrees, within=10)
 
 
-@pytest.mark.parametrize("garbage", [b"", b'{"type": "ADDED", "obj', b'{"type": "ADDED", "object": 3}'])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b'{"type": "ADDED", "obj',
+        b'{"type": "ADDED", "object": 3}',
+        b'{"type": "ERROR", "object": {"code": "no number"}}',
+        b'{"type": "ERROR", "object": []}',
+    ],
+)
 async def test_a_broken_line_in_a_watch_is_survived(setup: Setup, simulation: Simulation, garbage: bytes) -> None:
     async with following(setup, simulation):
         setup.server.send(garbage)
@@ -413,9 +674,9 @@ async def test_an_own_write_is_seen_at_once(setup: Setup, simulation: Simulation
         setup.faults.silence_watches()
         made = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
         assert setup.widget("a") is made
-        changed = await setup.writer.patch(WIDGET, made, {"spec": {"size": 2}})
+        changed = await setup.writer.patch(made, {"spec": {"size": 2}})
         assert setup.widget("a") is changed
-        await setup.writer.delete(WIDGET, changed)
+        await setup.writer.delete(changed)
         assert setup.informer.get(NAMESPACE, "a") is None
         assert setup.told() == ["+a", "~a", "-a"]
 
@@ -423,7 +684,7 @@ async def test_an_own_write_is_seen_at_once(setup: Setup, simulation: Simulation
 async def test_an_own_write_is_told_once(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         made = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
-        await setup.writer.delete(WIDGET, made)
+        await setup.writer.delete(made)
         await simulation.settle()
         assert setup.told() == ["+a", "-a"]
 
@@ -433,7 +694,7 @@ async def test_a_late_event_does_not_undo_an_own_write(setup: Setup, simulation:
     setup.faults.delay_watches(5, 5)
     async with following(setup, simulation):
         setup.server.change("a")
-        own = await setup.writer.patch(WIDGET, setup.widget("a"), {"spec": {"size": 2}})
+        own = await setup.writer.patch(setup.widget("a"), {"spec": {"size": 2}})
         await asyncio.sleep(10)
         assert setup.widget("a") is own
 
@@ -453,7 +714,7 @@ async def test_an_own_delete_is_not_undone_by_a_late_event(setup: Setup, simulat
     async with following(setup, simulation):
         setup.told()
         setup.server.change("a")
-        await setup.writer.delete(WIDGET, setup.widget("a"))
+        await setup.writer.delete(setup.widget("a"))
         await asyncio.sleep(10)
         assert setup.told() == ["-a"]
 
@@ -467,11 +728,26 @@ async def test_own_writes_are_not_undone_by_a_list_made_before_them(setup: Setup
         setup.server.end_watches()
         await simulation.until(lambda: listed(setup, 2), within=1)
         setup.server.change("old")
-        await setup.writer.delete(WIDGET, setup.widget("old"))
+        await setup.writer.delete(setup.widget("old"))
         await setup.writer.create(WIDGET, WIDGET.body("new", NAMESPACE))
         setup.server.sending.set()
         await asyncio.sleep(10)
         assert setup.told() == ["-old", "+new"]
+        assert await setup.agrees()
+
+
+async def test_an_own_change_is_not_undone_by_a_list_made_before_it(setup: Setup, simulation: Simulation) -> None:
+    setup.server.make("old")
+    async with following(setup, simulation):
+        setup.told()
+        setup.server.sending.clear()
+        setup.server.forget_history()
+        setup.server.end_watches()
+        await simulation.until(lambda: listed(setup, 2), within=1)
+        await setup.writer.patch(setup.widget("old"), {"spec": {"size": 7}})
+        setup.server.sending.set()
+        await asyncio.sleep(10)
+        assert setup.told() == ["~old"]
         assert await setup.agrees()
 
 
@@ -483,7 +759,7 @@ async def test_a_name_deleted_and_made_again_is_the_new_object(setup: Setup, sim
     setup.faults.delay_watches(5, 5)
     async with following(setup, simulation):
         first = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
-        await setup.writer.delete(WIDGET, first)
+        await setup.writer.delete(first)
         second = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
         await asyncio.sleep(10)
         assert setup.widget("a") is second
@@ -524,8 +800,113 @@ async def test_indexes_follow_every_change(setup: Setup, simulation: Simulation,
         setup.server.change("a", {"metadata": {"labels": {"colour": "blue"}}})
         await simulation.settle()
         assert (names("red"), names("blue")) == (["b"], ["a"])
-        await setup.writer.delete(WIDGET, setup.widget("b"))
+        await setup.writer.delete(setup.widget("b"))
         assert names("red") == []
+
+
+# Defects
+
+
+def fragile(widget: Widget) -> list[str]:
+    if widget.name == "poison":
+        raise ZeroDivisionError
+    return colour(widget)
+
+
+def defects(logs: list[Any]) -> list[tuple[str, str, str]]:
+    return [(line["plane"], line["kind"], line["phase"]) for line in logs if line["log_level"] == "error"]
+
+
+@pytest.mark.parametrize("declared", ["first", "last"])
+async def test_an_object_that_an_index_fails_on_costs_only_itself(
+    setup: Setup, simulation: Simulation, declared: str
+) -> None:
+    crashed: list[Exception] = []
+    with capture_logs() as logs:
+        if declared == "first":
+            setup.informer.index("colour", fragile, crashed.append)
+        for name in ("a", "poison", "z"):
+            setup.server.make(name, labels={"colour": "red"})
+        async with following(setup, simulation):
+            setup.informer.index("colour", fragile, crashed.append)
+            assert [widget.name for widget in setup.informer.by("colour", "red")] == ["a", "z"]
+            assert setup.told() == ["+a", "+poison", "+z"]
+            setup.server.change("poison")
+            setup.server.make("later", labels={"colour": "red"})
+            await simulation.until(setup.agrees, within=0)
+            setup.server.remove("poison")
+            await simulation.until(setup.agrees, within=0)
+            assert [widget.name for widget in setup.informer.by("colour", "red")] == ["a", "later", "z"]
+    assert len(crashed) == setup.informer.troubles.defects["Widget", "index"] == 2  # one per version
+    assert defects(logs) == [("p", "Widget", "index")]
+
+
+async def test_a_handler_that_fails_costs_only_itself(setup: Setup, simulation: Simulation) -> None:
+    def failing(change: Change[Widget]) -> None:
+        raise ZeroDivisionError
+
+    setup.informer.subscribe(failing)
+    late: list[Change[Widget]] = []
+    setup.informer.subscribe(late.append)
+    setup.server.make("a")
+    with capture_logs() as logs:
+        async with following(setup, simulation):
+            setup.server.change("a")
+            setup.server.make("b")
+            await simulation.until(setup.agrees, within=0)
+            assert setup.told() == ["+a", "~a", "+b"]
+            assert [change.object.name for change in late] == ["a", "a", "b"]
+            setup.informer.subscribe(failing)
+    assert setup.informer.troubles.defects == {("Widget", "handler"): 5}
+    assert defects(logs) == [("p", "Widget", "handler")]
+
+
+class Cursed:
+    """A transport that fails in a way that no transport should."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.cursed = {"list": 0, "watch": 0}
+        self._transport = transport
+
+    async def call(self, call: Call) -> Answer:
+        self._fail("list")
+        return await self._transport.call(call)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        self._fail("watch")
+        async with self._transport.stream(call) as lines:
+            yield lines
+
+    def _fail(self, what: str) -> None:
+        if self.cursed[what]:
+            self.cursed[what] -= 1
+            raise KeyError("nobody foresaw this")
+
+
+@pytest.mark.parametrize("phase", ["list", "watch"])
+async def test_an_error_that_nobody_foresaw_is_logged_counted_and_tried_again(
+    simulation: Simulation, phase: str
+) -> None:
+    cursed: list[Cursed] = []
+
+    def curse(transport: Transport) -> Transport:
+        cursed.append(Cursed(transport))
+        return cursed[0]
+
+    setup = Setup(through=curse)
+    setup.server.make("a")
+    cursed[0].cursed[phase] = 10
+    with capture_logs() as logs:
+        async with background(setup.informer.run()):
+            await asyncio.sleep(1)
+            assert 1 < setup.informer.troubles.defects["Widget", phase] < 10
+            await asyncio.sleep(60)
+            assert setup.informer.troubles.defects == {("Widget", phase): 10}
+            setup.server.make("b")
+            await simulation.until(setup.agrees, within=0)
+            assert setup.informer.state is State.WATCHING
+    assert defects(logs) == [("p", "Widget", phase)]
 
 
 # Everything at once
@@ -533,7 +914,8 @@ async def test_indexes_follow_every_change(setup: Setup, simulation: Simulation,
 STEPS = [
     "make", "change", "remove", "own create", "own change", "own delete", "drop event", "silence", "restore",
     "duplicate event", "reorder events", "cut watches", "throttle", "lose list", "away", "back", "forget history",
-    "end watches", "refuse", "delay", "no delay", "settle", "wait", "wait long",
+    "end watches", "refuse", "delay", "no delay", "settle", "wait", "wait long", "back up",
+    "restore from backup",
 ]  # fmt: skip
 
 
@@ -543,10 +925,18 @@ class Script(Setup):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.informer.index("colour", colour)
+        self.backup = self.server.snapshot()
         self.mirror: dict[str, Widget] = {}
         self.writing: list[asyncio.Task[None]] = []
+        self.wrong: list[AssertionError] = []
         self.blind = False  # from the first lost event on, an own write may be missed too
-        self.informer.subscribe(self.check)
+        self.informer.subscribe(self.checked)
+
+    def checked(self, change: Change[Widget]) -> None:
+        try:
+            self.check(change)
+        except AssertionError as error:  # which the informer would survive
+            self.wrong.append(error)
 
     def check(self, change: Change[Widget]) -> None:
         assert change.before is self.mirror.pop(change.object.name, None)
@@ -570,9 +960,9 @@ class Script(Setup):
             case "own create":
                 self.own(self.writer.create(WIDGET, WIDGET.body(name, NAMESPACE)))
             case "own change" if seen is not None:
-                self.own(self.writer.patch(WIDGET, seen, {"metadata": {"labels": {"colour": "red"}}}))
+                self.own(self.writer.patch(seen, {"metadata": {"labels": {"colour": "red"}}}))
             case "own delete" if seen is not None:
-                self.own(self.writer.delete(WIDGET, seen))
+                self.own(self.writer.delete(seen))
             case "drop event":
                 self.blind = True
                 faults.drop_event(calls(path="/widgets"))
@@ -599,6 +989,11 @@ class Script(Setup):
                 server.forget_history()
             case "end watches":
                 server.end_watches()
+            case "back up":
+                self.backup = server.snapshot()
+            case "restore from backup":
+                self.blind = True
+                server.restore(self.backup)
             case "refuse":
                 server.refuse = [ServerError("not now")]
             case "delay":
@@ -653,6 +1048,7 @@ def test_after_any_changes_and_faults_the_copy_is_right_once_it_is_quiet(
             assert {name: widget.metadata.resource_version for name, widget in script.mirror.items()} == (
                 script.server.versions()
             )
+            assert script.wrong == []
 
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
         runner.run(main())
@@ -665,7 +1061,7 @@ async def test_invariant_3_an_object_whose_delete_was_answered_by_somebody_else_
     setup.server.make("w")
     async with following(setup, simulation):
         setup.faults.answer(calls("DELETE"), NotFound("404 page not found"))
-        await setup.writer.delete(WIDGET, setup.widget("w"))
+        await setup.writer.delete(setup.widget("w"))
         assert setup.versions() == {}
         await asyncio.sleep(3600)
         assert setup.versions() == setup.server.versions()

@@ -3,16 +3,19 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError, Forbidden, NotFound, ServerError, Unauthorized, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Call
-from datum_compute.runtime.faults import Faults, calls
 from datum_compute.runtime.leases import JITTER, Election, LeaseLost, NotLeading
-from datum_compute.runtime.simulation import Simulation
-from tests.runtime.scripted import NAMESPACE, WIDGET, Server, background
+from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
+from datum_compute.runtime.testing.simulation import Simulation
+from datum_compute.runtime.troubles import REPEAT_SECONDS
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
 LONGEST_RETRY = RETRY_SECONDS * JITTER
@@ -346,3 +349,43 @@ def _nobody() -> Client:
 class _Unused:
     def now(self) -> datetime:
         raise AssertionError
+
+
+# What the log says
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "check"),
+    [
+        (Unavailable("refused"), "connect", "address"),
+        (Unauthorized("expired"), "authentication", "token"),
+        (Forbidden("no"), "authorization", "get, create and update leases"),
+        (NotFound("no such namespace"), "lease", f"namespace {NAMESPACE}"),
+        (ServerError("oops"), "lease", "log of the server"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ApiError) else str(value),
+)
+async def test_a_lease_that_cannot_be_taken_is_one_warning_that_says_what_to_check(
+    simulation: Simulation, server: Server, error: ApiError, phase: str, check: str
+) -> None:
+    one = Candidate(simulation, server, "one")
+    if phase == "connect":
+        one.faults.take_away()
+    else:
+        one.faults.refuse(calls("POST" if isinstance(error, NotFound) else "", "/leases"), error)
+    with capture_logs() as logs:
+        async with background(one.run()):
+            await simulation.advance(REPEAT_SECONDS - 10)
+            warnings = [line for line in logs if line["log_level"] == "warning"]
+            assert [(line["lease"], line["phase"]) for line in warnings] == [(f"{NAMESPACE}/lead", phase)]
+            assert check in warnings[0]["check"]
+            await simulation.advance(REPEAT_SECONDS)
+    assert len([line for line in logs if line["log_level"] == "warning"]) == 2
+
+
+async def test_waiting_for_another_is_no_reason_for_a_warning(simulation: Simulation, server: Server) -> None:
+    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    with capture_logs() as logs:
+        async with background(one.run(), two.run()):
+            await simulation.advance(60)
+    assert [line for line in logs if line["log_level"] == "warning"] == []

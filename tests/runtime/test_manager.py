@@ -10,16 +10,17 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE
 from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import JITTER, Election, LeaseLost, NotLeading
 from datum_compute.runtime.manager import GRACE_SECONDS, Manager
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.conftest import count
-from tests.runtime.scripted import NAMESPACE, WIDGET, Server
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
 LONGEST_RETRY = RETRY_SECONDS * JITTER
@@ -31,8 +32,7 @@ class Signer:
 
     name = "signer"
 
-    def __init__(self, fleet: Fleet, by: str) -> None:
-        self._fleet = fleet
+    def __init__(self, by: str) -> None:
         self._by = by
         self.times, self.pause = 1, 0.0
         self.stubborn = False  # goes on writing when it is told to end, and when it is told that it may not
@@ -43,25 +43,24 @@ class Signer:
     def sources(self) -> Sequence[Source[Any]]:
         return (Source("east", WIDGET, itself),)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
+    async def reconcile(self, pass_: Pass) -> None:
+        request = pass_.request
         self.started.append(request.name)
         for number in range(self.times):
             try:
                 if self.pause:
                     await asyncio.sleep(self.pause)
-                await self._sign(request, number)
+                await self._sign(pass_, number)
             except (asyncio.CancelledError, NotLeading):
                 if not self.stubborn:
                     raise
         self.finished.append(request.name)
 
-    async def _sign(self, request: Request, number: int) -> None:
-        plane = self._fleet.plane(request.plane)
-        widget = plane.informer(WIDGET).get(request.namespace, request.name)
+    async def _sign(self, pass_: Pass, number: int) -> None:
+        widget = pass_.get(WIDGET)
         if widget is not None and self._is_news(widget.spec_json, number):
             self.tried.append(asyncio.get_running_loop().time())
-            spec = {"by": self._by, "number": number}
-            await plane.writer(self.name).patch(WIDGET, widget, {"spec": spec})
+            await pass_.write.patch(widget, {"spec": {"by": self._by, "number": number}})
 
     def _is_news(self, spec: msgspec.Raw, number: int) -> bool:
         before = msgspec.json.decode(spec) if bytes(spec) else {}
@@ -79,8 +78,8 @@ class Replica:
         self.fleet.add(Plane("a", "east", self.way, writes=Writes(), generator=simulation.random))
         client = Client("host", self.host)
         self.election = Election(client, NAMESPACE, "lead", name, simulation, simulation.random)
-        self.signer = Signer(self.fleet, name)
-        self.manager = Manager(self.fleet, [self.signer], election=self.election)
+        self.signer = Signer(name)
+        self.manager = Manager(self.fleet, [self.signer], simulation, election=self.election)
         self.task = asyncio.create_task(self.manager.run(), name=name)
 
     async def kill(self) -> None:
@@ -284,7 +283,7 @@ async def test_every_way_to_write_is_closed_to_who_does_not_lead(
     plane = standby.fleet.plane("a")
     [widget] = plane.informer(WIDGET).all()
     before = len(server.written)
-    plane.events.normal("signer", WIDGET, widget, "Signed", "by two", now=simulation.now())
+    plane.events.normal("signer", widget, "Signed", "by two", now=simulation.now())
     await simulation.settle()
     assert plane.events.dropped == {"refused": 1}
     assert len(server.written) == before
@@ -371,8 +370,8 @@ async def test_without_an_election_it_works_at_once_and_stops_the_same_way(
     server.make("w")
     fleet = Fleet()
     fleet.add(Plane("a", "east", InProcess(server), writes=Writes(), generator=simulation.random))
-    signer = Signer(fleet, "alone")
-    manager = Manager(fleet, [signer])
+    signer = Signer("alone")
+    manager = Manager(fleet, [signer], simulation)
     running = asyncio.create_task(manager.run())
     await simulation.settle()
     assert manager.working
@@ -387,4 +386,4 @@ async def test_a_defect_in_the_fleet_ends_it(simulation: Simulation) -> None:
             raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        await Manager(Broken(), []).run()
+        await Manager(Broken(), [], simulation).run()

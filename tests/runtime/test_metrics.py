@@ -7,19 +7,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import Conflict, Unavailable
+from datum_compute.kube.errors import Conflict, Forbidden, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.histogram import Histogram
+from datum_compute.runtime.informer import STALL_SECONDS
 from datum_compute.runtime.leases import Election
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.metrics import process_registry
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Drop
+from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import NAMESPACE, WIDGET, Server, background
 
 LABEL = {"controller": "worker"}
 NAME = {"name": "worker"}
@@ -30,17 +32,14 @@ class Worker:
 
     name = "worker"
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
     def sources(self) -> Sequence[Source[Any]]:
         def named(plane: Plane, change: Any) -> Any:
             yield from [Drop("unlabelled")] if change.object.name == "ignored" else itself(plane, change)
 
         return (Source("east", WIDGET, named),)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        match request.name:
+    async def reconcile(self, pass_: Pass) -> None:
+        match pass_.request.name:
             case "slow":
                 await asyncio.sleep(3)
             case "later":
@@ -52,10 +51,9 @@ class Worker:
             case "defect":
                 raise RuntimeError
             case "writes":
-                plane = self._fleet.plane(request.plane)
-                [widget] = [found for found in plane.informer(WIDGET).all() if found.name == "writes"]
+                [widget] = [found for found in pass_.informer(WIDGET).all() if found.name == "writes"]
                 if not bytes(widget.status_json):
-                    await plane.writer(self.name).status(WIDGET, widget, {"ready": True})
+                    await pass_.write.status(widget, {"ready": True})
 
 
 class World:
@@ -69,7 +67,8 @@ class World:
         client = Client("host", InProcess(Server()))
         self.manager = Manager(
             fleet,
-            [Worker(fleet)],
+            [Worker()],
+            simulation,
             election=Election(client, NAMESPACE, "lead", "one", simulation, simulation.random) if election else None,
             registry=self.registry,
             writes=writes,
@@ -144,12 +143,53 @@ async def test_planes_caches_and_dropped_changes_carry_the_prefix(world: World, 
         assert world.value("oven_event_loop_lag_seconds") == 0
 
 
+async def test_a_plane_is_up_while_it_is_engaged_and_all_of_its_caches_follow(
+    world: World, simulation: Simulation
+) -> None:
+    world.server.refuse = [Forbidden("no")] * 3
+    async with background(world.manager.run()):
+        await simulation.settle()
+        assert (world.value("oven_plane_up", plane="a"), world.value("oven_plane_up", plane="b")) == (0, 1)
+        assert world.value("oven_plane_failures_total", plane="a", kind="Widget", phase="authorization") == 1
+        await simulation.advance(10)
+        assert world.value("oven_plane_up", plane="a") == 1
+        world.server.refuse_watches = Forbidden("no")
+        world.server.end_watches()
+        await simulation.advance(10)
+        assert world.value("oven_plane_up", plane="a") == 0
+        world.manager.fleet.remove("a")
+        assert world.value("oven_plane_up", plane="a") is None
+        assert world.value("oven_plane_failures_total", plane="a", kind="Widget", phase="authorization") is None
+
+
+async def test_a_server_restored_from_a_backup_is_counted(world: World, simulation: Simulation) -> None:
+    backup = world.server.snapshot()
+    world.server.make("fine")
+    async with background(world.manager.run()):
+        await simulation.settle()
+        assert world.value("oven_cache_rewinds_total", plane="a", kind="Widget") == 0
+        world.server.restore(backup)
+        await simulation.advance(STALL_SECONDS + 1)
+        assert world.value("oven_cache_rewinds_total", plane="a", kind="Widget") == 1
+
+
 async def test_writes_are_counted_by_plane_controller_verb_and_kind(world: World, simulation: Simulation) -> None:
     world.server.make("writes")
     async with background(world.manager.run()):
         await simulation.settle()
         labels = {"plane": "a", "controller": "worker", "verb": "status", "kind": "Widget"}
         assert world.value("oven_api_writes_total", **labels) == 1
+
+
+async def test_writes_that_are_undone_again_and_again_are_counted(world: World, simulation: Simulation) -> None:
+    world.server.make("writes")
+    async with background(world.manager.run()):
+        for _ in range(20):
+            world.server.change("writes", {"status": None})
+            await simulation.settle()
+        labels = {"plane": "a", "controller": "worker", "verb": "status", "kind": "Widget"}
+        assert world.value("oven_api_writes_total", **labels) == 10
+        assert (world.value("oven_api_writes_damped_total", **labels) or 0) >= 10
 
 
 async def test_what_is_told_can_be_read_back_and_every_name_is_told_once(world: World, simulation: Simulation) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datum_compute.runtime.queue import FIRST_BACKOFF, LONGEST_BACKOFF, WorkQueue
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
 
 
@@ -184,6 +184,68 @@ async def test_a_group_runs_no_more_at_once_than_it_may(simulation: Simulation) 
     assert sorted(worker.result() for worker in workers) == ["a1", "a2", "a3", "b1"]
 
 
+async def hanging(simulation: Simulation, queue: WorkQueue[str], group: str, keys: int) -> list[str]:
+    """Adds so many keys of a group, and returns those that the queue hands out while none of them ends."""
+    for number in range(keys):
+        queue.add(f"{group}{number}")
+    takers = [asyncio.create_task(queue.get()) for _ in range(keys)]
+    await simulation.settle()
+    running = [taker.result() for taker in takers if taker.done()]
+    for taker in takers:
+        taker.cancel()
+    await asyncio.gather(*takers, return_exceptions=True)
+    return running
+
+
+async def test_a_busy_group_alone_has_all_it_may(simulation: Simulation) -> None:
+    queue = WorkQueue(first_letter, 32, reserved=2, shared=512)
+    assert len(await hanging(simulation, queue, "a", 100)) == 32
+    assert len(await hanging(simulation, queue, "b", 100)) == 32
+
+
+async def test_however_many_groups_hang_another_one_has_room(simulation: Simulation) -> None:
+    queue = WorkQueue(first_letter, 32, reserved=2, shared=512)
+    hung = [await hanging(simulation, queue, chr(1000 + number), 40) for number in range(300)]
+    assert [len(running) for running in hung[:10]] == [32] * 10
+    assert min(map(len, hung)) == 2
+    assert sum(map(len, hung)) <= 512 + 2 * 300
+    assert len(await hanging(simulation, queue, "z", 40)) == 2
+
+
+async def test_places_that_become_free_are_for_all_groups(simulation: Simulation) -> None:
+    queue = WorkQueue(first_letter, 4, reserved=1, shared=2)
+    running = [*await hanging(simulation, queue, "a", 4), *await hanging(simulation, queue, "b", 4)]
+    assert sorted(running) == ["a0", "a1", "b0", "b1"]
+    waiting = asyncio.create_task(queue.get())
+    await simulation.settle()
+    assert not waiting.done()
+    queue.done("a1")
+    await simulation.settle()
+    assert waiting.result() in ("a2", "b2")
+
+
+async def test_a_key_whose_group_changes_counts_in_the_one_it_was_added_to(simulation: Simulation) -> None:
+    """The group may depend on what is known of an object, and that may come to be known while the key waits or runs."""
+    groups = {"a": "unknown", "b": "unknown", "c": "known"}
+    queue = WorkQueue[str](groups.__getitem__, at_once=1)
+    for key in "abc":
+        queue.add(key)
+    groups |= {"a": "known", "b": "known"}
+    queue.add("b", initial=True)
+    assert {await queue.get(), await queue.get()} == {"a", "c"}
+    queue.done("a")
+    assert await queue.get() == "b"
+    queue.add("a")  # known by now, like the one that runs
+    queue.done("b")
+    assert len(queue) == 1
+    queue.done("c")
+    assert await taken(queue) == ["a"]
+    queue.add("a")
+    groups["a"] = "another"
+    queue.drop(lambda key: True)
+    assert len(queue) == 0
+
+
 async def test_in_a_group_that_is_held_up_live_changes_still_go_first(simulation: Simulation) -> None:
     queue = WorkQueue(first_letter, at_once=1)
     for key in ("a1", "a2", "a3"):
@@ -235,7 +297,7 @@ class Script:
     """Workers that take some time for each key, while somebody adds, waits, and replaces workers."""
 
     def __init__(self) -> None:
-        self.queue: WorkQueue[str] = WorkQueue(first_letter, at_once=2)
+        self.queue: WorkQueue[str] = WorkQueue(first_letter, at_once=2, reserved=1, shared=1)
         self.asked: dict[str, int] = {}  # when a key was last asked for, in steps
         self.started: dict[str, int] = {}
         self.running: set[str] = set()

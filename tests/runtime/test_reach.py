@@ -10,14 +10,15 @@ from datum_compute.kube.errors import ApiError, ServerError, Timeout, TooManyReq
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.faults import Faults, calls
 from datum_compute.runtime.health import caches_follow
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.reach import LONGEST_PROBE, FailFast, Reach
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.faults import Faults, calls, watches
+from datum_compute.runtime.testing.server import GADGET, WIDGET, Server
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import GADGET, WIDGET, Server
 from tests.runtime.world import World
 
 ANSWER_SECONDS = 30.0
@@ -131,6 +132,44 @@ async def test_what_a_gateway_answers_costs_no_time_so_every_call_goes_out(setup
         setup.faults.answer(calls(), Unavailable("no healthy upstream"), nth=nth)
     assert [await setup.ask() for _ in range(6)] == ["ServiceUnavailable"] * 5 + ["answered"]
     assert len(setup.returns) == 1
+
+
+@pytest.mark.parametrize("code", [403, 410, 429, 500, 502, 503, 504])
+async def test_a_watch_that_is_refused_does_not_keep_calls_from_a_plane_that_answers(
+    setup: Setup, simulation: Simulation, code: int
+) -> None:
+    for _ in range(20):
+        setup.faults.answer(watches, from_status(code, b"", ""))
+        with pytest.raises(ApiError):
+            async with setup.client.watch(GADGET, "1", timeout_seconds=60):
+                pass
+        assert not setup.reach.silent
+        assert await asyncio.gather(*(setup.ask() for _ in range(16))) == ["answered"] * 16
+
+
+async def test_a_watch_that_breaks_off_does_not_keep_calls_from_a_plane_that_answers(setup: Setup) -> None:
+    with pytest.raises(Unavailable):
+        async with setup.client.watch(WIDGET, "100", timeout_seconds=60) as events:
+            setup.faults.cut_watches()
+            await anext(events)
+    assert await asyncio.gather(*(setup.ask() for _ in range(16))) == ["answered"] * 16
+
+
+@pytest.mark.parametrize("code", [403, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("way", ["call", "watch"])
+async def test_any_answer_ends_the_silence(setup: Setup, simulation: Simulation, code: int, way: str) -> None:
+    setup.faults.take_away()
+    await setup.ask()
+    assert setup.reach.silent
+    setup.faults.bring_back()
+    setup.faults.answer(calls(), from_status(code, b"", ""))
+    with pytest.raises(ApiError):
+        if way == "call":
+            await setup.client.list(WIDGET)
+        else:
+            async with setup.client.watch(WIDGET, "1", timeout_seconds=60):
+                pass
+    assert not setup.reach.silent
 
 
 async def test_one_lost_call_does_not_keep_the_next_from_the_plane(setup: Setup) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.client import Client
@@ -15,12 +14,13 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE as CORE_NAMESPACE
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import plain
-from datum_compute.runtime.faults import Faults, writes
+from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.informer import Informer
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import Faults, writes
+from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Write, Writer, Writes
-from tests.runtime.scripted import GADGET, NAMESPACE, WIDGET, Server, Widget, background
 
 
 class Setup:
@@ -65,10 +65,10 @@ async def test_writes_are_counted_by_plane_controller_verb_and_kind(setup: Setup
     other = Plane("q", "east", InProcess(Server()), writes=setup.ledger, generator=random.Random(1))
     async with setup.running():
         widget = await setup.writer.create(WIDGET, WIDGET.body("w", NAMESPACE))
-        await setup.writer.patch(WIDGET, widget, {"spec": {"size": 1}})
-        await setup.writer.patch(WIDGET, widget, {"spec": {"size": 2}})
-        await setup.plane.writer("another").status(WIDGET, setup.seen(), {"ready": 1})
-        await setup.writer.delete(WIDGET, widget)
+        await setup.writer.patch(widget, {"spec": {"size": 1}})
+        await setup.writer.patch(widget, {"spec": {"size": 2}})
+        await setup.plane.writer("another").status(setup.seen(), {"ready": 1})
+        await setup.writer.delete(widget)
         await other.writer("tester").create(GADGET, GADGET.body("g", NAMESPACE))
     assert setup.ledger.counts == {
         Write("p", "tester", "create", "Widget"): 1,
@@ -110,7 +110,7 @@ async def test_a_status_that_says_the_same_is_not_written(
     setup.server.make("w")
     setup.server.change("w", {"status": before})
     async with setup.running():
-        assert await setup.writer.status(WIDGET, setup.seen(), after) is setup.seen()
+        assert await setup.writer.status(setup.seen(), after) is setup.seen()
         assert setup.server.written == []
         assert setup.counted() == {}
 
@@ -120,7 +120,7 @@ async def test_a_status_that_differs_is_replaced_as_a_whole(setup: Setup, before
     setup.server.make("w")
     setup.server.change("w", {"status": before})
     async with setup.running():
-        after = await setup.writer.status(WIDGET, setup.seen(), {"ready": 1})
+        after = await setup.writer.status(setup.seen(), {"ready": 1})
         assert plain(after.status_json) == {"ready": 1}
         assert setup.seen() is after
         assert setup.server.written == [("PUT", WIDGET.path(NAMESPACE, "w", "status"))]
@@ -131,10 +131,28 @@ async def test_a_status_decided_on_an_old_copy_is_refused(setup: Setup) -> None:
     async with setup.running():
         setup.server.change("w")
         with pytest.raises(Conflict):
-            await setup.writer.status(WIDGET, setup.seen(), {"ready": 1})
+            await setup.writer.status(setup.seen(), {"ready": 1})
+
+
+async def test_a_status_is_taken_away_once(setup: Setup) -> None:
+    setup.server.make("w")
+    setup.server.change("w", {"status": {"ready": 1}})
+    async with setup.running():
+        after = await setup.writer.clear_status(setup.seen())
+        assert plain(after.status_json) == {}
+        assert await setup.writer.clear_status(setup.seen()) is setup.seen()
+        assert setup.server.written == [("PUT", WIDGET.path(NAMESPACE, "w", "status"))]
 
 
 # Patches
+
+
+async def test_ensure_creates_an_object_or_reads_the_one_that_is_there(setup: Setup) -> None:
+    async with setup.running():
+        made = await setup.writer.ensure(WIDGET, WIDGET.body("new", NAMESPACE) | {"spec": {"size": 1}})
+        found = await setup.writer.ensure(WIDGET, WIDGET.body("new", NAMESPACE) | {"spec": {"size": 2}})
+    assert found == made
+    assert setup.server.found("new")["spec"] == {"size": 1}
 
 
 async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setup) -> None:
@@ -142,16 +160,16 @@ async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setu
     async with setup.running():
         setup.server.change("w")
         with pytest.raises(Conflict):
-            await setup.writer.patch_seen(WIDGET, setup.seen(), {"spec": {"list": [1]}})
-        await setup.writer.patch(WIDGET, setup.seen(), {"spec": {"size": 1}})
-        after = await setup.writer.patch_seen(WIDGET, setup.seen(), {"spec": {"list": [1]}})
+            await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
+        await setup.writer.patch(setup.seen(), {"spec": {"size": 1}})
+        after = await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
         assert plain(after.spec_json)["list"] == [1]
 
 
 async def test_a_patch_meant_for_an_object_does_not_hit_a_later_one_of_its_name(
     setup: Setup, simulation: Simulation
 ) -> None:
-    engine = Engine(Log())
+    engine = compute_engine(Log())
     engine.serve("p", PROJECT)
     both: list[tuple[Client, Kind[Any], str]] = [
         (setup.plane.client, WIDGET, NAMESPACE),
@@ -161,12 +179,12 @@ async def test_a_patch_meant_for_an_object_does_not_hit_a_later_one_of_its_name(
         for client, kind, namespace in both:
             writer = Writer(client, {}, "tester", Writes())
             old = await writer.create(kind, kind.body("w", namespace))
-            await writer.patch(kind, old, {"metadata": {"labels": {"for": "old"}}})
-            await writer.delete(kind, old)
+            await writer.patch(old, {"metadata": {"labels": {"for": "old"}}})
+            await writer.delete(old)
             await simulation.settle()
             new = await writer.create(kind, kind.body("w", namespace))
             with pytest.raises(Conflict) as caught:
-                await writer.patch(kind, old, {"metadata": {"labels": {"for": "old"}}})
+                await writer.patch(old, {"metadata": {"labels": {"for": "old"}}})
             assert caught.value.plane == "p"
             assert (await client.get(kind, "w", namespace)).metadata == new.metadata
     engine.close()
@@ -184,7 +202,7 @@ async def test_a_failed_write_leaves_the_cache_alone(setup: Setup) -> None:
 async def test_answers_of_a_kind_that_is_not_cached_are_only_returned(setup: Setup) -> None:
     async with setup.running():
         gadget = await setup.writer.create(GADGET, GADGET.body("g", NAMESPACE))
-        await setup.writer.delete(GADGET, gadget)
+        await setup.writer.delete(gadget)
         assert not setup.server.has("g", GADGET)
 
 
@@ -194,10 +212,10 @@ async def test_answers_of_a_kind_that_is_not_cached_are_only_returned(setup: Set
 async def test_a_finalizer_is_added_next_to_others_and_only_once(setup: Setup) -> None:
     setup.server.make("w", finalizers=["theirs"])
     async with setup.running():
-        after = await setup.writer.add_finalizer(WIDGET, setup.seen(), "ours")
+        after = await setup.writer.add_finalizer(setup.seen(), "ours")
         assert after.metadata.finalizers == ("theirs", "ours")
         assert setup.seen() is after
-        assert await setup.writer.add_finalizer(WIDGET, after, "ours") is after
+        assert await setup.writer.add_finalizer(after, "ours") is after
         assert setup.counted() == {"patch Widget": 1}
 
 
@@ -206,16 +224,16 @@ async def test_a_finalizer_added_to_an_old_copy_is_refused(setup: Setup) -> None
     async with setup.running():
         setup.server.change("w", {"metadata": {"finalizers": ["theirs"]}})
         with pytest.raises(Conflict):
-            await setup.writer.add_finalizer(WIDGET, setup.seen(), "ours")
+            await setup.writer.add_finalizer(setup.seen(), "ours")
 
 
 async def test_removing_finalizers_leaves_those_of_others(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours", "theirs", "ours-too"])
     setup.server.remove("w")
     async with setup.running():
-        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours", "ours-too", "absent")
+        await setup.writer.remove_finalizers(setup.seen(), "ours", "ours-too", "absent")
         assert setup.seen().metadata.finalizers == ("theirs",)
-        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
+        await setup.writer.remove_finalizers(setup.seen(), "ours")
         assert setup.counted() == {"patch Widget": 1}
 
 
@@ -223,7 +241,7 @@ async def test_an_object_let_go_of_by_the_last_is_gone_from_the_cache(setup: Set
     setup.server.make("w", finalizers=["ours"])
     setup.server.remove("w")
     async with setup.running():
-        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
+        await setup.writer.remove_finalizers(setup.seen(), "ours")
         assert setup.cached() is None
         assert not setup.server.has("w")
 
@@ -233,7 +251,7 @@ async def test_an_object_with_time_left_to_stop_in_is_not_taken_for_gone(setup: 
     setup.server.remove("w")
     setup.server.change("w", {"metadata": {"deletionGracePeriodSeconds": 30}})
     async with setup.running():
-        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
+        await setup.writer.remove_finalizers(setup.seen(), "ours")
         assert setup.server.has("w")
         assert setup.seen().metadata.finalizers == ()
 
@@ -241,7 +259,7 @@ async def test_an_object_with_time_left_to_stop_in_is_not_taken_for_gone(setup: 
 async def test_an_object_that_is_not_being_deleted_stays_without_its_finalizers(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours"])
     async with setup.running():
-        await setup.writer.remove_finalizers(WIDGET, setup.seen(), "ours")
+        await setup.writer.remove_finalizers(setup.seen(), "ours")
         assert setup.seen().metadata.finalizers == ()
 
 
@@ -251,7 +269,7 @@ async def test_letting_go_of_what_is_gone_is_fine(setup: Setup) -> None:
         seen = setup.seen()
         setup.server.change("w", {"metadata": {"finalizers": None}})
         setup.server.remove("w")
-        await setup.writer.remove_finalizers(WIDGET, seen, "ours")
+        await setup.writer.remove_finalizers(seen, "ours")
 
 
 # Deleting
@@ -261,20 +279,20 @@ async def test_a_delete_names_the_uid_it_means(setup: Setup) -> None:
     setup.server.make("w")
     async with setup.running():
         old = setup.seen()
-        await setup.writer.delete(WIDGET, old)
+        await setup.writer.delete(old)
         assert setup.cached() is None
         [call] = [call for call in setup.server.calls if call.method == "DELETE"]
         assert msgspec.json.decode(call.body)["preconditions"] == {"uid": old.metadata.uid}
         setup.server.make("w")
         with pytest.raises(Conflict):
-            await setup.writer.delete(WIDGET, old)
+            await setup.writer.delete(old)
         assert setup.server.has("w")
 
 
 async def test_a_delete_that_waits_for_finalizers_is_seen_as_such(setup: Setup) -> None:
     setup.server.make("w", finalizers=["theirs"])
     async with setup.running():
-        await setup.writer.delete(WIDGET, setup.seen())
+        await setup.writer.delete(setup.seen())
         assert setup.seen().metadata.deleting
 
 
@@ -282,7 +300,7 @@ async def test_deleting_what_is_gone_is_fine_and_forgets_it(setup: Setup) -> Non
     setup.server.make("w")
     async with setup.running():
         setup.server.remove("w")
-        await setup.writer.delete(WIDGET, setup.seen())
+        await setup.writer.delete(setup.seen())
         assert setup.cached() is None
 
 
@@ -300,7 +318,7 @@ async def test_a_patch_of_what_is_gone_is_not_found(setup: Setup) -> None:
     async with setup.running():
         setup.server.remove("w")
         with pytest.raises(NotFound):
-            await setup.writer.patch(WIDGET, setup.seen(), {"spec": {"size": 1}})
+            await setup.writer.patch(setup.seen(), {"spec": {"size": 1}})
 
 
 async def test_what_others_do_afterwards_still_arrives(setup: Setup, simulation: Simulation) -> None:

@@ -8,14 +8,16 @@ from itertools import pairwise
 from typing import Any
 
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.controller import Controller, Source, itself
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.server import WIDGET, Server, background
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from tests.runtime.scripted import WIDGET, Server, background
 
 Act = Callable[[Request, Pass], Awaitable[None]]
 
@@ -33,10 +35,10 @@ class Recorder:
     def sources(self) -> Sequence[Source[Any]]:
         return self._sources
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        self.ran.append((asyncio.get_running_loop().time(), str(request)))
+    async def reconcile(self, pass_: Pass) -> None:
+        self.ran.append((asyncio.get_running_loop().time(), str(pass_.request)))
         if self.act is not None:
-            await self.act(request, pass_)
+            await self.act(pass_.request, pass_)
 
     @property
     def requests(self) -> list[str]:
@@ -52,15 +54,16 @@ class World:
 
     def __init__(self, *sources: Source[Any], recorder: Recorder | None = None) -> None:
         self.fleet = Fleet()
+        self.writes = Writes()
         self.recorder = recorder or Recorder(sources or (Source("east", WIDGET, itself),))
-        self.controller = Controller(self.recorder, self.fleet)
+        self.controller = Controller(self.recorder, self.fleet, SystemClock())
         self.servers: dict[str, Server] = {}
         self.faults: dict[str, Faults] = {}
 
     def add(self, name: str, role: str = "east", server: Server | None = None) -> Server:
         self.servers[name] = server = server or self.servers.get(name) or Server()
         self.faults[name] = Faults(InProcess(server), random.Random(1))
-        self.fleet.add(Plane(name, role, self.faults[name], writes=Writes(), generator=random.Random(1)))
+        self.fleet.add(Plane(name, role, self.faults[name], writes=self.writes, generator=random.Random(1)))
         return server
 
     @asynccontextmanager

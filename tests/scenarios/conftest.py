@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import ENGINE
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Outages, Suspension

@@ -1,22 +1,25 @@
 """The embedded engine for scenarios: everything in one simulation."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from datum_compute.api.networking import LOCATION_BINDING
-from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.log import Log, Row
 from datum_compute.embedded.store import CountedUids
+from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.transport import Transport
+from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
 from datum_compute.local.federation import Federation as LocalFederation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime.faults import Faults
+from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.simulation import Simulation
 
 CITIES = {"DFW": "cell-dfw", "ORD": "cell-ord"}
 PROJECTS = ("demo", "other")
@@ -30,6 +33,10 @@ class FaultyFederation(LocalFederation):
     def project_plane(self, name: str) -> Plane:
         """A project as the discovery of projects would engage it."""
         return self._project_plane(name)
+
+    def cell_plane(self, name: str) -> Plane:
+        """A cell that joins later."""
+        return self._plane(name, CELL)
 
     def transport(self, plane: str, role: str) -> Transport:
         self.__dict__.setdefault("faults", {})[plane] = Faults(super().transport(plane, role), self._generator)
@@ -45,26 +52,39 @@ class EmbeddedFederation:
         behaviour: Behaviour,
         rows: Iterable[Row] = (),
         limits: Mapping[str, int] = DEFAULT_LIMITS,
+        projects: Sequence[str] = PROJECTS,
+        cities: Mapping[str, str] = CITIES,
+        names: Mapping[str, str] = {},
     ) -> None:
         log = Log()
         log.append(list(rows))
         self.simulation = simulation
-        self.engine = Engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self._clocks: dict[str, ShiftedClock] = {}
+        self.engine = compute_engine(
+            log, clock=simulation, clock_of=self.clock, uids=CountedUids(), generator=simulation.random
+        )
         self._new_local = partial(
             FaultyFederation,
             self.engine,
-            projects=PROJECTS,
-            cities=CITIES,
+            projects=projects,
+            cities=cities,
+            names=names,
             limits=limits,
             clock=simulation,
             generator=simulation.random,
             behaviour=behaviour,
         )
         self.local = self._new_local()
+        self.root = self.local.client(ROOT_PLANE)
         self.hub = self.local.client(HUB_PLANE)
-        self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in CITIES.items()}
-        self.planes = [ROOT_PLANE, *PROJECTS, HUB_PLANE, *CITIES.values()]
+        self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in cities.items()}
+        self.projects = projects
+        self.planes = [ROOT_PLANE, *projects, HUB_PLANE, *cities.values()]
         self._run: asyncio.Task[None] | None = None
+
+    def clock(self, plane: str) -> ShiftedClock:
+        """The clock of a plane's server: set `ahead` to let it differ from everybody else's."""
+        return self._clocks.setdefault(plane, ShiftedClock(self.simulation))
 
     def project_client(self, project: str) -> Client:
         return self.local.client(project)
@@ -76,19 +96,30 @@ class EmbeddedFederation:
         """Returns when every project offers its cities: what a user would find."""
         await self.local.seed()
         self._run = asyncio.create_task(self.local.run(), name="federation")
-        for project in PROJECTS:
+        for project in self.projects:
             await self.until(partial(self.local.is_ready, project), 30, f"project {project} is ready")
             await self.local.prepare(project)
             await self.until(partial(self._offers, project), 30, f"{project} has cities")
 
+    async def is_open(self, project: str) -> bool:
+        return await self.local.is_ready(project)
+
+    def managers(self) -> dict[str, Manager]:
+        """All processes by name."""
+        return {"all": self.local.manager}
+
     async def _offers(self, project: str) -> bool:
-        return len((await self.project_client(project).list(LOCATION_BINDING)).items) == len(CITIES)
+        return len((await self.project_client(project).list(LOCATION_BINDING)).items) == len(self.cells)
 
     async def stop(self) -> None:
         self.kill()
         assert self._run is not None
         await asyncio.gather(self._run, return_exceptions=True)
         self.check()
+
+    @property
+    def running(self) -> bool:
+        return self._run is not None and not self._run.done()
 
     async def take_away(self, plane: str) -> None:
         self.local.faults[plane].take_away()
@@ -121,7 +152,8 @@ class EmbeddedFederation:
         self.check()
 
     def check(self) -> None:
-        """A pass that crashed is a defect, also when a later one succeeded."""
+        """A pass that crashed is a defect, also when a later one succeeded; so is a fight among ourselves."""
+        assert not self.local.writes.damped, self.report()
         for controller in self.local.manager.controllers.values():
             for crash in controller.crashes:
                 crash.add_note(self.report())

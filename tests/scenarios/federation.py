@@ -5,6 +5,7 @@ A scenario acts through `Project`, looks through `Cell` and the clients, and wai
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
@@ -129,22 +130,21 @@ class Project:
     async def hub_namespace(self) -> str:
         return f"ns-{(await self.client.get(NAMESPACE, 'default')).metadata.uid}"
 
+    async def is_ready(self, name: str, replicas: int) -> bool:
+        """Whether the workload reports all replicas ready, on the newest template, for its newest generation."""
+        workload = await self.workload(name)
+        status = workload.status if workload else None
+        return (
+            workload is not None
+            and status is not None
+            and status.observed_generation == workload.metadata.generation
+            and status.desired_replicas == status.ready_replicas == status.updated_replicas == replicas
+            and status.replicas == replicas
+            and conditions.is_true(status.conditions, AVAILABLE)
+        )
+
     async def until_ready(self, name: str, replicas: int, within: float = 60) -> None:
-        """Waits until the workload reports all replicas ready, on the newest template, for its newest generation."""
-
-        async def ready() -> bool:
-            workload = await self.workload(name)
-            status = workload.status if workload else None
-            return (
-                workload is not None
-                and status is not None
-                and status.observed_generation == workload.metadata.generation
-                and status.desired_replicas == status.ready_replicas == status.updated_replicas == replicas
-                and status.replicas == replicas
-                and conditions.is_true(status.conditions, AVAILABLE)
-            )
-
-        await self._federation.until(ready, f"{name} with {replicas} ready", within)
+        await self._federation.until(partial(self.is_ready, name, replicas), f"{name} with {replicas} ready", within)
 
     async def until_gone(self, name: str, within: float = 60) -> None:
         async def gone() -> bool:

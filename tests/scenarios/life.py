@@ -18,7 +18,7 @@ from datum_compute.kube.errors import AlreadyExists, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.local.federation import ROOT_PLANE
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Project
 from tests.scenarios.snapshot import snapshot

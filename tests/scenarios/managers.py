@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from datum_compute.api.accounts import NAMESPACE
 from datum_compute.api.permissions import Who
 from engine.harness import Engine
-from engine.identities import NAMESPACE
 from engine.settings import HOST_PLANE, HUB_PLANE
 from tests.operator.processes import Manager, until
 
@@ -21,6 +21,7 @@ PROJECTS = {"demo": HOST_PLANE, "other": "project-b"}
 MANAGEMENT = "management"
 
 _NETWORKING = "--feature-gates=NetworkingIntegration=true"
+_GRACE = "--leftover-grace-seconds=10"  # instead of a minute, which a scenario would wait for
 _TAIL = 25
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -134,6 +135,7 @@ class Managers:
             f"--kubeconfig={self._kubeconfig(Who.MANAGEMENT, HOST_PLANE)}",
             f"--federation-kubeconfig={self._kubeconfig(Who.MANAGEMENT, HUB_PLANE)}",
             "--enable-management-controllers",
+            _GRACE,
             "--builtins=quota,entitlement,locations",
             _NETWORKING,
             *more,
@@ -144,8 +146,9 @@ class Managers:
             name,
             f"discovery:\n  mode: kubeconfigs\n  kubeconfigDir: {self._projects(name)}\n  clusterName: {name}\n",
             f"--kubeconfig={self._kubeconfig(Who.CELL, name)}",
-            f"--federation-kubeconfig={self._kubeconfig(Who.CELL, HUB_PLANE)}",
+            f"--federation-kubeconfig={self._kubeconfig(Who.CELL, HUB_PLANE, name)}",
             "--enable-cell-controllers",
+            _GRACE,
             "--provider=simulated",
             "--builtins=network,locations",
             _NETWORKING,
@@ -166,11 +169,15 @@ class Managers:
         return list(self._projects(MANAGEMENT).iterdir())
 
     def _admit(self, name: str, project: str) -> None:
-        who = Who.MANAGEMENT if name == MANAGEMENT else Who.CELL
-        shutil.copy(self._kubeconfig(who, PROJECTS[project]), self._projects(name) / f"{project}.yaml")
+        plane = PROJECTS[project]
+        found = (
+            self._kubeconfig(Who.MANAGEMENT, plane) if name == MANAGEMENT else self._kubeconfig(Who.CELL, plane, name)
+        )
+        shutil.copy(found, self._projects(name) / f"{project}.yaml")
 
     def _projects(self, name: str) -> Path:
         return self._directory / f"{name}-projects"
 
-    def _kubeconfig(self, who: Who, plane: str) -> Path:
-        return self._engine.kubeconfig(plane, who.value)
+    def _kubeconfig(self, who: Who, plane: str, cell: str = "") -> Path:
+        """Away from home a cell works under an account of its own name."""
+        return self._engine.kubeconfig(plane, "-".join(filter(None, (who.value, cell))))

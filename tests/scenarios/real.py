@@ -33,6 +33,7 @@ HUB_PLANE = "hub"
 # Planes of the engine by the names under which scenarios know them.
 PLANES = {HUB_PLANE: "downstream", **PROJECTS, **{cell: cell for cell in CELLS.values()}}
 
+_SNAPSHOT = "scenario"
 _LOOK_SECONDS = 0.05
 _PATIENCE = 3  # scenarios say how long something takes when nothing else is going on; machines are busy
 _RECOVERY_SECONDS = 90
@@ -102,6 +103,22 @@ class RealFederation:
         await asyncio.to_thread(self._engine.start, _server(plane))
         self._away.discard(plane)
 
+    async def snapshot(self, plane: str) -> None:
+        await asyncio.to_thread(self._engine.snapshot, PLANES[plane], _SNAPSHOT)
+
+    async def restore(self, plane: str) -> None:
+        """Takes a plane back to its snapshot; our processes are not told."""
+        await asyncio.to_thread(self._engine.restore, PLANES[plane], _SNAPSHOT)
+
+    async def down(self, *names: str) -> None:
+        """Ends processes of ours."""
+        for name in names:
+            await asyncio.to_thread(self.managers.end, name)
+
+    async def up(self, *names: str) -> None:
+        """Starts those of them that are down, and returns when they are ready."""
+        await asyncio.to_thread(self.managers.start, names)
+
     async def suspend(self, project: str) -> None:
         """Takes its kubeconfig from management; cells go on, since what they run is theirs."""
         await asyncio.to_thread(self.managers.suspend, project)
@@ -161,6 +178,7 @@ class RealFederation:
                 await self.bring_back(plane)
             if self._had_outage:
                 await self._recover()
+            await asyncio.to_thread(self.managers.start)
             await self.clear()
             await asyncio.to_thread(self.managers.check)
         finally:

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import msgspec
+
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import WITHDRAWN, WITHDRAWN_UIDS
 from datum_compute.embedded.store import Key, Store
 from datum_compute.kube.kinds import EVENT
 
 _TIMES = {"creationTimestamp", "lastTransitionTime", "deletionTimestamp", "lastReconciliation", "entitledAt"}
+_UNORDERED = (WITHDRAWN, WITHDRAWN_UIDS)
 _VARYING = {"resourceVersion", *_TIMES}
 
 
@@ -26,6 +30,9 @@ def snapshot(store: Store, planes: list[str]) -> dict[str, Any]:
 
 def _comparable(key: Key, value: Any) -> Any:
     result = _timeless(value)
+    for name, text in (result["metadata"].get("annotations") or {}).items():
+        if name in _UNORDERED:  # lists in the order in which things happened to be withdrawn
+            result["metadata"]["annotations"][name] = sorted(msgspec.json.decode(text), key=msgspec.json.encode)
     if key.resource == INSTANCE.resource and not key.plane.startswith("cell-"):
         # A copy counts the changes it saw; one made later saw fewer, and is the same copy.
         del result["metadata"]["generation"]

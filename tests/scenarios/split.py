@@ -10,24 +10,27 @@ from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.propagation import NamespacePropagation, Propagation
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.karmada.propagation import NamespacePropagation, Propagation
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
+from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
-from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.platform.projects import ProjectController
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
+from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Reconciler
-from datum_compute.runtime.faults import Faults
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.faults import Faults
+from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 
 CITY, CELL_NAME = "DFW", "cell-dfw"
@@ -51,8 +54,8 @@ class Process:
         generator = self._simulation.random
         return Plane(name, role, self.faults[name], writes=self.writes, generator=generator, also=also)
 
-    def start(self, reconcilers: Iterable[Reconciler]) -> "asyncio.Task[None]":
-        self.manager = Manager(self.fleet, list(reconcilers))
+    def start(self, reconcilers: Iterable[Reconciler], clock: Clock) -> "asyncio.Task[None]":
+        self.manager = Manager(self.fleet, list(reconcilers), clock)
         return asyncio.create_task(self.manager.run())
 
 
@@ -61,16 +64,22 @@ class SplitFederation:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.engine = Engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+        self.engine = compute_engine(
+            clock=simulation, clock_of=self._clock_of, uids=CountedUids(), generator=simulation.random
+        )
         self.management = Process(self.engine, simulation)
         self.cell = Process(self.engine, simulation)
+        self.cell_clock = ShiftedClock(simulation)  # of the cell's machine: set `ahead` to let it differ
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _clock_of(self, plane: str) -> Clock:
+        return self.cell_clock if plane == CELL_NAME else self.simulation
 
     def client(self, plane: str) -> Client:
         return self.engine.client(plane)
 
     async def start(self) -> None:
-        clock, management, cell = self.simulation, self.management, self.cell
+        management, cell = self.management, self.cell
         for plane in (
             management.plane(ROOT_PLANE, ROOT),
             management.plane(HUB_PLANE, HUB),
@@ -85,20 +94,22 @@ class SplitFederation:
             asyncio.create_task(self.engine.run()),
             management.start(
                 [
-                    ProjectController(management.fleet, clock, self._open),
+                    ProjectController(self._open),
                     ProjectDiscovery(management.fleet, lambda name: management.plane(name, PROJECT)),
-                    EntitlementController(management.fleet, clock, cities=[CITY], limits=DEFAULT_LIMITS),
-                    *management_controllers(management.fleet, clock, HUB_PLANE),
-                    NamespacePropagation(management.fleet, HUB_PLANE),
-                    Propagation(management.fleet, HUB_PLANE),
-                ]
+                    EntitlementController(cities=[CITY], limits=DEFAULT_LIMITS),
+                    *management_controllers(management.fleet, HUB_PLANE),
+                    NamespacePropagation(management.fleet, HUB_PLANE, self.engine.has_deleted),
+                    Propagation(management.fleet, HUB_PLANE, self.engine.has_deleted),
+                ],
+                self.simulation,
             ),
             cell.start(
                 [
                     ClaimDiscovery(cell.fleet, lambda name: cell.plane(name, CLAIMS, serve_as=PROJECT)),
-                    *cell_controllers(cell.fleet, clock, lambda plane: plane.name),
-                    SimulatedProvider(cell.fleet, clock, Behaviour()),
-                ]
+                    *cell_controllers(cell.fleet, self.cell_clock, lambda plane: plane.name),
+                    SimulatedProvider(Behaviour()),
+                ],
+                self.cell_clock,
             ),
         ]
 

@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
 from tests.scenarios.life import BEHAVIOUR
 
-COUNTED = ("workload", "workload-deployment-federator", "instance-projector", "workloaddeployment", "instance")
+COUNTED = (
+    *("workload", "workload-deployment-federator", "instance-projector"),
+    *("workloaddeployment", "instance", "quota-gate", "write-back"),
+)
 PER_INSTANCE, PER_DEPLOYMENT = 20, 10
 REPLICAS = 4
 

@@ -7,17 +7,17 @@ from contextlib import suppress
 
 import pytest
 
+from datum_compute.api.accounts import NAMESPACE
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.labels import WORKLOAD_NAME
+from datum_compute.api.permissions import MANAGEMENT_LEASE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import plain
-from datum_compute.operator.settings import MANAGEMENT_LEASE
 from datum_compute.platform.grants import DEFAULT_LIMITS
-from engine.identities import NAMESPACE
 from tests.conftest import ENGINE, LONG
 from tests.scenarios.federation import Federation
 from tests.scenarios.managers import MANAGEMENT, Managers, Running

@@ -5,7 +5,7 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import RESOURCE_BINDING, WORK, WORK_NAME, WORK_NAMESPACE
-from datum_compute.cell.leftovers import GRACE_SECONDS
+from datum_compute.federation.removal import GRACE_SECONDS
 from datum_compute.kube.errors import NotFound
 from tests.conftest import ENGINE
 from tests.engine.running import running_engine

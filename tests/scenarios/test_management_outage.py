@@ -106,6 +106,7 @@ def test_the_hundred_are_a_hundred_and_none_changes_what_is_gone() -> None:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.minutes
 async def test_15_6_a_hub_that_is_away_for_a_minute_loses_nothing_and_leaves_nothing_over(
     federation: Federation, outages: Outages
 ) -> None:

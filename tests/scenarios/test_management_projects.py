@@ -9,7 +9,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import PROPAGATION_POLICY
 from datum_compute.api.services import PROJECT
 from datum_compute.local.federation import ROOT_PLANE
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.embedded import PROJECTS, EmbeddedFederation
 from tests.scenarios.federation import Federation, Outages
 

@@ -66,7 +66,7 @@ async def _with_a_workload(federation: Federation) -> Project:
 # Invariant 4: unchanged input means zero writes
 
 
-async def test_row_28_a_second_pass_of_every_controller_writes_nothing_on_either_engine(
+async def test_at_rest_a_pass_of_every_controller_writes_nothing_on_either_engine(
     federation: Federation,
 ) -> None:
     """A mark of somebody else on each object brings every controller back to it, and changes nothing of ours."""
@@ -103,7 +103,7 @@ async def _binding(project: Project, city: str) -> LocationBinding:
     return one
 
 
-async def test_row_47_a_city_that_loses_its_location_goes_on_and_takes_changes(federation: Federation) -> None:
+async def test_a_city_that_loses_its_location_goes_on_takes_changes_and_is_named(federation: Federation) -> None:
     project = await _with_a_workload(federation)
     before = await _running(federation, project)
     binding = await _binding(project, "DFW")
@@ -114,19 +114,47 @@ async def test_row_47_a_city_that_loses_its_location_goes_on_and_takes_changes(f
         await project.place("web", ["DFW", "ORD"], 3)
         await project.until_ready("web", 6)
         assert before.items() <= (await _running(federation, project)).items()
+        serving = await _told(project, "web")
+        assert serving["Available"] == ("True", "AvailablePlacementFound")
+        assert serving["Placed"] == ("False", "NoMatchingLocation")
 
         await project.deploy("late", ["DFW"])
 
         async def told() -> bool:
-            found = await project.workload("late")
-            status = found.status if found else None
-            return status is not None and [one.reason for one in status.conditions] == ["NoMatchingLocation"]
+            unserved = ("False", "NoMatchingLocation")
+            return await _told(project, "late") == {"Available": unserved, "Placed": unserved}
 
         await federation.until(told, "a new workload is told that the city is not offered")
     finally:
         await project.client.merge_patch(LOCATION_BINDING, binding.name, "", offered)
     await project.until_ready("late", 1)
     assert before.items() <= (await _running(federation, project)).items()
+
+
+async def test_a_projection_that_was_edited_and_repaired_can_be_waited_for(federation: Federation) -> None:
+    """As `kubectl wait` does it, which holds what a condition answers against the generation beside it."""
+    project = await _with_a_workload(federation)
+    name = "web-main-dfw-0"
+    before = await project.client.get(INSTANCE, name, "default")
+    patch = {"spec": {"runtime": {"sandbox": {"containers": [{"name": "web", "image": "registry.example/edited:1"}]}}}}
+    edited = await project.client.merge_patch(INSTANCE, name, "default", patch)
+    assert edited.metadata.generation > before.metadata.generation
+
+    async def waited_for() -> bool:
+        found = await project.client.get(INSTANCE, name, "default")
+        answered = {one.observed_generation for one in found.status.conditions} if found.status else set()
+        return is_ready(found) and found.spec == before.spec and answered == {found.metadata.generation}
+
+    await federation.until(waited_for, "the projection is as it was, and says that it is answered")
+    found = await project.client.get(INSTANCE, name, "default")
+    assert found.metadata.generation > edited.metadata.generation
+
+
+async def _told(project: Project, name: str) -> dict[str, tuple[str, str]]:
+    """Status and reason of each condition of a workload."""
+    found = await project.workload(name)
+    status = found.status if found else None
+    return {one.type: (one.status, one.reason) for one in status.conditions} if status else {}
 
 
 async def test_a_project_that_is_suspended_goes_on_running_and_catches_up_when_it_returns(

@@ -7,9 +7,13 @@ import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.quota import ALLOWANCE_BUCKET, RESOURCE_CLAIM
+from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kubeconfig import load
 from tests.conftest import ENGINE
 from tests.engine.running import running_engine
 from tests.scenarios.federation import Federation
@@ -71,9 +75,15 @@ async def test_a_user_changes_nothing_that_is_not_theirs(federation: Federation)
     forged = {"metadata": {"labels": {"forged": "yes"}}}
 
     await user.get(INSTANCE, "web-main-dfw-0", "default")
+    later = {"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: "2100-01-01T00:00:00Z"}}}}}
     for refused in (
         user.merge_patch(INSTANCE, "web-main-dfw-0", "default", forged),
+        user.merge_patch(INSTANCE, "web-main-dfw-0", "default", {"status": {"conditions": []}}, "status"),
         user.delete(INSTANCE, "web-main-dfw-0", "default"),
+        user.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", later),
+        user.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", {"spec": {"cityCode": "ORD"}}),
+        user.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", {"status": {"replicas": 9}}, "status"),
+        user.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("mine", "default") | {"spec": {}}),
         user.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default"),
         user.delete(RESOURCE_CLAIM, "anything", "default"),
         user.merge_patch(ALLOWANCE_BUCKET, "anything", "milo-system", forged),
@@ -81,3 +91,54 @@ async def test_a_user_changes_nothing_that_is_not_theirs(federation: Federation)
     ):
         with pytest.raises(Forbidden):
             await refused
+
+
+async def test_by_the_extra_role_a_user_restarts_a_city_the_older_way_and_does_nothing_else(
+    federation: Federation,
+) -> None:
+    project = federation.project()
+    await project.deploy("web", ["DFW"])
+    await project.until_ready("web", 1)
+    before = (await project.client.get(INSTANCE, "web-main-dfw-0", "default")).metadata.uid
+    transport = HttpTransport(load([running_engine().kubeconfig("control-plane", "user-city-restart")]))
+    user = Client("demo", transport)
+    try:
+        for patch in (
+            {"spec": {"cityCode": "ORD"}},
+            {"spec": {"scaleSettings": {"minReplicas": 5}}},
+            {"spec": {"template": {"metadata": {"annotations": {"team": "mine"}}}}},
+            {"metadata": {"ownerReferences": None}},
+            {"metadata": {"finalizers": None}},
+        ):
+            with pytest.raises(Forbidden, match="follows from its Workload"):
+                await user.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", patch)
+        restart = {"template": {"metadata": {"annotations": {RESTARTED_AT: "2026-06-01T12:00:00Z"}}}}
+        await user.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", {"spec": restart})
+    finally:
+        await transport.close()
+
+    async def replaced() -> bool:
+        found = (await project.client.list(INSTANCE, "default")).items
+        return [one.name for one in found] == ["web-main-dfw-0"] and found[0].metadata.uid != before
+
+    await federation.until(replaced, "the instance is started anew")
+    await project.until_ready("web", 1)
+
+
+async def test_a_restart_of_one_city_replaces_its_instances_and_no_others(federation: Federation) -> None:
+    """By the note on the workload alone: who asks may not write deployments."""
+    project = federation.project()
+    await project.deploy("web", ["DFW", "ORD"])
+    await project.until_ready("web", 2)
+
+    async def uids() -> dict[str, str]:
+        found = (await project.client.list(INSTANCE, "default")).items
+        return {one.name: one.metadata.uid for one in found}
+
+    before = await uids()
+    output = await compute("restart", "web", "--city=DFW", "--wait")
+    assert "rolling restart initiated" in output
+    await project.until_ready("web", 2)
+    after = await uids()
+    assert after["web-main-dfw-0"] != before["web-main-dfw-0"]
+    assert after["web-main-ord-0"] == before["web-main-ord-0"]

@@ -24,8 +24,8 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.meta import Condition
 from datum_compute.platform.grants import DEFAULT_LIMITS
-from datum_compute.runtime.faults import calls
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.federation import Federation, placement, template
 from tests.scenarios.split import CELL_NAME, PROJECT_NAME, SplitFederation
 

@@ -45,7 +45,7 @@ async def _versions(federation: Federation) -> dict[str, str]:
     return found
 
 
-async def test_row_28_a_second_pass_of_every_controller_writes_nothing_on_the_real_engine(
+async def test_a_restart_at_rest_writes_nothing_on_the_real_engine(
     federation: Federation,
 ) -> None:
     engine = federation.engine

@@ -15,7 +15,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
 from datum_compute.local import federation as local
 from datum_compute.platform.quota import QuotaBroker
-from datum_compute.runtime.simulation import Simulation
+from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
 from tests.scenarios.life import BEHAVIOUR

@@ -1,4 +1,4 @@
-"""Asks an API server who somebody is and what they may do. Entry points: `authenticate`, `may`, `Caller`."""
+"""Asks an API server who somebody is, and what they may do. Entry points: `authenticate`, `own_name`, `may`."""
 
 from typing import Any
 
@@ -23,6 +23,10 @@ class _TokenStatus(Struct, frozen=True):
     user: Caller = Caller()
 
 
+class _SelfStatus(Struct, frozen=True, rename="camel"):
+    user_info: Caller = Caller()
+
+
 class _AccessStatus(Struct, frozen=True):
     allowed: bool = False
 
@@ -37,11 +41,18 @@ class _TokenReview(_Review, frozen=True):
     status = optional_part("status_json", _TokenStatus)
 
 
+class _SelfReview(_Review, frozen=True):
+    status = optional_part("status_json", _SelfStatus)
+
+
 class _AccessReview(_Review, frozen=True):
     status = optional_part("status_json", _AccessStatus)
 
 
 TOKEN_REVIEW = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", _TokenReview, namespaced=False)
+SELF_REVIEW = Kind(
+    "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", _SelfReview, namespaced=False
+)
 ACCESS_REVIEW = Kind(
     "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", _AccessReview, namespaced=False
 )
@@ -52,6 +63,13 @@ async def authenticate(client: Client, token: str) -> Caller | None:
     review = await client.create(TOKEN_REVIEW, _body(TOKEN_REVIEW, {"token": token}))
     status = review.status
     return status.user if status is not None and status.authenticated else None
+
+
+async def own_name(client: Client) -> str:
+    """Who we are ourselves. Raises `ApiError` when it cannot be asked."""
+    body = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.name, "metadata": {}}
+    review = await client.create(SELF_REVIEW, body)
+    return review.status.user_info.username if review.status is not None else ""
 
 
 async def may(client: Client, caller: Caller, attributes: Json) -> bool:

@@ -7,18 +7,23 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from datum_compute.admission.deployments import refused
 from datum_compute.admission.networks import networks_of, reviewed
-from datum_compute.admission.reviews import Caller
+from datum_compute.admission.reviews import Caller, own_name
 from datum_compute.admission.workloads import facts_of, facts_of_locations
+from datum_compute.api.accounts import Accounts
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
 from datum_compute.api.validation import Facts, workload_violations
+from datum_compute.api.validation.deployments import deployment_refusal
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.federation.roles import PROJECT
+from datum_compute.federation.roles import CELL, PROJECT
+from datum_compute.federation.scope import is_foreign
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, BadRequest, Cause, Invalid, NotFound, Subject
+from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.plane import Plane
+from datum_compute.runtime import Fleet, Plane
+from datum_compute.runtime.bodies import Bodies
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,11 +31,14 @@ Send = Callable[[Message], Awaitable[None]]
 
 MUTATE = "/mutate-compute-datumapis-com-v1alpha-workload"
 VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
+VALIDATE_DEPLOYMENT = "/validate-compute-datumapis-com-v1alpha-workloaddeployment"
 OF_PROJECT = "/projects/"  # after either, with the project's name: for API servers that do not tell it in the request
 PARENT = "iam.miloapis.com/parent-name"
 API_VERSION = "admission.k8s.io/v1"
 
-_BODY_LIMIT = 7 * 1024 * 1024  # two objects of the size that API servers take, and what is around them
+_BODY_BYTES = 7 * 1024 * 1024  # two objects of the size that API servers take, and what is around them
+_BODY_BYTES_TOGETHER = 32 * 1024 * 1024
+_BODY_SECONDS = 30.0  # API servers wait no longer for an answer
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +46,7 @@ _log = structlog.get_logger(__name__)
 class _Asked(Struct, frozen=True, rename="camel"):
     uid: str
     operation: str = ""
+    sub_resource: str = ""
     namespace: str = ""
     name: str = ""
     user_info: Caller = Caller()
@@ -62,13 +71,23 @@ class Projects(Protocol):
 class Webhook:
     """`project_of` says which project a caller is in where the URL does not.
 
-    One that is not engaged is refused, never admitted unchecked.
+    One that is not engaged is refused, never admitted unchecked. `accounts` may write deployments, and so may whoever
+    this process is in the project.
     """
 
-    def __init__(self, fleet: Fleet, projects: Projects, project_of: Callable[[Caller], str]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        projects: Projects,
+        project_of: Callable[[Caller], str],
+        accounts: Accounts = Accounts(),  # noqa: B008, frozen
+    ) -> None:
         self._fleet = fleet
         self._projects = projects
         self._project_of = project_of
+        self._accounts = accounts
+        self._own: dict[str, str] = {}  # by project, the name that its server knows us by
+        self._bodies = Bodies(_BODY_BYTES, seconds=_BODY_SECONDS, together=_BODY_BYTES_TOGETHER)
         fleet.join(self)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -82,15 +101,19 @@ class Webhook:
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
         path, _, project = scope["path"].partition(OF_PROJECT)
-        if path not in (MUTATE, VALIDATE):
+        if path not in (MUTATE, VALIDATE, VALIDATE_DEPLOYMENT):
             raise NotFound(f"there is nothing at {scope['path']}")
         if scope["method"] != "POST":
             raise BadRequest("an AdmissionReview comes with POST")
-        asked = _decoded(await _body(receive))
+        asked = _decoded(await self._bodies.read(scope, receive))
         refusal: ApiError | None = None
-        if path == VALIDATE:  # the other changes nothing: defaults are in the schema
+        if path != MUTATE:  # which changes nothing: defaults are in the schema
+            project = project or self._project_of(asked.user_info)
             try:
-                refusal = await self._refusal(asked, project or self._project_of(asked.user_info))
+                if path == VALIDATE:
+                    refusal = await self._refusal(asked, project)
+                else:
+                    refusal = await self._deployment_refusal(asked, project)
             except Exception as error:
                 _log.error("admission crashed", exc_info=error)
                 refusal = ApiError("the request could not be checked; try again")
@@ -118,16 +141,45 @@ class Webhook:
         causes = workload_violations(after, facts, before)
         return _invalid(asked.name, causes) if causes else None
 
+    async def _deployment_refusal(self, asked: _Asked, project: str) -> ApiError | None:
+        caller = asked.user_info
+        if self._accounts.include(caller.username, caller.groups) or self._is_delivered(project, asked.namespace):
+            return None
+        sentence = deployment_refusal(asked.operation, asked.sub_resource, asked.old_object, asked.object)
+        if not sentence or caller.username == await self._own_name(project):
+            return None
+        return refused(asked.name, sentence)
+
+    def _is_delivered(self, project: str, namespace: str) -> bool:
+        """Whether the namespace is a cell's, on a server that is a project as well: what comes there is Karmada's."""
+        try:
+            plane = self._fleet.plane(project)
+        except ApiError:
+            return False
+        return CELL in plane.roles and not is_foreign(plane, namespace)
+
+    async def _own_name(self, project: str) -> str:
+        """Empty when it cannot be asked; then only the accounts that were given are ours."""
+        if project not in self._own:
+            try:
+                self._own[project] = await own_name(self._projects.client(project))
+            except (ApiError, KeyError):
+                return ""
+        return self._own[project]
+
     # As a member of the fleet: which cities are offered is known before anybody asks
 
     def prepare(self, plane: Plane) -> None:
         if PROJECT in plane.roles:
             plane.declare(LOCATION_BINDING, optional=True)
             plane.declare(LOCATION, optional=True)
+            if CELL in plane.roles:
+                plane.declare(NAMESPACE)
 
     def engaged(self, plane: Plane) -> None: ...
 
-    def disengaged(self, plane: Plane) -> None: ...
+    def disengaged(self, plane: Plane) -> None:
+        self._own.pop(plane.name, None)
 
 
 def parent_of(caller: Caller) -> str:
@@ -176,18 +228,3 @@ def _decoded(body: bytes) -> _Asked:
     if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
         raise BadRequest(f"the body is no AdmissionReview of {API_VERSION}")
     return review.request
-
-
-async def _body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    more, size = True, 0
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadRequest("the client went away before its request was complete")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > _BODY_LIMIT:
-            raise BadRequest("the review is too large")
-        more = message.get("more_body", False)
-    return b"".join(parts)

@@ -13,9 +13,9 @@ from datum_compute.kube.errors import Cause
 
 
 def admit(review: Review) -> Sequence[Cause]:
-    if review.resource != WORKLOAD.resource:
+    if review.resource != WORKLOAD.resource or review.subresource or (after := review.after) is None:
         return ()
-    return workload_violations(review.after, facts_of(review.objects(LOCATION_BINDING)), review.before)
+    return workload_violations(after, facts_of(review.objects(LOCATION_BINDING)), review.before)
 
 
 def facts_of(bindings: Iterable[LocationBinding]) -> Facts:

@@ -10,7 +10,7 @@ from msgspec import Struct, inspect
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeploymentSpec, WorkloadDeploymentStatus
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, ClusterStatus, PropagationPolicySpec
-from datum_compute.api.labels import PARENT_CONTEXTS
+from datum_compute.api.labels import CITY_CODE, PARENT_CONTEXTS
 from datum_compute.api.networking import (
     INITIAL_BINDING_STATUS,
     INITIAL_SUBNET_STATUS,
@@ -90,6 +90,13 @@ class Column(Struct, frozen=True):
 
 
 _BOTH = (WORKLOAD, WORKLOAD_DEPLOYMENT)
+_FIRST_IMAGE = "runtime.sandbox.containers[0].image"
+
+
+def _escaped(key: str) -> str:
+    """A key with dots in it as one step of a path."""
+    return key.replace(".", r"\.")
+
 
 COLUMNS = (
     Column(OURS, "Age", ".metadata.creationTimestamp"),
@@ -108,7 +115,14 @@ COLUMNS = (
     Column((INSTANCE,), "External IP", ".status.networkInterfaces[0].assignments.externalIP"),
     Column((INSTANCE,), "Message", '.status.conditions[?(@.type=="Ready")].message', 1),
     Column((INSTANCE,), "Quota", '.status.conditions[?(@.type=="QuotaGranted")].reason', 1),
+    # A workload has no column for its cities: a path can show those of one placement only.
+    Column((WORKLOAD_DEPLOYMENT,), "City", ".spec.cityCode"),
+    Column((INSTANCE,), "City", f".metadata.labels.{_escaped(CITY_CODE)}"),
+    Column(_BOTH, "Image", f".spec.template.spec.{_FIRST_IMAGE}"),
+    Column((INSTANCE,), "Image", f".spec.{_FIRST_IMAGE}"),
 )
+
+SHORT_NAMES: dict[AnyKind, str] = {WORKLOAD: "wl", WORKLOAD_DEPLOYMENT: "wd", INSTANCE: "inst"}
 
 _OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -127,7 +141,8 @@ def definition(kind: AnyKind) -> Json:
                 "listKind": f"{kind.name}List",
                 "plural": kind.plural,
                 "singular": kind.name.lower(),
-            },
+            }
+            | ({"shortNames": [SHORT_NAMES[kind]]} if kind in SHORT_NAMES else {}),
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "versions": [
                 {"name": kind.version, "served": True, "storage": True}

@@ -12,6 +12,7 @@ from datum_compute.kube.meta import Condition, KubeObject, optional_part, part, 
 
 AVAILABLE = "Available"
 REPLICAS_READY = "ReplicasReady"
+FEDERATED = "Federated"  # on a project's deployment, only while it cannot be handed on to the hub
 
 
 class WorkloadReference(Struct, frozen=True, rename="camel"):
@@ -24,7 +25,7 @@ class WorkloadDeploymentSpec(Struct, frozen=True, rename="camel", dict=True):
 
     workload_ref: Annotated[WorkloadReference, schema("The workload that asks for this deployment.")]
     placement_name: Annotated[str, schema("The placement of the workload that asks for it.")]
-    city_code: Annotated[str, schema("The city to run in, in the user's case.")]
+    city_code: Annotated[str, schema("The city to run in, in the user's case.", minLength=1)]
     template_json: Annotated[Raw, as_received("What each instance is made from.", InstanceTemplate)] = field(
         name="template"
     )
@@ -46,7 +47,9 @@ class WorkloadDeploymentStatus(Struct, frozen=True, rename="camel"):
     ready_replicas: Annotated[int, schema("Instances that are ready.")]
     observed_generation: Annotated[int, schema("Project generation that this status answers.", format="int64")] = 0
     location: Annotated[LocationReference | None, schema("The Location that the site chose.")] = None
-    conditions: Annotated[tuple[Condition, ...], schema("Available and ReplicasReady.")] = ()
+    conditions: Annotated[
+        tuple[Condition, ...], schema("Available, ReplicasReady, and Federated while it cannot be handed on.")
+    ] = ()
 
 
 class WorkloadDeployment(KubeObject, frozen=True):

@@ -1,6 +1,6 @@
 """Karmada's kinds, typed only as far as they are used here, and the marks that it leaves on objects.
 
-Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `RESOURCE_BINDING`, `WORK`.
+Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `RESOURCE_BINDING`, `WORK`, `execution_space`.
 """
 
 from msgspec import Struct
@@ -28,8 +28,19 @@ class ClusterAffinity(Struct, frozen=True, rename="camel"):
     label_selector: LabelMatch = LabelMatch()
 
 
+class Toleration(Struct, frozen=True, rename="camel"):
+    """An empty key or effect stands for every one."""
+
+    key: str = ""
+    operator: str = ""
+    effect: str = ""
+    value: str = ""
+    toleration_seconds: int | None = None  # None is for ever
+
+
 class PolicyPlacement(Struct, frozen=True, rename="camel"):
     cluster_affinity: ClusterAffinity = ClusterAffinity()
+    cluster_tolerations: tuple[Toleration, ...] = ()
 
 
 class PropagationPolicySpec(Struct, frozen=True, rename="camel"):
@@ -70,8 +81,15 @@ WORK = Kind("work.karmada.io", "v1alpha1", "Work", "works", Work)
 
 # On every copy that Karmada makes
 MANAGED = "karmada.io/managed"  # a label, `true`
+ORIGINAL_UID = "resourcetemplate.karmada.io/uid"
+ORIGINAL_ANNOTATIONS = "resourcetemplate.karmada.io/managed-annotations"  # keys, with commas
 WORK_NAMESPACE = "work.karmada.io/namespace"
 WORK_NAME = "work.karmada.io/name"
 
 # On every Work
 BINDING_NAMESPACE = "resourcebinding.karmada.io/namespace"  # that of the original
+
+
+def execution_space(cluster: str) -> str:
+    """The hub namespace that Karmada keeps for one cluster."""
+    return f"karmada-es-{cluster}"

@@ -3,6 +3,8 @@
 Labels help to find objects; they never decide whose object it is.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from datum_compute.api import GROUP
@@ -37,7 +39,14 @@ CONSUMER_NAME = "quota.miloapis.com/consumer-name"
 
 FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
+UPSTREAM_UID = f"{GROUP}/upstream-uid"
+SERVING_CLUSTER = f"{GROUP}/serving-cluster"
+ACCEPTED_UID = f"{GROUP}/accepted-uid"
+WITHDRAWN = f"{GROUP}/withdrawn"
+RELEASE = f"{GROUP}/release"
+WITHDRAWN_UIDS = f"{GROUP}/withdrawn-uids"
 RESTARTED_AT = f"{GROUP}/restartedAt"
+CITY_RESTARTS = f"{GROUP}/city-restarts"
 ROLLOUT_PAUSED = f"{GROUP}/rollout-paused"
 SSH_KEYS = f"{GROUP}/ssh-keys"
 CURRENT_REVISION = f"{GROUP}/current-revision"
@@ -53,6 +62,26 @@ SIMULATED_FINALIZER = f"{GROUP}/simulated-provider"
 PODS_FINALIZER = f"{GROUP}/pods-provider"
 NETWORK_FINALIZER = "networking.datumapis.com/network-controller"
 UNIKRAFT_FINALIZER = "unikraft.datumapis.com/finalizer"
+
+
+_USER_ANNOTATIONS = frozenset((RESTARTED_AT, SSH_KEYS, SIMULATE))  # of a template
+
+
+def is_reserved(key: str, *, annotation: bool = False) -> bool:
+    """Whether a label (or annotation) of an instance template would pass for one that compute itself stamps."""
+    prefix, slash, _ = key.partition("/")
+    ours = bool(slash) and (prefix == GROUP or prefix.endswith(f".{GROUP}"))
+    return ours and not (annotation and key in _USER_ANNOTATIONS)
+
+
+def inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of a template that its Instances get."""
+    return {key: value for key, value in labels.items() if not is_reserved(key)}
+
+
+def inherited_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Those of a template that its Instances get."""
+    return {key: value for key, value in annotations.items() if not is_reserved(key, annotation=True)}
 
 
 class Mark(Struct, frozen=True):
@@ -82,6 +111,8 @@ LABELS = (
     Mark(UPSTREAM_NAMESPACE, "hub Namespace, hub WorkloadDeployment", "federator", "the project's namespace"),
     Mark(UPSTREAM_NAMESPACE, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
     Mark(SOURCE_CLUSTER, "ResourceClaim, hub Instance", _CELL_INSTANCE, "name of the cell"),
+    Mark(SOURCE_CLUSTER, "the same, of a cell that is gone", "handover", "name of the cell that serves the city now"),
+    Mark(CITY_CODE, "ResourceClaim", _CELL_INSTANCE, "the city of the Instance it is for"),
     Mark(INSTANCE_NAMESPACE, "ResourceClaim", _CELL_INSTANCE, "namespace of the Instance in the cell"),
     Mark(SERVICE_LABEL, "LocationBinding", "service catalog, or its built-in", GROUP),
     Mark(CONSUMER_KIND, "AllowanceBucket", "Milo's quota, or its built-in", "Project"),
@@ -91,7 +122,16 @@ LABELS = (
 ANNOTATIONS = (
     Mark(FEDERATION_NAMESPACE, "project WorkloadDeployment", "federator", "the hub namespace it was copied to"),
     Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the project generation that this spec is of"),
+    Mark(UPSTREAM_GENERATION, "hub Instance", _CELL_INSTANCE, "the generation in the cell that this spec is of"),
+    Mark(UPSTREAM_UID, "hub WorkloadDeployment", "federator", "uid of the deployment in the project"),
+    Mark(UPSTREAM_UID, "hub Instance", _CELL_INSTANCE, "uid of the Instance in the cell"),
+    Mark(SERVING_CLUSTER, "hub WorkloadDeployment", "federator", "the Cluster that serves its city; others stand by"),
+    Mark(ACCEPTED_UID, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "the upstream uid of the spec that it acts on"),
+    Mark(WITHDRAWN, "hub Namespace", "federator", "the deployments withdrawn last, a JSON list of names and uids"),
+    Mark(WITHDRAWN_UIDS, "default Namespace of a project", "federator", "the deployments withdrawn last, a JSON list"),
+    Mark(RELEASE, "what is held", "an operator", '"true": let it go, or let its older spec in'),
     Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value rolls"),
+    Mark(CITY_RESTARTS, "Workload", "the user", "times of the last restarts of single cities, JSON by city code"),
     Mark(ROLLOUT_PAUSED, "Workload", "the user", '"true" while no further instance may be replaced'),
     Mark(ROLLOUT_PAUSED, "WorkloadDeployment, on every plane", "workload controller, federator", "as on the Workload"),
     Mark(SSH_KEYS, "instance template of a virtual machine", "the user", "lines of user:public key"),
@@ -107,8 +147,18 @@ FINALIZERS = (
     Mark(
         FEDERATOR_FINALIZER, "project WorkloadDeployment", "workload controller", "hub copy and unused policy are gone"
     ),
-    Mark(INSTANCE_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the hub copy is gone, or the hub is out of reach"),
-    Mark(CLAIM_FINALIZER, "cell Instance", _CELL_DEPLOYMENT, "the claim is gone, or can never be located"),
+    Mark(
+        INSTANCE_FINALIZER,
+        "cell Instance",
+        _CELL_DEPLOYMENT,
+        "it has stopped; in a cell without a name also its hub copy is gone",
+    ),
+    Mark(
+        CLAIM_FINALIZER,
+        "cell Instance",
+        _CELL_DEPLOYMENT,
+        "it has stopped, and the claim is gone or can never be located",
+    ),
     Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "what it pretends to run has stopped"),
     Mark(PODS_FINALIZER, "cell Instance", "pods provider", "its Pod is gone"),
     Mark(NETWORK_FINALIZER, "cell Network", "network built-in", "its network contexts are gone"),

@@ -3,10 +3,9 @@
 import re
 from hashlib import sha256
 
-from datum_compute.api import GROUP
-
 _LONGEST = 57  # leaves `-<ordinal>` and `-net-<index>` room in the 63 characters of a label value
 _LONGEST_OF_ALL = 253
+_CLAIM_PREFIX = "instance-"
 _VALID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ORDINAL = re.compile(r".*-(0|[1-9][0-9]*)")
 
@@ -33,6 +32,11 @@ def ordinal_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def deployment_of(instance: str) -> str:
+    """The deployment whose Instance may be called so; empty when `instance_name` cannot have made it."""
+    return instance.rpartition("-")[0] if ordinal_of(instance) is not None else ""
+
+
 def is_name(text: str) -> bool:
     """Whether an object can be called so at all."""
     return len(text) <= _LONGEST_OF_ALL and _VALID.fullmatch(text) is not None
@@ -48,7 +52,12 @@ def hub_namespace(namespace_uid: str) -> str:
 
 
 def claim_name(instance: str) -> str:
-    return f"instance-{instance}"
+    return f"{_CLAIM_PREFIX}{instance}"
+
+
+def claimed_instance(claim: str) -> str:
+    """The Instance that a claim of this name is for; empty when `claim_name` cannot have made it."""
+    return claim.removeprefix(_CLAIM_PREFIX) if claim.startswith(_CLAIM_PREFIX) else ""
 
 
 def binding_name(deployment: str, index: int) -> str:
@@ -59,11 +68,6 @@ def binding_name(deployment: str, index: int) -> str:
 def subnet_claim_name(network_context: str) -> str:
     """The claim that all instances of a network context share."""
     return f"{network_context}-0"
-
-
-def history_name(workload: str) -> str:
-    """The ConfigMap with a workload's revisions."""
-    return f"{GROUP}-revision-history.{workload}"
 
 
 def _lower(city: str) -> str:

@@ -7,6 +7,7 @@ fails on a call that no rule allows, and on a rule that no call needs.
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from datum_compute.api import GROUP as COMPUTE
 from datum_compute.api.networking import NETWORKING_GROUP as NETWORKING
@@ -39,6 +40,7 @@ class When(Enum):
     ALWAYS = ""
     LEADER_ELECTION = "leader-election"
     EXECUTION_SPACE = "execution-space"
+    ABANDONED_CLAIMS = "abandoned-claims"
     SECURE_METRICS = "secure-metrics"
     WEBHOOK = "webhook"
     MILO_DISCOVERY = "milo-discovery"
@@ -49,6 +51,7 @@ class When(Enum):
     QUOTA = "builtin-quota"
     NETWORK = "builtin-network"
     LOCATIONS = "builtin-locations"
+    CITY_RESTART = "city-restart"
 
 
 class Rule(Struct, frozen=True):
@@ -58,6 +61,7 @@ class Rule(Struct, frozen=True):
     why: str
     when: When = When.ALWAYS
     in_namespace: bool = False  # only in one, which `when` says
+    names: tuple[str, ...] = ()  # of these objects only; a server cannot hold a create to a name
 
 
 def _may(verbs: str, group: str, resources: str, why: str, when: When = When.ALWAYS) -> Rule:
@@ -68,14 +72,22 @@ CORE = ""
 _READ = "get list watch"  # one permission in three words: whoever may list may get
 _OWN = "update"  # of an owner's finalizers, for who makes an owner reference that blocks the owner's deletion
 
-_LEASES = Rule(
-    "coordination.k8s.io",
-    ("leases",),
-    ("get", "create", "update"),
-    "one process at a time works",
-    When.LEADER_ELECTION,
-    in_namespace=True,
-)
+MANAGEMENT_LEASE = "e98b06c6.datumapis.com"
+CELL_LEASE = "cell.e98b06c6.datumapis.com"
+
+
+def _lease(name: str) -> tuple[Rule, Rule]:
+    held = Rule(
+        "coordination.k8s.io",
+        ("leases",),
+        ("get", "update"),
+        "one process at a time works",
+        When.LEADER_ELECTION,
+        in_namespace=True,
+        names=(name,),
+    )
+    return held, replace(held, verbs=("create",), why="the first process makes it", names=())
+
 
 # The other cells are none of its business.
 _WORKS = Rule(
@@ -87,6 +99,25 @@ _WORKS = Rule(
     in_namespace=True,
 )
 
+LEDGER = "compute-abandoned-claims"  # the ConfigMap
+
+
+def _ledger() -> tuple[Rule, Rule]:
+    why, when = "claims that it could not remove yet", When.ABANDONED_CLAIMS
+    kept = Rule(CORE, ("configmaps",), ("get", "patch"), why, when, in_namespace=True, names=(LEDGER,))
+    return kept, Rule(CORE, ("configmaps",), ("create",), why, when, in_namespace=True)
+
+
+# Its name, which is the name of that namespace too.
+_NAME_LEASE = Rule(
+    "coordination.k8s.io",
+    ("leases",),
+    ("get", "create", "update"),
+    "its name is held by one cell at a time",
+    When.EXECUTION_SPACE,
+    in_namespace=True,
+)
+
 _METRICS = (
     _may("create", "authentication.k8s.io", "tokenreviews", "who asks for metrics", When.SECURE_METRICS),
     _may("create", "authorization.k8s.io", "subjectaccessreviews", "if they may have them", When.SECURE_METRICS),
@@ -94,7 +125,7 @@ _METRICS = (
 
 PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.MANAGEMENT, On.HOST): (
-        _LEASES,
+        *_lease(MANAGEMENT_LEASE),
         *_METRICS,
     ),
     (Who.MANAGEMENT, On.ROOT): (
@@ -106,6 +137,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.MANAGEMENT, On.PROJECT): (
         _may(_READ, CORE, "namespaces", "their uids name the namespaces of the hub"),
         _may("create patch", CORE, "events", "what users are told about their instances"),
+        Rule(CORE, ("namespaces",), ("patch",), "a note of what was withdrawn", names=("default",)),
         _may(f"{_READ} patch", COMPUTE, "workloads", "what users ask for; its finalizer"),
         _may("update", COMPUTE, "workloads/status", "what became of it"),
         _may(_OWN, COMPUTE, "workloads/finalizers", "a workload owns its deployments"),
@@ -113,10 +145,12 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", COMPUTE, "workloaddeployments/status", "what the hub says of it"),
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs in the cells, shown to users"),
         _may("update", COMPUTE, "instances/status", "how it runs"),
+        _may("list patch", QUOTA, "resourceclaims", "which cell releases them after a move"),
         _may(_READ, NETWORKING, "locationbindings", "which cities are offered"),
         _may(_READ, NETWORKING, "locations", "the same, where there are no bindings"),
         _may(_READ, NETWORKING, "networks", "if the networks of a workload exist", When.NETWORKING),
         _may("create", "authorization.k8s.io", "subjectaccessreviews", "if a user may use a network", When.WEBHOOK),
+        _may("create", "authentication.k8s.io", "selfsubjectreviews", "which writes are its own", When.WEBHOOK),
         # Instead of the service catalog
         _may(_READ, SERVICES, "serviceentitlements", "who asks for compute", When.ENTITLEMENT),
         _may("update", SERVICES, "serviceentitlements/status", "that they have it", When.ENTITLEMENT),
@@ -135,12 +169,14 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", QUOTA, "resourceclaims/status allowancebuckets/status", "what was decided", When.QUOTA),
     ),
     (Who.MANAGEMENT, On.HUB): (
-        _may(f"{_READ} create patch", CORE, "namespaces", "one a project namespace, with its identity"),
+        _may(f"{_READ} create patch delete", CORE, "namespaces", "one a project namespace, with its identity"),
         _may(f"{_READ} create patch delete", COMPUTE, "workloaddeployments", "what cells are sent, and their answers"),
-        _may(_READ, COMPUTE, "instances", "what runs in the cells"),
+        _may(f"{_READ} patch", COMPUTE, "instances", "what runs in the cells; whose it is after a move"),
         _may(f"{_READ} create patch delete", "policy.karmada.io", "propagationpolicies", "which cell serves a city"),
-        _may(_READ, "cluster.karmada.io", "clusters", "if any cell serves a city"),
-        _may("get delete", "work.karmada.io", "resourcebindings", "what an earlier deployment left in the way"),
+        _may(_READ, "cluster.karmada.io", "clusters", "which cell serves a city"),
+        _may("create patch", CORE, "events", "which cells stand by, and what is held"),
+        _may("get", "coordination.k8s.io", "leases", "if a cell still has its name"),
+        _may("get list delete", "work.karmada.io", "resourcebindings", "what an earlier deployment left in the way"),
     ),
     (Who.CELL, On.CELL): (
         _may(_READ, CORE, "namespaces", "which project a namespace belongs to"),
@@ -150,7 +186,8 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_OWN, COMPUTE, "workloaddeployments/finalizers", "a deployment owns its instances"),
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "what runs; its gates, labels and finalizers"),
         _may("update", COMPUTE, "instances/status", "if it is ready, or why not"),
-        _LEASES,
+        *_lease(CELL_LEASE),
+        *_ledger(),
         *_METRICS,
         _may(_READ, NETWORKING, "locations networkcontexts subnets", "if the network is ready", When.NETWORKING),
         _may(f"{_READ} create patch", NETWORKING, "networkbindings", "a network for each interface", When.NETWORKING),
@@ -165,6 +202,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", NETWORKING, "networkbindings/status networkcontexts/status", "they are ready", When.NETWORK),
         _may("update", NETWORKING, "subnetclaims/status subnets/status", "what was given", When.NETWORK),
         _may(f"{_READ} create patch delete", CORE, "pods", "what an instance runs in", When.PODS),
+        _may(f"{_READ} create patch delete", "networking.k8s.io", "networkpolicies", "who reaches a pod", When.PODS),
         _may(_OWN, COMPUTE, "instances/finalizers", "an instance owns its pod", When.PODS),
     ),
     (Who.CELL, On.HUB): (
@@ -174,13 +212,15 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(f"{_READ} create patch delete", COMPUTE, "instances", "a copy of each of its own"),
         _may("update", COMPUTE, "instances/status", "how it runs"),
         _WORKS,
+        _NAME_LEASE,
     ),
     (Who.CELL, On.PROJECT): (
         _may(f"{_READ} create delete", QUOTA, "resourceclaims", "one an instance"),
     ),
     (Who.USER, On.PROJECT): (
         _may(f"{_READ} create update patch delete", COMPUTE, "workloads", "what they ask for"),
-        _may(f"{_READ} update patch", COMPUTE, "workloaddeployments", "how it goes in a city; a restart there"),
+        _may(_READ, COMPUTE, "workloaddeployments", "how it goes in a city"),
+        _may("update patch", COMPUTE, "workloaddeployments", "a restart in a city, by older means", When.CITY_RESTART),
         _may(_READ, COMPUTE, "instances", "what runs for them"),
         _may("get create update delete", CORE, "configmaps", "the revisions of their workloads"),
         _may(_READ, CORE, "events", "what happened to their instances"),

@@ -38,10 +38,13 @@ QUOTA_PROJECT_NOT_FOUND = "QuotaProjectNotFound"
 QUOTA_NAMESPACE_NOT_FOUND = "QuotaNamespaceNotFound"
 QUOTA_MISCONFIGURED = "QuotaMisconfigured"
 QUOTA_PROJECT_ID_UNRESOLVABLE = "QuotaProjectIDUnresolvable"
+PROJECT_SUSPENDED = "ProjectSuspended"
 QUOTA_CLAIM_ORPHANED = "QuotaClaimOrphaned"  # an event only
+QUOTA_CLAIM_ABANDONED = "QuotaClaimAbandoned"  # an event only
 
 # Instance: Federated
 LABELS_MISSING = "LabelsMissing"
+HUB_REFUSED = "HubRefused"  # also an event of the deployment of an Instance that is gone
 
 # WorkloadDeployment: ReplicasReady, Available
 REPLICAS_AVAILABLE = "ReplicasAvailable"
@@ -50,6 +53,7 @@ NO_MATCHING_LOCATION = "NoMatchingLocation"
 NETWORK_PROVISIONING = "NetworkProvisioning"
 QUOTA_NOT_GRANTED = "QuotaNotGranted"
 INSTANCES_PROVISIONING = "InstancesProvisioning"
+SCALED_TO_ZERO = "ScaledToZero"
 
 # Workload and its placements: Available
 AVAILABLE_DEPLOYMENT_FOUND = "AvailableDeploymentFound"
@@ -59,10 +63,31 @@ NO_AVAILABLE_PLACEMENTS = "NoAvailablePlacements"
 NETWORK_NOT_FOUND = "NetworkNotFound"
 DEPLOYMENT_NAME_TAKEN = "DeploymentNameTaken"
 
+# What could not be made: WorkloadDeployment: Available, ReplicasReady, Federated; Workload: Available, Placed
+SPEC_REFUSED = "SpecRefused"
+WRITE_FORBIDDEN = "WriteForbidden"
+INSTANCE_NAME_TAKEN = "InstanceNameTaken"
+FEDERATION_FAILED = "FederationFailed"
+HUB_NAMESPACE_TAKEN = "HubNamespaceTaken"
+
+# Events only, of what goes well: of a Workload and of an Instance
+CREATED = "Created"
+SCALED = "Scaled"
+ROLLED_OUT = "RolledOut"
+STARTED = "Started"
+
 # Events only, of an Instance and of WorkloadDeployments
 STRAY_INSTANCE = "StrayInstance"
-FEDERATION_FAILED = "FederationFailed"
+HELD_BY_FORMER_SETUP = "HeldByFormerSetup"
 WITHDRAWN = "Withdrawn"
+HELD = "Held"
+
+# Events only, of the cell's namespace kube-system
+CELL_NAME_TAKEN = "CellNameTaken"
+CELL_NAME_NOT_HELD = "CellNameNotHeld"
+
+# Events only, of a Cluster on the hub
+CITY_SERVED_ELSEWHERE = "CityServedElsewhere"
 
 # Workload and WorkloadDeployment: Progressing
 ROLLOUT_PAUSED = "RolloutPaused"
@@ -70,10 +95,17 @@ ROLLOUT_PAUSED = "RolloutPaused"
 
 WARNINGS = frozenset({
     QUOTA_NO_BUDGET, QUOTA_PROJECT_ID_UNRESOLVABLE, QUOTA_BACKEND_UNAVAILABLE, QUOTA_NAMESPACE_NOT_FOUND,
-    QUOTA_PROJECT_NOT_FOUND, QUOTA_MISCONFIGURED, QUOTA_CLAIM_ORPHANED,
+    QUOTA_PROJECT_NOT_FOUND, QUOTA_MISCONFIGURED, QUOTA_CLAIM_ORPHANED, QUOTA_CLAIM_ABANDONED,
+    PROJECT_SUSPENDED,
     IMAGE_UNAVAILABLE, INSTANCE_CRASHING, CONFIGURATION_ERROR, NETWORK_FAILED_TO_CREATE,
 })  # fmt: skip
 """Reasons of an Instance that are told as a Warning event when they come up."""
+
+OBSTACLES = frozenset({
+    SPEC_REFUSED, WRITE_FORBIDDEN, INSTANCE_NAME_TAKEN, DEPLOYMENT_NAME_TAKEN, FEDERATION_FAILED, HUB_NAMESPACE_TAKEN,
+    HELD,
+})  # fmt: skip
+"""Reasons why something that a workload asks for could not be made; each comes with a Warning event."""
 
 
 class Acts(Enum):
@@ -124,7 +156,10 @@ REASONS = (
     ),
     Reason(AVAILABLE, "The instance is serving."),
     Reason(STARTING, "The instance is starting.", acts=_WAIT, normal=_minutes(10)),
-    Reason(STOPPING, "The instance is stopping.", acts=_WAIT, normal=_minutes(10)),
+    Reason(
+        STOPPING, "The instance is stopping.",
+        deployment=1, workload=1, acts=_WAIT, normal=_minutes(10),
+    ),
     Reason(
         STOPPED, "The instance has stopped.",
         acts=_YOU, todo="Restart the workload, or deploy an image whose process keeps running.",
@@ -176,8 +211,13 @@ REASONS = (
     Reason(
         QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot tell which project the instance belongs to.", acts=_PLATFORM
     ),
+    Reason(PROJECT_SUSPENDED, "The project is suspended, so nothing new may run in it.", acts=_PLATFORM),
     Reason(QUOTA_CLAIM_ORPHANED, "The quota claim of a deleted instance could not be located.", acts=_PLATFORM),
+    Reason(
+        QUOTA_CLAIM_ABANDONED, "The quota claim of a deleted instance could not be removed yet.", acts=_PLATFORM
+    ),
     Reason(LABELS_MISSING, "Labels that say where the instance belongs are missing.", acts=_PLATFORM),
+    Reason(HUB_REFUSED, "What the site reports about the instance is refused on its way up.", acts=_PLATFORM),
     Reason(REPLICAS_AVAILABLE, "No instance is blocked by quota."),
     Reason(STABLE_INSTANCE_FOUND, "At least one instance is ready."),
     Reason(NO_MATCHING_LOCATION, "No location serves the city.", deployment=2, workload=2, acts=_PLATFORM),
@@ -190,6 +230,7 @@ REASONS = (
         INSTANCES_PROVISIONING, "Instances are being set up.",
         deployment=1, workload=1, acts=_WAIT, normal=_minutes(45), also_points=True,
     ),
+    Reason(SCALED_TO_ZERO, "No instances are asked for.", deployment=1, workload=1),
     Reason(AVAILABLE_DEPLOYMENT_FOUND, "At least one deployment is available."),
     Reason(NO_AVAILABLE_DEPLOYMENTS, "No deployment of the placement is available.", acts=_POINTER),
     Reason(AVAILABLE_PLACEMENT_FOUND, "At least one placement is available."),
@@ -203,10 +244,40 @@ REASONS = (
         workload=6, acts=_YOU, todo="Give one of the two workloads, or its placement, another name.",
     ),
     Reason(
+        SPEC_REFUSED, "A server refused what the workload asks for as invalid.",
+        deployment=6, workload=6, acts=_YOU, todo="Change what the message names, and deploy again.",
+    ),
+    Reason(
+        WRITE_FORBIDDEN, "A server does not allow what the workload needs to be written.",
+        deployment=6, workload=6, acts=_PLATFORM,
+    ),
+    Reason(
+        INSTANCE_NAME_TAKEN, "Something else at the site has the name of the next instance.",
+        deployment=6, workload=6, acts=_PLATFORM,
+    ),
+    Reason(
         STRAY_INSTANCE, "Nothing says which instance of its deployment it is, so it is removed.", acts=_PLATFORM
     ),
-    Reason(FEDERATION_FAILED, "The deployment could not be handed on to its site.", acts=_PLATFORM),
+    Reason(
+        HELD_BY_FORMER_SETUP, "What the site used before may still hold it, so the site keeps it.", acts=_PLATFORM
+    ),
+    Reason(FEDERATION_FAILED, "The deployment could not be handed on to its site.", workload=6, acts=_PLATFORM),
+    Reason(CITY_SERVED_ELSEWHERE, "Another site serves the city, so this one stands by.", acts=_PLATFORM),
+    Reason(CELL_NAME_TAKEN, "Another cluster holds the name that the site was given.", acts=_PLATFORM),
+    Reason(CELL_NAME_NOT_HELD, "The site could not take the name that it was given.", acts=_PLATFORM),
+    Reason(
+        HUB_NAMESPACE_TAKEN, "Another project has the place where deployments are handed on.",
+        workload=6, acts=_PLATFORM,
+    ),
+    Reason(CREATED, "The object was created."),
+    Reason(SCALED, "The number of instances in a city was changed."),
+    Reason(ROLLED_OUT, "All instances run the newest template."),
+    Reason(STARTED, "The instance runs and is ready."),
     Reason(WITHDRAWN, "The deployment was withdrawn, so the site removes it."),
+    Reason(
+        HELD, "Nothing shows that what runs was given up, so it is kept until an operator releases it.",
+        acts=_PLATFORM,
+    ),
     Reason(
         ROLLOUT_PAUSED, "The rollout is paused.",
         acts=_YOU, todo="Resume the rollout to replace the instances that are left.",

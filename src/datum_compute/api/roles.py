@@ -33,4 +33,6 @@ def _rule(rule: Rule) -> Iterable[str]:
     yield f"# {rule.why}"
     yield f'- apiGroups: ["{rule.group}"]'
     yield f"  resources: [{', '.join(rule.resources)}]"
+    if rule.names:
+        yield f"  resourceNames: [{', '.join(rule.names)}]"
     yield f"  verbs: [{', '.join(rule.verbs)}]"

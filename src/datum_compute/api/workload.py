@@ -13,6 +13,8 @@ from datum_compute.api.template import InstanceTemplate, Quantity, as_received
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, KubeObject, optional_part, part, schema
 
+PLACED = "Placed"  # a condition of a Workload, there only while a city does not get what is asked for
+
 
 class MetricTarget(Struct, frozen=True, rename="camel"):
     value: Annotated[Quantity | None, schema("The value itself.")] = None
@@ -41,7 +43,9 @@ class ScaleSettings(Struct, frozen=True, rename="camel"):
 
 class Placement(Struct, frozen=True, rename="camel", dict=True):
     name: Annotated[str, schema("Name of the placement, unique in the workload.")]
-    city_codes: Annotated[tuple[str, ...], schema("Cities to run in; compute cities lists them.")]
+    city_codes: Annotated[
+        tuple[Annotated[str, schema(minLength=1)], ...], schema("Cities to run in; compute cities lists them.")
+    ]
     scale_settings_json: Annotated[Raw, as_received("How many instances to run in each city.", ScaleSettings)] = field(
         name="scaleSettings"
     )
@@ -80,7 +84,10 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
     desired_replicas: Annotated[int, schema("Instances asked for.")]
     ready_replicas: Annotated[int, schema("Instances that are ready.")]
     observed_generation: Annotated[int, schema("Generation that this status answers.", format="int64")] = 0
-    conditions: Annotated[tuple[Condition, ...], schema("Available says whether a placement is, or why none is.")] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        schema("Available: whether a placement is, or why none is. Placed: which cities do not get what is asked for."),
+    ] = ()
     placements: Annotated[tuple[PlacementStatus, ...], schema("The same for each placement, by name.")] = ()
     gateway: Annotated[Raw, schema("Reserved for a gateway; never written.")] = field(default_factory=Raw)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from datum_compute.api import reasons
-from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.deployment import REPLICAS_READY, WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import (
     AVAILABLE,
     INSTANCE,
@@ -23,109 +23,171 @@ from datum_compute.api.labels import (
     INSTANCE_FINALIZER,
     INSTANCE_INDEX,
     PLACEMENT_NAME,
+    RELEASE,
     ROLLOUT_PAUSED,
     UPSTREAM_GENERATION,
+    UPSTREAM_UID,
     WORKLOAD_FINALIZER,
     WORKLOAD_NAME,
     WORKLOAD_UID,
+    inherited_annotations,
+    inherited_labels,
 )
 from datum_compute.api.names import instance_name, ordinal_of
 from datum_compute.api.template_hash import template_hash
 from datum_compute.cell.gates import gates, without_gate
-from datum_compute.cell.leftovers import Leftovers
+from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.network import BY_CITY, Networking, by_city
 from datum_compute.cell.ordering import Create, Delete, Member, steps
-from datum_compute.cell.replicas import Network, deployment_status, is_paused, is_ready
+from datum_compute.cell.patience import Patience
+from datum_compute.cell.rollup import Network, deployment_status, is_paused, is_ready, making_way
+from datum_compute.cell.succession import Successions, accepted, has_successor
+from datum_compute.federation.obstacles import Blocked, Obstacle, Wordings, obstacles
+from datum_compute.federation.removal import GRACE_SECONDS
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.sites import is_served_elsewhere
+from datum_compute.karmada.leftovers import Leftovers
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists, ApiError, NotFound
-from datum_compute.kube.meta import Json, missing_or_different, owner_reference, plain
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, controller_of, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
-from datum_compute.runtime.writes import Writer
+from datum_compute.kube.errors import AlreadyExists, NotFound
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.kube.patches import changes
+from datum_compute.runtime import (
+    Change,
+    Drop,
+    Fleet,
+    Pass,
+    Plane,
+    Problems,
+    Request,
+    Source,
+    Writer,
+    controller_of,
+    itself,
+)
 
 BY_DEPLOYMENT = "by-deployment"
 BY_UID = "by-uid"
-COMPONENT = "deployment-controller"
+STOPPING_SECONDS = 1.0  # mostly everything stops in a moment; only what takes longer is reported
+_ASKED_BY = (UPSTREAM_UID, UPSTREAM_GENERATION, ROLLOUT_PAUSED, RELEASE)  # annotations
 
 
 class DeploymentController:
     """Owns the Instances of a cell's deployment, one action a pass, and the deployment's status there."""
 
     name = "workloaddeployment"
+    component = "deployment-controller"
     sweep_role = CELL
     sweep_seconds = 600.0
 
-    def __init__(self, fleet: Fleet, clock: Clock, *, networking: bool = False) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        networking: bool = False,
+        metrics: Metrics | None = None,
+        remove_leftovers: bool = True,
+        leftover_grace: float = GRACE_SECONDS,
+    ) -> None:
+        metrics = metrics or Metrics()
         self._networking = Networking() if networking else None
-        self._leftovers = Leftovers(fleet, self.name)
+        self._wordings = Wordings()
+        self._patience = Patience(STOPPING_SECONDS)
+        self._leftovers = Leftovers(fleet, report_held=metrics.held, enabled=remove_leftovers, grace=leftover_grace)
+        self._successions = Successions(fleet, metrics=metrics)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, {BY_UID: _uid, BY_CITY: by_city}, when=_is_asked),
             Source(CELL, INSTANCE, _owner, {BY_DEPLOYMENT: _deployment_uid}, when=_is_settled),
             waking(WORKLOAD_DEPLOYMENT),
-            self._leftovers.source(),
+            *self._leftovers.sources(),
+            self._successions.source(),
             *(self._networking.sources() if self._networking else ()),
         )
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
-        """Copies whose original is not on the hub: Karmada can lose sight of one in an outage."""
+        """Copies whose original is not on the hub."""
         return self._leftovers.candidates(plane)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
+    def disengaged(self, plane: Plane) -> None:
+        self._wordings.forget_plane(plane.name)
+        self._leftovers.disengaged(plane)
+        self._successions.disengaged(plane)
+
+    async def reconcile(self, pass_: Pass) -> None:
+        request, write = pass_.request, pass_.write
+        deployment = pass_.get(WORKLOAD_DEPLOYMENT)
         if deployment is None or deployment.metadata.deleting:
             self._leftovers.forget(request)
-        if deployment is None or is_foreign(plane, request.namespace):
+            self._wordings.forget(request)
+            self._successions.forget(request)
+        if deployment is None or not deployment.metadata.deleting:
+            self._patience.forget(request)
+        if deployment is None or is_foreign(pass_.plane, request.namespace):
             return
-        write = plane.writer(self.name)
         if deployment.metadata.deleting:
-            await self._finalize(plane, write, deployment)
+            await self._finalize(pass_, deployment)
             return
-        deployment = await write.add_finalizer(WORKLOAD_DEPLOYMENT, deployment, WORKLOAD_FINALIZER)
-        if await self._leftovers.released(request, deployment, pass_):
-            sentence = "The hub no longer has this deployment"
-            plane.events.normal(
-                COMPONENT, WORKLOAD_DEPLOYMENT, deployment, reasons.WITHDRAWN, sentence, now=self._clock.now()
-            )
-            await write.delete(WORKLOAD_DEPLOYMENT, deployment)
+        is_elsewhere = is_served_elsewhere(deployment)
+        if not is_elsewhere:
+            deployment = await _taken_in(write, deployment)
+        if await self._leftovers.released(pass_, deployment):
+            pass_.events.normal(deployment, reasons.WITHDRAWN, "The deployment was withdrawn from the hub")
+            await write.delete(deployment)
             return
-        await self._work(plane, write, deployment)
+        if is_elsewhere:
+            # What runs here from before goes on; a status would be counted together with that of the other cell.
+            await write.clear_status(deployment)
+            return
+        if obstacle := self._successions.obstacle(pass_, deployment, _instances(pass_, deployment)):
+            await self._wait(pass_, deployment, obstacle)
+            return
+        await self._work(pass_, deployment)
+        # Only now: the status says which generation was acted on, and it must not be taken for one of another uid.
+        if annotations := accepted(deployment):
+            await write.patch(deployment, {"metadata": {"annotations": annotations}})
 
-    async def _work(self, plane: Plane, write: Writer, deployment: WorkloadDeployment) -> None:
+    async def _wait(self, pass_: Pass, deployment: WorkloadDeployment, obstacle: Obstacle) -> None:
+        """Nothing is made or removed by a spec that is held; how those fare that run is reported all the same."""
+        instances = _instances(pass_, deployment)
+        hash_ = next((one.spec.controller.template_hash for one in instances if one.spec.controller), "")
+        before = deployment.status
+        in_effect = {"observedGeneration": before.observed_generation if before else 0}
+        desired = before.desired_replicas if before else len(instances)
+        status = deployment_status(deployment, instances, hash_, desired, pass_.now(), obstacle=obstacle)
+        await pass_.write.status(deployment, status | in_effect)
+
+    async def _work(self, pass_: Pass, deployment: WorkloadDeployment) -> None:
+        plane = pass_.plane
         hash_ = template_hash(deployment.template_json)
         desired = deployment.spec.scale_settings.min_replicas
         place = self._place(plane, deployment)
         network = Network.READY if self._has_network(plane, deployment) else Network.PROVISIONING
-        failures: list[ApiError | Unfinished] = []
-        try:
-            await self._act(plane, write, deployment, hash_, desired, place, network)
-        except (ApiError, Unfinished) as error:
-            failures.append(error)
+        problems = Problems()
+        await self._act(pass_, deployment, hash_, desired, place, network, problems)
         # Instances are made while their network is: the gate holds them, not the order.
-        try:
-            if self._networking is not None and network is not Network.READY:
-                network = await self._networking.prepare(plane, write, deployment)
-            if network is Network.READY:
-                await self._open(write, self._instances(plane, deployment))
-        except ApiError as error:
-            failures.append(error)
+        if self._networking is not None and network is not Network.READY:
+            with problems.collect("The network"):
+                network = await self._networking.prepare(pass_, deployment)
+        if network is Network.READY:
+            await self._open(pass_, _instances(pass_, deployment), problems)
         # The truth is told also when the action failed, and counts what this pass just did (R15).
-        instances = self._instances(plane, deployment)
-        obstacle = next((str(failure) for failure in failures if isinstance(failure, Unfinished)), "")
-        status = deployment_status(deployment, instances, hash_, desired, self._clock.now(), network, obstacle)
-        await write.status(WORKLOAD_DEPLOYMENT, deployment, status | place)
-        for failure in failures:
-            raise failure
+        instances = _instances(pass_, deployment)
+        refused = self._wordings.settled(pass_.request, deployment.metadata.generation, obstacles(problems))
+        obstacle = next(iter(refused.values()), None)
+        status = deployment_status(deployment, instances, hash_, desired, pass_.now(), network, obstacle)
+        with problems.collect(f"Deployment {deployment.name}"):
+            after = await pass_.write.status(deployment, status | place)
+            self._tell(pass_, deployment, after)
+        problems.raise_worst()
+
+    def _tell(self, pass_: Pass, before: WorkloadDeployment, after: WorkloadDeployment) -> None:
+        """An event when an Instance cannot be made, or for another reason than before."""
+        was, now = (conditions.find(conditions.of(seen), REPLICAS_READY) for seen in (before, after))
+        if now is not None and now.reason in reasons.OBSTACLES and (was is None or was.message != now.message):
+            pass_.events.warning(after, now.reason, now.message)
 
     def _has_network(self, plane: Plane, deployment: WorkloadDeployment) -> bool:
         return self._networking is None or self._networking.is_ready(plane, deployment)
@@ -140,42 +202,50 @@ class DeploymentController:
 
     async def _act(
         self,
-        plane: Plane,
-        write: Writer,
+        pass_: Pass,
         deployment: WorkloadDeployment,
         hash_: str,
         desired: int,
         place: Json,
         network: Network,
+        problems: Problems,
     ) -> None:
-        instances = self._instances(plane, deployment)
-        await self._mend(write, deployment, instances)
+        instances = _instances(pass_, deployment)
+        await self._mend(pass_, deployment, instances, problems)
         members = [_member(instance, hash_) for instance in instances]
         match next(steps(deployment.name, members, desired, paused=is_paused(deployment)), None):
+            case Create() if _terminates(pass_.plane, deployment.namespace):
+                pass  # so does the deployment, as soon as its turn comes
             case Create(ordinal):
                 # A network that is ready holds nothing up: its gate would be opened in this very pass.
                 held_by = [QUOTA_GATE] if network is Network.READY else [NETWORK_GATE, QUOTA_GATE]
-                try:
-                    await write.create(INSTANCE, _new_instance(deployment, ordinal, hash_, place, held_by))
-                except AlreadyExists:
-                    await self._check_taken(plane, deployment, instance_name(deployment.name, ordinal))
+                name = instance_name(deployment.name, ordinal)
+                with problems.collect(_subject(name)):
+                    try:
+                        await pass_.write.create(INSTANCE, _new_instance(deployment, ordinal, hash_, place, held_by))
+                    except AlreadyExists:
+                        await self._check_taken(pass_, deployment, name)
             case Delete(name):
                 instance = next(found for found in instances if found.name == name)
-                await write.delete(INSTANCE, instance)
-                if _ordinal(instance) is None:
-                    sentence = f"Neither label nor name says which instance of {deployment.name} it is; it is removed"
-                    plane.events.warning(
-                        COMPONENT, INSTANCE, instance, reasons.STRAY_INSTANCE, sentence, now=self._clock.now()
-                    )
+                with problems.collect(_subject(name)):
+                    await pass_.write.delete(instance)
+                    if _ordinal(instance) is None:
+                        sentence = (
+                            f"Neither label nor name says which instance of {deployment.name} it is; it is removed"
+                        )
+                        pass_.events.warning(instance, reasons.STRAY_INSTANCE, sentence)
 
-    async def _check_taken(self, plane: Plane, deployment: WorkloadDeployment, name: str) -> None:
+    async def _check_taken(self, pass_: Pass, deployment: WorkloadDeployment, name: str) -> None:
         """One of ours was made by a pass that our cache has not heard of; its event brings us back."""
         with suppress(NotFound):
-            found = await plane.client.get(INSTANCE, name, deployment.namespace)
+            found = await pass_.client.get(INSTANCE, name, deployment.namespace)
             if deployment.metadata.uid not in _deployment_uid(found):
-                raise Unfinished(f"Instance {name} of somebody else is in the way; it has to be removed by hand")
+                sentence = f"Instance {name} of somebody else is in the way; it has to be removed by hand"
+                raise Blocked(reasons.INSTANCE_NAME_TAKEN, sentence)
 
-    async def _mend(self, write: Writer, deployment: WorkloadDeployment, instances: Iterable[Instance]) -> None:
+    async def _mend(
+        self, pass_: Pass, deployment: WorkloadDeployment, instances: Iterable[Instance], problems: Problems
+    ) -> None:
         """Outside the order: labels that drifted."""
         shared = _labels(deployment)
         for instance in instances:
@@ -183,25 +253,56 @@ class DeploymentController:
             if instance.metadata.deleting or ordinal is None:
                 continue
             wanted = shared | {INSTANCE_INDEX: str(ordinal)}
-            if changed := missing_or_different(wanted, instance.metadata.labels):
-                await write.patch(INSTANCE, instance, {"metadata": {"labels": changed}})
+            if patch := changes(instance, labels=wanted):
+                with problems.collect(_subject(instance.name)):
+                    await pass_.write.patch(instance, patch)
 
-    async def _open(self, write: Writer, instances: Iterable[Instance]) -> None:
+    async def _open(self, pass_: Pass, instances: Iterable[Instance], problems: Problems) -> None:
         """The network gate of all at once, also where networking is off and nobody else would."""
         for instance in instances:
             if not instance.metadata.deleting and NETWORK_GATE in gates(instance):
-                await write.patch_seen(INSTANCE, instance, without_gate(instance, NETWORK_GATE))
+                with problems.collect(_subject(instance.name)):
+                    await pass_.write.patch_seen(instance, without_gate(instance, NETWORK_GATE))
 
-    async def _finalize(self, plane: Plane, write: Writer, deployment: WorkloadDeployment) -> None:
+    async def _finalize(self, pass_: Pass, deployment: WorkloadDeployment) -> None:
         """Deletes all Instances at once; waiting for them is no failure."""
-        for instance in self._instances(plane, deployment):
+        problems = Problems()
+        for instance in _instances(pass_, deployment):
             if not instance.metadata.deleting:
-                await write.delete(INSTANCE, instance)
-        if not self._instances(plane, deployment):
-            await write.remove_finalizers(WORKLOAD_DEPLOYMENT, deployment, WORKLOAD_FINALIZER)
+                with problems.collect(_subject(instance.name)):
+                    await pass_.write.delete(instance)
+        problems.raise_worst()
+        if left := len(_instances(pass_, deployment)):
+            patience = self._patience.left(pass_.request, None if has_successor(deployment) else reasons.STOPPING)
+            if patience > 0:
+                pass_.no_later_than(patience)
+            else:
+                await pass_.write.status(deployment, making_way(deployment, left, pass_.now()))
+        else:
+            await pass_.write.remove_finalizers(deployment, WORKLOAD_FINALIZER)
 
-    def _instances(self, plane: Plane, deployment: WorkloadDeployment) -> list[Instance]:
-        return plane.informer(INSTANCE).by(BY_DEPLOYMENT, deployment.metadata.uid)
+
+def _instances(pass_: Pass, deployment: WorkloadDeployment) -> list[Instance]:
+    return pass_.informer(INSTANCE).by(BY_DEPLOYMENT, deployment.metadata.uid)
+
+
+def _subject(instance: str) -> str:
+    return f"Instance {instance}"
+
+
+def _terminates(plane: Plane, namespace: str) -> bool:
+    found = plane.informer(NAMESPACE).get("", namespace)
+    return found is not None and found.metadata.deleting
+
+
+async def _taken_in(write: Writer, deployment: WorkloadDeployment) -> WorkloadDeployment:
+    """With our finalizer, and with the note of whose spec we are about to act on."""
+    if WORKLOAD_FINALIZER in deployment.metadata.finalizers:
+        return deployment
+    metadata: Json = {"finalizers": [*deployment.metadata.finalizers, WORKLOAD_FINALIZER]}
+    if annotations := accepted(deployment):
+        metadata["annotations"] = annotations
+    return await write.patch_seen(deployment, {"metadata": metadata})
 
 
 def _is_asked(change: Change[WorkloadDeployment]) -> bool:
@@ -212,8 +313,9 @@ def _is_asked(change: Change[WorkloadDeployment]) -> bool:
 
 def _asked(deployment: WorkloadDeployment) -> tuple[object, ...]:
     metadata = deployment.metadata
-    said = [metadata.annotations.get(key) for key in (UPSTREAM_GENERATION, ROLLOUT_PAUSED)]
-    return metadata.uid, metadata.generation, metadata.deleting, *said
+    annotations = [metadata.annotations.get(key) for key in _ASKED_BY]
+    is_elsewhere = is_served_elsewhere(deployment)
+    return metadata.uid, metadata.generation, metadata.deleting, is_elsewhere, *annotations
 
 
 def _is_settled(change: Change[Instance]) -> bool:
@@ -277,14 +379,12 @@ def _new_instance(
 ) -> Json:
     template = plain(deployment.template_json)
     said = template.get("metadata") or {}
-    owner = owner_reference(
-        WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, deployment.metadata, controller=True
-    )
+    owner = controller_reference(deployment)
     body = INSTANCE.body(
         instance_name(deployment.name, ordinal),
         deployment.namespace,
-        labels=(said.get("labels") or {}) | _labels(deployment) | {INSTANCE_INDEX: str(ordinal)},
-        annotations=said.get("annotations"),
+        labels=inherited_labels(said.get("labels") or {}) | _labels(deployment) | {INSTANCE_INDEX: str(ordinal)},
+        annotations=inherited_annotations(said.get("annotations") or {}),
         # Set here, so that neither a hub copy nor a claim can exist before its finalizer does.
         finalizers=[INSTANCE_FINALIZER, CLAIM_FINALIZER],
         ownerReferences=[owner],

@@ -1,9 +1,12 @@
 """What a cell counts of its own work. Entry point: `Metrics`."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from datum_compute.api import reasons
-from datum_compute.federation.hops import hop_seconds
+from datum_compute.federation.latency import hop_seconds
+from datum_compute.federation.removal import Held
 
 _FAILURES = {
     reasons.QUOTA_BACKEND_UNAVAILABLE: "backend_unavailable",
@@ -12,6 +15,7 @@ _FAILURES = {
     reasons.QUOTA_MISCONFIGURED: "misconfigured",
     reasons.QUOTA_PROJECT_ID_UNRESOLVABLE: "project_id_unresolvable",
     reasons.QUOTA_NO_BUDGET: "no_budget",
+    reasons.PROJECT_SUSPENDED: "project_suspended",
 }
 
 
@@ -28,11 +32,36 @@ class Metrics:
         self.claims_orphaned = Counter(
             "compute_quota_claim_orphaned", "Claims that nobody could locate to delete.", registry=registry
         )
+        self.abandonments = Counter(
+            "compute_quota_claim_abandoned", "Claims that were let go of to be removed later.", registry=registry
+        )
+        self.claims_abandoned = Gauge(
+            "compute_quota_claims_abandoned", "Claims that are kept in mind to be removed.", registry=registry
+        )
+        self._held = Gauge(
+            "compute_cell_deployments_held",
+            "Deployments that the hub does not have and that are kept all the same.",
+            ["reason"],
+            registry=registry,
+        )
+        self.held({})
+        self.specs_held = Gauge(
+            "compute_cell_specs_held",
+            "Deployments whose spec is not acted on because it is older than the one in effect.",
+            registry=registry,
+        )
         self._to_hub = hop_seconds(registry).labels("cell_to_hub")
 
     def evaluated(self, reason: str) -> None:
         if reason in _FAILURES:
             self.evaluation_failures.labels(_FAILURES[reason]).inc()
+
+    def left_behind(self, reason: str) -> None:
+        (self.abandonments if reason == reasons.QUOTA_CLAIM_ABANDONED else self.claims_orphaned).inc()
+
+    def held(self, counts: Mapping[Held, int]) -> None:
+        for why in Held:
+            self._held.labels(why.value).set(counts.get(why, 0))
 
     def reached_hub(self, seconds: float) -> None:
         self._to_hub.observe(seconds)

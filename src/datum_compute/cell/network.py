@@ -31,16 +31,12 @@ from datum_compute.api.networking import (
     SubnetClaimStatus,
     SubnetStatus,
 )
-from datum_compute.cell.replicas import Network
+from datum_compute.cell.rollup import Network
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
-from datum_compute.kube.meta import Json, KubeObject, owner_reference
-from datum_compute.runtime.controller import Source, controller_of
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.kube.meta import Json, KubeObject, controller_reference, owner_reference
+from datum_compute.runtime import Change, Drop, Handle, Plane, Request, Source, controller_of
 
 BY_CITY = "by-city"
 _KINDS = (LOCATION, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET)
@@ -80,43 +76,39 @@ class Networking:
             for network, binding in zip(networks, bindings, strict=True)
         )
 
-    async def prepare(self, plane: Plane, write: Writer, deployment: WorkloadDeployment) -> Network:
+    async def prepare(self, cell: Handle, deployment: WorkloadDeployment) -> Network:
         """Asks for what is missing."""
+        plane = cell.plane
         location = self.location(plane, deployment)
         if location is None:
             return Network.NO_LOCATION
         if not all(plane.serves(kind) for kind in _KINDS):
             return Network.PROVISIONING
         for index, interface in enumerate(deployment.spec.template.spec.network_interfaces):
-            binding = await self._binding(plane, write, deployment, index, interface.network.name, location.name)
+            binding = await self._binding(cell, deployment, index, interface.network.name, location.name)
             context = _context(plane, binding)
             if context is not None and _claim(plane, context) is None:
-                await self._claim_subnet(plane, write, context)
+                await self._claim_subnet(cell, context)
         return Network.READY if self.is_ready(plane, deployment) else Network.PROVISIONING
 
     async def _binding(
-        self, plane: Plane, write: Writer, deployment: WorkloadDeployment, index: int, network: str, location: str
+        self, cell: Handle, deployment: WorkloadDeployment, index: int, network: str, location: str
     ) -> NetworkBinding:
         name = binding_name(deployment.name, index)
         spec: Json = {"network": {"name": network}, "location": _reference(location)}
-        binding = plane.informer(NETWORK_BINDING).get(deployment.namespace, name)
+        binding = cell.informer(NETWORK_BINDING).get(deployment.namespace, name)
         if binding is None:
-            owner = owner_reference(
-                WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, deployment.metadata, controller=True
-            )
+            owner = controller_reference(deployment)
             body = NETWORK_BINDING.body(name, deployment.namespace, ownerReferences=[owner])
-            try:
-                return await write.create(NETWORK_BINDING, body | {"spec": spec})
-            except AlreadyExists:
-                binding = await plane.client.get(NETWORK_BINDING, name, deployment.namespace)
+            binding = await cell.write.ensure(NETWORK_BINDING, body | {"spec": spec})
         asks_for = binding.spec.network.name, binding.spec.location.name
         if _is_owned(binding, deployment) and asks_for != (network, location):
-            binding = await write.patch(NETWORK_BINDING, binding, {"spec": spec})
+            binding = await cell.write.patch(binding, {"spec": spec})
         return binding
 
-    async def _claim_subnet(self, plane: Plane, write: Writer, context: NetworkContext) -> None:
+    async def _claim_subnet(self, cell: Handle, context: NetworkContext) -> None:
         """One for all deployments on the context; who else was quicker made the same."""
-        owner = owner_reference(NETWORK_CONTEXT.api_version, NETWORK_CONTEXT.name, context.metadata, controller=False)
+        owner = owner_reference(context)
         body = SUBNET_CLAIM.body(subnet_claim_name(context.name), context.namespace, ownerReferences=[owner])
         spec = {
             "subnetClass": PRIVATE,
@@ -125,7 +117,7 @@ class Networking:
             "location": _reference(context.spec.location.name),
         }
         with suppress(AlreadyExists):
-            await write.create(SUBNET_CLAIM, body | {"spec": spec})
+            await cell.write.create(SUBNET_CLAIM, body | {"spec": spec})
 
 
 def _has_subnet(plane: Plane, binding: NetworkBinding) -> bool:

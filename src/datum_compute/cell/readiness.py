@@ -7,7 +7,6 @@ from msgspec import Struct
 from datum_compute.api import reasons
 from datum_compute.api.instance import AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY
 from datum_compute.api.reasons import instance_rank
-from datum_compute.cell.quota import Verdict
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition
 
@@ -33,35 +32,41 @@ class _Claim(Struct, frozen=True):
     message: str
 
 
-def readiness(
-    gates: Sequence[str], current: Iterable[Condition], quota: Verdict, network_failure: str | None = None
-) -> list[Decided]:
-    """The conditions this controller decides: Ready always, and the provider's two while they are not yet its own."""
+def readiness(gates: Sequence[str], current: Iterable[Condition], network_failure: str | None = None) -> list[Decided]:
+    """What follows from the rest: Ready always, and the provider's two conditions while they are not yet its own."""
     seen = [condition for condition in current if condition.type != _FORMER_NAME_OF_AVAILABLE]
+    denial = _denial(seen)
     if gates:
-        return _gated(gates, seen, quota, network_failure)
-    if quota.denied:
-        return [Decided(READY, "False", reasons.PENDING_QUOTA, quota.message)]
+        return _gated(gates, seen, denial, network_failure)
+    if denial is not None:
+        return [_ready(denial)]
     return [*_restored(seen), _ready(_claim_of(_with_restored(seen)))]
 
 
+def _denial(seen: Sequence[Condition]) -> _Claim | None:
+    quota = conditions.find(seen, QUOTA_GRANTED)
+    if quota is None or quota.status != "False":
+        return None
+    return _Claim("False", reasons.PENDING_QUOTA, quota.message)
+
+
 def _gated(
-    gates: Sequence[str], seen: Sequence[Condition], quota: Verdict, network_failure: str | None
+    gates: Sequence[str], seen: Sequence[Condition], denial: _Claim | None, network_failure: str | None
 ) -> list[Decided]:
     claims = [
         _Claim("False", reasons.SCHEDULING_GATES_PRESENT, f"Scheduling gates present: {', '.join(gates)}"),
-        *([_Claim("False", reasons.PENDING_QUOTA, quota.message)] if quota.denied else ()),
+        *([denial] if denial is not None else ()),
         *([_Claim("False", reasons.NETWORK_FAILED_TO_CREATE, network_failure)] if network_failure else ()),
     ]
     ready = _ready(_best(claims))
-    if quota.denied:
-        denial = ("False", reasons.PENDING_QUOTA, quota.message)
-        return [Decided(PROGRAMMED, *denial), Decided(AVAILABLE, *denial), ready]
+    if denial is not None:
+        because = (denial.status, denial.reason, denial.message)
+        return [Decided(PROGRAMMED, *because), Decided(AVAILABLE, *because), ready]
     return [*_restored(seen), ready]
 
 
 def _restored(seen: Sequence[Condition]) -> list[Decided]:
-    """What a denial had written on the provider's behalf is taken back once it is lifted (R19)."""
+    """What a denial had written on the provider's behalf is taken back once it is lifted."""
     return [
         Decided(condition.type, "Unknown", reasons.PENDING, "Waiting for controller")
         for condition in seen

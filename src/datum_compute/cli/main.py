@@ -1,14 +1,15 @@
 """The program: from words to an exit code. Entry point: `main`."""
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from datum_compute import __version__
-from datum_compute.cli.failures import Exit, Failure, usage
-from datum_compute.cli.surroundings import Surroundings, program_name, put
+from datum_compute.cli.shell.environment import Surroundings, program_name, put
+from datum_compute.cli.shell.failures import Exit, Failure, usage
 
 if TYPE_CHECKING:
     import click
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
     """Runs one command line and returns its exit code; every error is told in words, on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if surroundings is None:
+        # Also where it was started with interrupts ignored, as nohup and many runners of jobs do: a Ctrl-C that is
+        # typed here is meant for us.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     around = surroundings or _of_this_process()
     try:
         if "--plugin-manifest" in words:
@@ -56,7 +61,7 @@ def _of_this_process() -> Surroundings:
 def _complete(words: Sequence[str], around: Surroundings) -> int:
     """Whatever goes wrong: the shell that asked has no use for an error."""
     try:
-        from datum_compute.cli.completion import answer
+        from datum_compute.cli.shell.completion import answer
 
         text = answer(words, around)
     except Exception:
@@ -86,8 +91,8 @@ def _manifest() -> str:
 def _run(words: Sequence[str], around: Surroundings) -> int:
     import click
 
-    from datum_compute.cli.flags import FLAGS
-    from datum_compute.cli.tree import Root
+    from datum_compute.cli.shell.flags import FLAGS
+    from datum_compute.cli.shell.tree import Root
 
     root = Root()
     flags: Mapping[str, Any] = {}
@@ -128,8 +133,8 @@ def _in_words(error: "click.UsageError", program: str) -> Failure:
     match error:
         case click.NoSuchOption():
             message = f"unknown flag: {error.option_name}"
-            if error.possibilities:
-                advice = f"Did you mean: {error.possibilities[0]}"
+            if meant := _meant(error):
+                advice = f"Did you mean: {meant}"
         case click.MissingParameter(param=click.Parameter() as param):
             message = f"{param.make_metavar(error.ctx) if error.ctx else param.name} is required"
         case _:
@@ -139,11 +144,21 @@ def _in_words(error: "click.UsageError", program: str) -> Failure:
     return Failure(message, Exit.USAGE, advice=advice, next_command="" if advice else help_)
 
 
+def _meant(error: "click.NoSuchOption") -> str:
+    """The flag that was meant by one that is not known: kubectl's name for it, or a slip."""
+    from datum_compute.cli.shell.habits import FLAGS, closest
+
+    params = error.ctx.command.params if error.ctx else []
+    known = [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
+    ours = FLAGS.get(error.option_name, "")
+    return ours if ours in known else closest(error.option_name, known)
+
+
 def _tell(around: Surroundings, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
     """`flags` are the global ones that were given: what to run next goes to the same place."""
-    from datum_compute.cli.flags import placed
-    from datum_compute.cli.masks import masked
-    from datum_compute.cli.terminal import Style, Terminal
+    from datum_compute.cli.shell.flags import placed
+    from datum_compute.cli.show.terminal import Style, Terminal
+    from datum_compute.cli.talk.redaction import masked
 
     terminal = Terminal(around, Style())
     terminal.warn(f"{failure.prefix}{masked(failure.message)}")
@@ -161,8 +176,8 @@ def _tell_defect(around: Surroundings, words: Sequence[str], error: Exception) -
     """Something this program should have foreseen; where it happened is told on request."""
     import traceback
 
-    from datum_compute.cli.controls import visible
-    from datum_compute.cli.masks import masked
+    from datum_compute.cli.show.escapes import visible
+    from datum_compute.cli.talk.redaction import masked
 
     if around.environ.get("DATUM_COMPUTE_VERBOSE") or any(word in ("-v", "-vv", "--verbose") for word in words):
         put(around.stderr, masked("".join(traceback.format_exception(error))))

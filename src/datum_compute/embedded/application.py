@@ -13,45 +13,54 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from datum_compute import __version__
+from datum_compute import PRODUCT, __version__
 from datum_compute.embedded import forms, openapi
+from datum_compute.embedded.bodies import flag
 from datum_compute.embedded.discovery import aggregated, discovered
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.pages import number
+from datum_compute.embedded.reviews import REVIEWS, review_at
 from datum_compute.embedded.server import DEFAULT_WATCH_SECONDS, PlaneServer
 from datum_compute.embedded.watches import Watch
-from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.admission import User
 from datum_compute.kube.errors import (
     ApiError,
-    BadRequest,
     MethodNotAllowed,
     NotFound,
     ServerError,
-    Timeout,
-    TooLarge,
     Unauthorized,
 )
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.runtime.clock import Clock
+from datum_compute.runtime import Clock
+from datum_compute.runtime.bodies import Bodies
+from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.tasks import first
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 ROOT_PLANE = "root"
-MILO = "/apis/resourcemanager.miloapis.com/v1alpha1"  # below it, projects/<name>/control-plane is an API root
 
-_BODY_LIMIT = 3 * 1024 * 1024
-_READ_ANYWAY = 10 * _BODY_LIMIT  # read and thrown away, so that the client gets to see why it was refused
-_BODY_SECONDS = 60.0
+BEARER = User("compute-local", ("system:authenticated",))
+"""Whoever holds the token. They own the machine, but what the controllers make is not theirs to edit, as elsewhere."""
+
+_BODY_BYTES = 3 * 1024 * 1024
+_BODY_BYTES_TOGETHER = 128 * 1024 * 1024
 _WATCH_GRACE_SECONDS = 5.0  # for what is on its way when a watch should have ended
 _WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
 _WATCH_BYTES = 64 * 1024  # sent at once to a watcher that has not kept up
 _VERSION = {
     "major": "1",
     "minor": "35",
-    "gitVersion": f"v1.35.0+datum-compute-{__version__}",
+    "gitVersion": f"v1.35.0+{PRODUCT}-{__version__}",
+    # Clients insist on all of these, which say little of a program in Python.
+    "gitCommit": "",
+    "gitTreeState": "",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
     "platform": "embedded",
 }
 
@@ -72,20 +81,21 @@ class _Request(Struct, frozen=True):
 
     @property
     def watches(self) -> bool:
-        return self.method == "GET" and self.query.get("watch") in ("true", "1")
+        return self.method == "GET" and flag(self.query, "watch")
 
 
 class Application:
-    """`/` is the root plane, project planes are where Milo has them, and any plane is at `/planes/<name>`.
+    """`/` is the root plane, any plane is at `/planes/<name>`, and some are mounted elsewhere as well.
 
     Everything but health and version needs the bearer token. `stop` ends the watches, which otherwise last.
     """
 
-    def __init__(self, engine: Engine, token: str, clock: Clock, ready: Callable[[], bool]) -> None:
+    def __init__(self, engine: Engine, token: str, clock: Clock, ready: Callable[[], bool], limits: Limits) -> None:
         self._engine = engine
         self._token = token.encode()
         self._clock = clock
         self._ready = ready
+        self._bodies = Bodies(_BODY_BYTES, seconds=limits.body_seconds, together=_BODY_BYTES_TOGETHER)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -94,7 +104,7 @@ class Application:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         request = _Request.of(scope)
         try:
-            answer = await self._answer(request, receive, send)
+            answer = await self._answer(request, scope, receive, send)
         except ApiError as error:
             answer = _refusal(error)
         except Exception as error:
@@ -103,7 +113,7 @@ class Application:
         if answer is not None:
             await _send(send, answer)
 
-    async def _answer(self, request: _Request, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(self, request: _Request, scope: Mapping[str, Any], receive: Receive, send: Send) -> Answer | None:
         """The answer, or None when it was a watch, which answers for itself."""
         server, path = self._plane(request.path)
         match path:
@@ -111,7 +121,7 @@ class Application:
                 return Answer(200, b"ok")
             case "/readyz":
                 return Answer(200, b"ok") if self._ready() else Answer(503, b"not ready")
-            case "/version":
+            case "/version" | "/version/":  # which some clients ask for
                 return Answer(200, encode(_VERSION))
         self._authenticate(request)
         if isinstance(server, ApiError):
@@ -122,7 +132,7 @@ class Application:
             if request.method != "GET":
                 raise MethodNotAllowed(f"the server does not allow {request.method} on {request.path}")
             return described
-        served = server.target(path).served
+        served = review_at(path) or server.target(path).served
         form, include = forms.asked(accept), forms.included(request.query)
         if request.watches:
             call = Call("GET", path, request.query)
@@ -132,12 +142,13 @@ class Application:
 
             await self._watch(server, call, shown, receive, send)
             return None
-        body = await _body(request, receive)
+        body = await self._bodies.read(scope, receive)
         query = request.query
         if request.method in ("POST", "PUT", "PATCH"):
             query = {"fieldValidation": "Warn"} | query
         content_type = request.headers.get("content-type", "")
-        answer = await server.answer(Call(request.method, path, query, body, content_type))
+        agent = request.headers.get("user-agent", "")
+        answer = await server.answer(Call(request.method, path, query, body, content_type), BEARER, agent)
         if answer.code >= 300 or form is forms.Form.WHOLE or (form is forms.Form.TABLE and request.method != "GET"):
             return answer
         body = form.shown(served, answer.body, self._clock.now(), include)
@@ -151,11 +162,11 @@ class Application:
 
     def _plane(self, path: str) -> tuple[PlaneServer | ApiError, str]:
         """The plane a path is about, or the error that it is not served, and the path below its API root."""
-        match path.removeprefix(MILO).split("/"):
-            case ["", "projects", name, "control-plane", *rest]:
-                server = self._engine.plane(name, role=PROJECT)
-                missing = f'project "{name}" has no control plane here'
-                return server or NotFound(missing), f"/{'/'.join(rest)}"
+        for mount in self._engine.mounts:
+            if (found := mount.split(path)) is not None:
+                name, below = found
+                missing = f'{mount.noun} "{name}" has no control plane here'
+                return self._engine.plane(name, role=mount.role) or NotFound(missing), below
         match path.split("/"):
             case ["", "planes", name, *rest]:
                 pass
@@ -170,22 +181,18 @@ class Application:
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
         async with server.watch(call) as lines:
             await send(_head(200, ()))
-            copying = asyncio.create_task(_copy(lines, shown, send), name=f"watch {server.plane}{call.path}")
-            tasks = [copying, asyncio.create_task(_left(receive)), asyncio.create_task(self._stopping.wait())]
             try:
-                limit = seconds + _WATCH_GRACE_SECONDS
-                await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-        if not copying.cancelled() and (error := copying.exception()):
-            _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
+                async with asyncio.timeout(seconds + _WATCH_GRACE_SECONDS):
+                    await first(_copy(lines, shown, send), _left(receive), self._stopping.wait())
+            except TimeoutError:
+                pass
+            except Exception as error:  # too late for an answer that says so
+                _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
 
 
 def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
     """Discovery and OpenAPI; None for the path of a resource."""
-    kinds = tuple(server.kinds.values())
+    kinds = (*server.kinds.values(), *REVIEWS)
     if path == "/openapi/v3":
         return Answer(200, openapi.index(kinds, base))
     if path.startswith("/openapi/v3/"):
@@ -213,37 +220,6 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _body(request: _Request, receive: Receive) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > _READ_ANYWAY:
-        raise _too_large()
-    deadline = asyncio.get_running_loop().time() + _BODY_SECONDS
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
-        except TimeoutError:
-            raise Timeout(f"the body of the request did not arrive within {_BODY_SECONDS:.0f} s") from None
-        if message["type"] == "http.disconnect":
-            raise BadRequest("the client went away before its request was complete")
-        size += len(message.get("body", b""))
-        more = message.get("more_body", False)
-        if size > _READ_ANYWAY:
-            break
-        if size <= _BODY_LIMIT:
-            parts.append(message.get("body", b""))
-    if size > _BODY_LIMIT:
-        raise _too_large()
-    return b"".join(parts)
-
-
-def _too_large() -> TooLarge:
-    return TooLarge(f"Request entity too large: limit is {_BODY_LIMIT}")
-
-
 def _refusal(error: ApiError) -> Answer:
     return Answer(error.code, encode(error.status()))
 
@@ -253,7 +229,7 @@ async def _send(send: Send, answer: Answer) -> None:
     headers += [(b"warning", _warning(text)) for text in answer.warnings]
     if answer.code == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if answer.code in (413, 504):
+    if answer.code in (413, 429, 504):
         headers.append((b"connection", b"close"))  # what was not read would be taken for the next request
     looks = "application/json" if answer.body[:1] == b"{" else "text/plain; charset=utf-8"
     await send(_head(answer.code, headers, answer.content_type or looks))

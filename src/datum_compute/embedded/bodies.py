@@ -1,6 +1,8 @@
-"""What a request says in its body and query. Entry points: `object_of`, `change_of`, `delete_options`, `dry_run`."""
+"""What a request says in its body and query. Entry points: `object_of`, `change_of`, `configuration_of`,
+`delete_options`, `dry_run`, `manager_of`, `force`, `flag`.
+"""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -10,10 +12,12 @@ from msgspec import Struct
 from datum_compute.embedded import protobuf
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.structural import MAX_DEPTH
-from datum_compute.kube import patches
-from datum_compute.kube.errors import BadRequest, Cause, Invalid, UnsupportedMediaType
+from datum_compute.kube import patches, untrusted_yaml
+from datum_compute.kube.errors import BadRequest, Cause, Invalid, Subject, UnsupportedMediaType
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Call
+
+_LONGEST_MANAGER = 128  # bytes
 
 Propagation = Literal["", "Background", "Foreground", "Orphan"]
 
@@ -47,7 +51,48 @@ def change_of(served: Served, call: Call) -> Callable[[Json], Json]:
         case patches.STRATEGIC if served.builtin:
             change = json_object(call.body)
             return lambda current: patches.strategic(current, change)
-    raise _unsupported(patches.JSON, patches.MERGE, *([patches.STRATEGIC] if served.builtin else []))
+    strategic = [patches.STRATEGIC] if served.builtin else []
+    raise _unsupported(patches.JSON, patches.MERGE, *strategic, patches.APPLY)
+
+
+def applies(call: Call) -> bool:
+    return _media_type(call) == patches.APPLY
+
+
+def configuration_of(call: Call) -> Json:
+    """The object of an apply: as much of it as whoever applies it wants to decide."""
+    value = _yaml(call.body)
+    if not isinstance(value, dict):
+        raise BadRequest("error decoding YAML: the body of the request is not an object")
+    return value
+
+
+def manager_of(call: Call, agent: str) -> str:
+    """In whose name fields are written: as they say, or the program that they use."""
+    name = call.query.get("fieldManager", "")
+    if len(name.encode()) > _LONGEST_MANAGER:
+        message = f"Too long: may not be more than {_LONGEST_MANAGER} bytes"
+        raise _refused_patch("FieldValueTooLong", message, "fieldManager")
+    if not name.isprintable():
+        raise _refused_patch("FieldValueInvalid", f"Invalid value: {name!r}: invalid character", "fieldManager")
+    if name or applies(call):
+        return name
+    return "".join(filter(str.isprintable, agent.partition("/")[0]))[:_LONGEST_MANAGER] or "unknown"
+
+
+def force(call: Call) -> bool:
+    """Whether an apply shall take over what others own."""
+    if not applies(call) and "force" in call.query:
+        raise _refused_patch("FieldValueForbidden", "Forbidden: may not be specified for non-apply patch", "force")
+    if applies(call) and not call.query.get("fieldManager"):
+        message = "Required value: is required for apply patch"
+        raise _refused_patch("FieldValueRequired", message, "fieldManager")
+    return flag(call.query, "force")
+
+
+def _refused_patch(reason: str, message: str, option: str) -> Invalid:
+    sentence = f'PatchOptions.meta.k8s.io "" is invalid: {option}: {message}'
+    return Invalid(sentence, causes=[Cause(reason, message, option)], about=Subject("", "meta.k8s.io", "PatchOptions"))
 
 
 class _Preconditions(Struct, frozen=True, rename="camel"):
@@ -108,6 +153,11 @@ def dry_run(query: Mapping[str, str], options: DeleteOptions | None = None) -> b
     return bool(asked)
 
 
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """An option that is on or off, as API servers read it: whatever is not false is true."""
+    return query.get(name, "false").lower() not in ("false", "0")
+
+
 def json_object(body: bytes) -> Json:
     value = _json(body)
     if not isinstance(value, dict):
@@ -145,21 +195,14 @@ _Loader.yaml_implicit_resolvers = {
 
 def _yaml(body: bytes) -> Any:
     try:
-        _check_events(yaml.parse(body, Loader=_Loader))
-        return _as_json(yaml.load(body, Loader=_Loader))
+        untrusted_yaml.check(body, MAX_DEPTH)
+        with untrusted_yaml.building():
+            value = yaml.load(body, Loader=_Loader)
+        return _as_json(value)
+    except untrusted_yaml.TooMuch as error:
+        raise BadRequest(f"the body of the request is {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise BadRequest(f"the body of the request is not YAML: {error}") from None
-
-
-def _check_events(events: Iterable[yaml.Event]) -> None:
-    """Refuses what the loader would not survive: it builds by recursion in C, and an alias stands for any amount."""
-    depth = 0
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            raise BadRequest("the body of the request is YAML with aliases; write them out")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise BadRequest("the body of the request is nested too deeply")
 
 
 def _as_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The certificate authority, server certificate and token of one machine's federation. Entry point: `Credentials`."""
+"""The certificate authority, server certificate and token of one machine's planes. Entry point: `Credentials`."""
 
 import ipaddress
 import secrets
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from msgspec import Struct
 
+from datum_compute import PRODUCT
 from datum_compute.kube.authority import SERVER, Pair, issued, new_authority
 from datum_compute.kube.files import write_private
 
@@ -49,7 +50,7 @@ def _ensure_certificates(directory: Path, now: datetime) -> str:
     # An authority has to outlive the certificates it signs.
     if authority is None or not _lasts(authority, now, _SERVER_DAYS + _RENEW_DAYS):
         # Its own name each time: a client that still trusts an older one must not take the two for the same.
-        authority = new_authority(f"datum-compute local authority {secrets.token_hex(4)}", now, _AUTHORITY_DAYS)
+        authority = new_authority(f"{PRODUCT} local authority {secrets.token_hex(4)}", now, _AUTHORITY_DAYS)
         _store(authority, directory / "ca.crt", directory / "ca.key")
     server = _read(directory / "server.crt", directory / "server.key")
     if server is None or not _lasts(server, now, _RENEW_DAYS) or not _signed(server, authority):

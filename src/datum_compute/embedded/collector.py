@@ -8,7 +8,7 @@ from datum_compute.embedded.served import Served
 from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Record, Store
 from datum_compute.kube.meta import Json, OwnerReference
-from datum_compute.runtime.clock import Clock
+from datum_compute.runtime import Clock
 
 
 class Collector:
@@ -77,7 +77,15 @@ class Collector:
         going = {owner.uid for owner in owners if owner.uid in self._waiting}
         if any(self._may_exist(owner, key.namespace) for owner in owners if owner.uid not in going):
             if going:
-                await self._submit(registry.patch(served, key, _without_owners(going), subresource=""))
+                await self._submit(
+                    registry.patch(
+                        served,
+                        key,
+                        _without_owners(going),
+                        subresource="",
+                        by=registry.Author.engine(self._clock.now()),
+                    )
+                )
             return
         delete = registry.delete(
             served,
@@ -102,13 +110,23 @@ class Collector:
         if registry.ORPHAN in record.metadata.finalizers:
             for dependent, _ in dependents:
                 kind = self._server.kinds[dependent.resource]
-                await self._submit(registry.patch(kind, dependent, _without_owners({uid}), subresource=""))
+                await self._submit(
+                    registry.patch(
+                        kind,
+                        dependent,
+                        _without_owners({uid}),
+                        subresource="",
+                        by=registry.Author.engine(self._clock.now()),
+                    )
+                )
         else:
             for dependent, _ in dependents:
                 self._due.add(dependent)
             if any(_blocks(found, uid) for _, found in dependents):
                 return  # the events of their end bring us back
-        await self._submit(registry.patch(served, key, _released, subresource=""))
+        await self._submit(
+            registry.patch(served, key, _released, subresource="", by=registry.Author.engine(self._clock.now()))
+        )
 
     def _may_exist(self, owner: OwnerReference, namespace: str) -> bool:
         for served in self._server.kinds.values():

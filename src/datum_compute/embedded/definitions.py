@@ -14,7 +14,7 @@ from datum_compute.embedded.store import Event, Key, Operation, Record, Store
 from datum_compute.embedded.table import json_path
 from datum_compute.kube.errors import Cause, Conflict, NotFound
 from datum_compute.kube.meta import Json, timestamp
-from datum_compute.runtime.clock import Clock
+from datum_compute.runtime import Clock
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -231,7 +231,9 @@ class Definitions:
             told = [_condition(current, *said, now=now) for said in conditions]
             return current | {"status": current.get("status", {}) | {"conditions": told, "acceptedNames": accepted}}
 
-        await self._try(registry.patch(DEFINITIONS, key, change, subresource="status"))
+        await self._try(
+            registry.patch(DEFINITIONS, key, change, subresource="status", by=registry.Author.engine(self._clock.now()))
+        )
 
     async def _empty(self, key: Key) -> None:
         served = self._server.kinds.get(key.name) if key.name not in self._fixed else None
@@ -240,7 +242,11 @@ class Definitions:
             if served and not record.metadata.deleting:
                 await self._try(registry.delete(served, place, now=self._clock.now(), uid=record.metadata.uid))
         if not served or not self._store.scan(self._server.plane, served.resource):
-            await self._try(registry.patch(DEFINITIONS, key, _released, subresource=""))
+            await self._try(
+                registry.patch(
+                    DEFINITIONS, key, _released, subresource="", by=registry.Author.engine(self._clock.now())
+                )
+            )
 
     async def _try(self, operation: Operation[object]) -> None:
         with suppress(NotFound, Conflict):  # somebody was faster; the event of that brings us back

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datum_compute.embedded.served import Served
 from datum_compute.kube.meta import Json
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]
 
 
@@ -59,7 +58,7 @@ def _aggregated(kinds: Sequence[Served], group: str, version: str) -> list[Json]
             "responseKind": kind,
             "scope": "Namespaced" if served.namespaced else "Cluster",
             "singularResource": served.singular,
-            "verbs": _verbs(served),
+            "verbs": list(served.verbs),
         } | _aliases(served)
         if served.has_status:
             entry["subresources"] = [{"subresource": "status", "responseKind": kind, "verbs": _STATUS_VERBS}]
@@ -96,13 +95,9 @@ def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None
 def _entries(served: Served) -> list[Json]:
     common = {"namespaced": served.namespaced, "kind": served.kind}
     entry = {"name": served.plural, "singularName": served.singular, **common}
-    entry |= {"verbs": _verbs(served)} | _aliases(served)
+    entry |= {"verbs": list(served.verbs)} | _aliases(served)
     status = {"name": f"{served.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS}
     return [entry, status] if served.has_status else [entry]
-
-
-def _verbs(served: Served) -> list[str]:
-    return _VERBS if served.collectable else [verb for verb in _VERBS if verb != "deletecollection"]
 
 
 def _aliases(served: Served) -> Json:

@@ -2,21 +2,24 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from datum_compute.embedded.collector import Collector
 from datum_compute.embedded.definitions import DEFINITIONS, Definitions
-from datum_compute.embedded.kinds import served_by
+from datum_compute.embedded.kinds import served
 from datum_compute.embedded.log import Log
+from datum_compute.embedded.mounts import Mount
 from datum_compute.embedded.namespaces import NamespaceLifecycle
 from datum_compute.embedded.server import PlaneServer
-from datum_compute.embedded.store import Operation, RandomUids, Store, Uids
+from datum_compute.embedded.store import Key, Operation, RandomUids, Store, Uids
 from datum_compute.embedded.writer import InlineWriter, Writer
 from datum_compute.kube.admission import Admit
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.runtime.clock import Clock, SystemClock
+from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json, KubeObject
+from datum_compute.runtime import Clock, SystemClock
 
 _BOOKMARK_SECONDS = 60
 
@@ -24,23 +27,32 @@ _BOOKMARK_SECONDS = 60
 class Engine:
     """Serves planes and does for each what kube-controller-manager would: collect orphans, empty namespaces.
 
-    `serve` opens a plane, `leave` closes it; `run` does the background work until it is cancelled; `close` when nothing
-    is asked any more.
+    `serve` opens a plane, `leave` closes it; `run` does the background work until it is cancelled, or raises when
+    nothing can be written any more; `close` when nothing is asked any more.
     A process that lives gives `WriterThread` as its writer; the default writes inline, which a simulation needs.
+    `definitions` gives the CustomResourceDefinitions that every plane of a role serves besides the built-in kinds,
+    `mounts` the paths at which planes of a role are reached over HTTPS. `clock_of` gives single planes a clock of their
+    own: their servers may run on machines whose clocks differ.
     """
 
     def __init__(
         self,
         log: Log | None = None,
         *,
+        definitions: Callable[[str], Iterable[Json]] = lambda role: (),
+        mounts: Sequence[Mount] = (),
         clock: Clock | None = None,
+        clock_of: Callable[[str], Clock] | None = None,
         uids: Uids | None = None,
         generator: random.Random | None = None,
         writer: Callable[[Store], Writer] = InlineWriter,
         admit: Admit | None = None,
     ) -> None:
+        self.mounts = tuple(mounts)
+        self._definitions = definitions
         self._admit = admit
         self.clock = clock or SystemClock()
+        self._clock_of = clock_of or (lambda plane: self.clock)
         self._generator = generator or random.Random()
         self.log = log or Log()
         self.store = Store(self.log, uids or RandomUids())
@@ -54,14 +66,15 @@ class Engine:
     def serve(self, plane: str, role: str) -> PlaneServer:
         """Opens a plane with the kinds of its role; the same plane again is the same server."""
         if plane not in self._planes:
-            kinds = (*served_by(role), DEFINITIONS)
-            server = PlaneServer(plane, kinds, self.store, self.submit, self.clock, self._generator, self._admit)
+            kinds = (*served(self._definitions(role)), DEFINITIONS)
+            clock = self._clock_of(plane)
+            server = PlaneServer(plane, kinds, self.store, self.submit, clock, self._generator, self._admit, role)
             self._planes[plane] = server
             self._roles[plane] = role
             self._workers[plane] = (
-                Collector(server, self.store, self.submit, self.clock),
-                NamespaceLifecycle(server, self.store, self.submit, self.clock),
-                Definitions(server, self.store, self.submit, self.clock),
+                Collector(server, self.store, self.submit, clock),
+                NamespaceLifecycle(server, self.store, self.submit, clock),
+                Definitions(server, self.store, self.submit, clock),
             )
             if self._tasks is not None:
                 self._start(self._tasks, plane)
@@ -85,6 +98,10 @@ class Engine:
     def client(self, plane: str) -> Client:
         return Client(plane, InProcess(self._planes[plane]))
 
+    def has_deleted(self, plane: str, kind: Kind[Any], copy: KubeObject, uid: str) -> bool:
+        """Whether the plane deleted the object of this uid, named as `copy` is. One that it never had was not."""
+        return self.store.has_deleted(Key(plane, kind.resource, copy.namespace, copy.name), uid)
+
     async def submit(self, operation: Operation[Any]) -> Any:
         """Applies one write; when it returns, the log has committed it and watchers have been told."""
         return await self._writer.submit(operation)
@@ -93,6 +110,8 @@ class Engine:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._bookmarks(), name="bookmarks")
+            if (failure := self._writer.failure()) is not None:
+                tasks.create_task(failure, name="writer")
             for plane in self._planes:
                 self._start(tasks, plane)
 

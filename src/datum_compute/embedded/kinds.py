@@ -1,19 +1,19 @@
-"""The kinds that a plane serves from the start. Entry point: `served_by`."""
+"""The kinds that a plane serves from the start. Entry point: `served`."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from datum_compute.api.crd import by_role
 from datum_compute.embedded.builtin import BUILT_IN
 from datum_compute.embedded.served import Served
+from datum_compute.kube.meta import Json
 
 
-@cache
-def served_by(role: str) -> tuple[Served, ...]:
-    """What every plane of a role serves: the built-ins, and the kinds that the API package defines for it."""
-    return (*BUILT_IN, *(_compiled(msgspec.json.encode(definition)) for definition in by_role(role)))
+def served(definitions: Iterable[Json]) -> tuple[Served, ...]:
+    """The built-in kinds, and those of some CustomResourceDefinitions."""
+    return (*BUILT_IN, *(_compiled(msgspec.json.encode(definition)) for definition in definitions))
 
 
 @cache

@@ -123,6 +123,8 @@ class Log:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    if database.in_transaction:  # the last one could not even be rolled back
+        database.execute("rollback")
     database.execute("begin immediate")
     try:
         yield
@@ -158,7 +160,7 @@ def _locked(path: Path) -> int:
 
 
 def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
-    # Created here so that the mode is right from the first byte; the file holds every object of every tenant.
+    # Created here so that the mode is right from the first byte; the file holds every object of every plane.
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     os.fchmod(descriptor, 0o600)  # one that was copied here may have another
     os.close(descriptor)

@@ -1,19 +1,18 @@
 """What metadata a client may say, and what is wrong with it. Entry points: `Said`, `violations`."""
 
 import re
-from functools import lru_cache
 
 from msgspec import Struct
 
 from datum_compute.embedded.served import Served
 from datum_compute.kube.errors import Cause
+from datum_compute.kube.labels import key_problem, value_problem
 from datum_compute.kube.meta import Json
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LONGEST_NAME = 253
+_ANNOTATIONS_BYTES = 256 * 1024  # of all keys and values together
 
 
 class Owner(Struct, frozen=True, rename="camel"):
@@ -49,21 +48,25 @@ def violations(served: Served, metadata: Json) -> list[Cause]:
     elif len(name) > _LONGEST_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
     for label, value in metadata.get("labels", {}).items():
-        if not _is_label_key(label):
+        if key_problem(label):
             causes.append(
                 _bad(label[:260], "metadata.labels", "a label key: an optional DNS prefix, / and a name of at most 63")
             )
-        if not _is_label_value(value):
+        if value_problem(value):
             causes.append(_bad(value[:80], "metadata.labels", "a label value: at most 63 letters, digits, -, _ or ."))
-    for annotation in metadata.get("annotations", {}):
-        if not _is_label_key(annotation.lower()):
+    annotations = metadata.get("annotations", {})
+    for annotation in annotations:
+        if key_problem(annotation.lower()):
             causes.append(
                 _bad(
                     annotation[:260], "metadata.annotations", "an annotation key: an optional DNS prefix, / and a name"
                 )
             )
+    if sum(len(text.encode()) for pair in annotations.items() for text in pair) > _ANNOTATIONS_BYTES:
+        sentence = f"Too long: may not be more than {_ANNOTATIONS_BYTES} bytes"
+        causes.append(Cause("FieldValueTooLong", sentence, "metadata.annotations"))
     for finalizer in metadata.get("finalizers", ()):
-        if not _is_label_key(finalizer):
+        if key_problem(finalizer):
             causes.append(
                 _bad(finalizer[:260], "metadata.finalizers", "a finalizer: an optional DNS prefix, / and a name")
             )
@@ -83,15 +86,3 @@ def _empty(field: str) -> Cause:
 
 def _bad(value: str, field: str, wanted: str) -> Cause:
     return Cause("FieldValueInvalid", f'Invalid value: "{value}": must be {wanted}', field)
-
-
-@lru_cache(maxsize=4096)
-def _is_label_key(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    in_domain = not slash or (len(prefix) <= 253 and bool(_DNS_SUBDOMAIN.fullmatch(prefix)))
-    return in_domain and bool(_LABEL_NAME.fullmatch(name))
-
-
-@lru_cache(maxsize=4096)
-def _is_label_value(value: str) -> bool:
-    return bool(_LABEL_VALUE.fullmatch(value))

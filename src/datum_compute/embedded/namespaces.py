@@ -10,7 +10,7 @@ from datum_compute.embedded.server import PlaneServer, Submit
 from datum_compute.embedded.store import Event, Key, Operation, Store
 from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.meta import Json
-from datum_compute.runtime.clock import Clock
+from datum_compute.runtime import Clock
 
 
 class NamespaceLifecycle:
@@ -53,7 +53,11 @@ class NamespaceLifecycle:
             if record is not None and not record.metadata.deleting:
                 await self._try(registry.delete(served, key, now=self._clock.now(), uid=record.metadata.uid))
         if not self._content(name):
-            await self._try(registry.patch(NAMESPACES, place, _released, subresource="finalize"))
+            await self._try(
+                registry.patch(
+                    NAMESPACES, place, _released, subresource="finalize", by=registry.Author.engine(self._clock.now())
+                )
+            )
             self._terminating.pop(name, None)
 
     def _content(self, namespace: str) -> list[tuple[Served, Key]]:

@@ -5,9 +5,10 @@
 import hashlib
 from functools import lru_cache
 
+from datum_compute import PRODUCT
 from datum_compute.embedded.served import Served
 from datum_compute.kube.meta import Json, encode
-from datum_compute.kube.patches import JSON, MERGE, STRATEGIC
+from datum_compute.kube.patches import APPLY, JSON, MERGE, STRATEGIC
 
 Kinds = tuple[Served, ...]
 
@@ -40,7 +41,7 @@ def document(kinds: Kinds, prefix: str) -> bytes | None:
     for kind in served:
         schemas |= {_schema_name(kind): _schema(kind), f"{_schema_name(kind)}List": _list_schema(kind)}
         paths |= _paths(kind)
-    info = {"title": "datum-compute", "version": served[0].version}
+    info = {"title": PRODUCT, "version": served[0].version}
     return encode({"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}})
 
 
@@ -82,14 +83,17 @@ def _paths(served: Served) -> Json:
     scope = "/namespaces/{namespace}" if served.namespaced else ""
     place = f"/{_prefix(served)}{scope}/{served.plural}"
     named = [_in_path("namespace")] if served.namespaced else []
+    post = _operation(served, "post", _WRITE, ("application/json", "application/yaml"))
+    if served.verbs == ("create",):
+        return {place: {"parameters": named, "post": post}}
     everywhere = {f"/{_prefix(served)}/{served.plural}": {"get": _operation(served, "list", _LIST)}}
     paths: Json = everywhere if served.namespaced else {}
     paths[place] = {
         "parameters": named,
         "get": _operation(served, "list", _LIST),
-        "post": _operation(served, "post", _WRITE, ("application/json", "application/yaml")),
+        "post": post,
     }
-    patch_types = (JSON, MERGE, *([STRATEGIC] if served.builtin else []))
+    patch_types = (JSON, MERGE, *([STRATEGIC] if served.builtin else []), APPLY)
     item: Json = {
         "parameters": [*named, _in_path("name")],
         "get": _operation(served, "get", ()),
@@ -133,10 +137,10 @@ def _in_query(name: str, type_: str, description: str) -> Json:
 _DRY_RUN = _in_query("dryRun", "string", "All: check everything, write nothing.")
 _WRITE = (
     _DRY_RUN,
-    _in_query("fieldManager", "string", "Who writes; accepted and not kept."),
+    _in_query("fieldManager", "string", "Who writes: the owner of the fields."),
     _in_query("fieldValidation", "string", "What to do about unknown fields: Ignore, Warn (the default) or Strict."),
 )
-_PATCH = (*_WRITE, _in_query("force", "boolean", "Accepted; there is no ownership of fields to force."))
+_PATCH = (*_WRITE, _in_query("force", "boolean", "Whether an apply takes over fields of other owners."))
 _DELETE = (_DRY_RUN, _in_query("propagationPolicy", "string", "Background (the default), Foreground or Orphan."))
 _LIST = (
     _in_query("labelSelector", "string", "Only objects whose labels match."),

@@ -1,7 +1,7 @@
-"""Built-in objects as kubectl sends them when it makes them itself (`kubectl create namespace`). Entry point: `decode`.
+"""Bodies in protobuf, as clients written in Go send them for kinds they have compiled in. Entry point: `decode`.
 
-kubectl speaks protobuf for kinds it has compiled in and takes no other word for it. Only reading, and only the kinds
-that it creates without a file.
+Such a client does not fall back to JSON. Only reading, and only what kubectl creates without a file
+(`kubectl create namespace`), the options of a delete, and the questions of `kubectl auth`.
 """
 
 import base64
@@ -26,7 +26,9 @@ def decode(body: bytes) -> Json | None:
             raise ValueError("it does not start as such a body does")
         envelope = _read(_ENVELOPE, body[len(_MAGIC) :])
         head = envelope.get("type", {})
-        message = _KINDS.get((head.get("apiVersion", ""), head.get("kind", "")))
+        version, kind = head.get("apiVersion", ""), head.get("kind", "")
+        # Every API group has the options as a kind of its own, and servers take those of any.
+        message = _DELETE_OPTIONS if kind == "DeleteOptions" else _KINDS.get((version, kind))
         return head | _read(message, envelope.get("raw", b"")) if message else None
     except (ValueError, IndexError, TypeError, AttributeError) as error:
         raise BadRequest(f"the body of the request is not protobuf: {error}") from None
@@ -96,6 +98,15 @@ def _flag(_: Any, value: int) -> bool | None:
     return True if value else None
 
 
+def _choice(_: Any, value: int) -> bool:
+    """A flag where false is another answer than none."""
+    return bool(value)
+
+
+def _number(_: Any, value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
 def _one(message: Message) -> Take:
     return lambda _, value: _read(message, value)
 
@@ -142,6 +153,29 @@ _METADATA: Message = {
     13: ("ownerReferences", _many(_OWNER)),
     14: ("finalizers", _texts),
 }
+_DELETE_OPTIONS: Message = {
+    1: ("gracePeriodSeconds", _number),
+    2: ("preconditions", _one({1: ("uid", _text), 2: ("resourceVersion", _text)})),
+    3: ("orphanDependents", _choice),
+    4: ("propagationPolicy", _text),
+    5: ("dryRun", _texts),
+}
+_ACCESS: Message = {
+    1: (
+        "resourceAttributes",
+        _one(
+            {
+                number: (name, _text)
+                for number, name in enumerate(
+                    ("namespace", "verb", "group", "version", "resource", "subresource", "name"), start=1
+                )
+            }
+        ),
+    ),
+    2: ("nonResourceAttributes", _one({1: ("path", _text), 2: ("verb", _text)})),
+}
+_SUBJECT: Message = {3: ("user", _text), 4: ("groups", _texts), 6: ("uid", _text)}
+_AUTHORIZATION = "authorization.k8s.io/v1"
 _KINDS: dict[tuple[str, str], Message] = {
     ("v1", "Namespace"): {1: ("metadata", _one(_METADATA))},
     ("v1", "ConfigMap"): {
@@ -156,5 +190,15 @@ _KINDS: dict[tuple[str, str], Message] = {
         3: ("type", _text),
         4: ("stringData", _map(_text)),
         5: ("immutable", _flag),
+    },
+    ("authentication.k8s.io/v1", "SelfSubjectReview"): {1: ("metadata", _one(_METADATA))},
+    (_AUTHORIZATION, "SelfSubjectAccessReview"): {1: ("metadata", _one(_METADATA)), 2: ("spec", _one(_ACCESS))},
+    (_AUTHORIZATION, "SubjectAccessReview"): {
+        1: ("metadata", _one(_METADATA)),
+        2: ("spec", _one(_ACCESS | _SUBJECT)),
+    },
+    (_AUTHORIZATION, "SelfSubjectRulesReview"): {
+        1: ("metadata", _one(_METADATA)),
+        2: ("spec", _one({1: ("namespace", _text)})),
     },
 }

@@ -1,14 +1,17 @@
-"""What each write does to an object, as an API server does it. Entry points: `create`, `update`, `patch`, `delete`.
+"""What each write does to an object, as an API server does it. Entry points: `create`, `update`, `patch`, `apply`,
+`delete`.
 
 Each returns an operation for `Store.apply`: it checks and changes inside one transaction, and raises an `ApiError`
 that becomes the caller's `Status`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
+from msgspec import Struct
 
+from datum_compute.embedded import ownership
 from datum_compute.embedded.metadata import Owner, Said
 from datum_compute.embedded.metadata import violations as metadata_violations
 from datum_compute.embedded.served import Served
@@ -29,10 +32,29 @@ _LONGEST_NAME = 253
 _LONGEST_PREFIX = 58  # of a generated name; with the suffix it is as long as a label may be
 
 
+class Author(Struct, frozen=True):
+    """In whose name something is written, and when."""
+
+    name: str
+    now: datetime
+
+    @classmethod
+    def engine(cls, now: datetime) -> "Author":
+        """The engine itself, where a kube-controller-manager would write."""
+        return cls("compute-engine", now)
+
+
 def create(
-    served: Served, plane: str, namespace: str, body: Json, *, now: datetime, suffix: Callable[[], str]
+    served: Served,
+    plane: str,
+    namespace: str,
+    body: Json,
+    *,
+    now: datetime,
+    suffix: Callable[[], str],
+    managed: Sequence[Json] = (),
 ) -> Operation[Record]:
-    """`suffix` makes what completes a generateName."""
+    """`suffix` makes what completes a generateName; `managed` says who owns the fields when the object is applied."""
 
     def operation(transaction: Transaction) -> Record:
         said = _said(served, body)
@@ -54,6 +76,7 @@ def create(
             **({"generation": 1} if served.generations else {}),
             "creationTimestamp": timestamp(now),
             **_writable(served, name, said),
+            **({"managedFields": list(managed)} if managed else {}),
         }
         fresh = {k: v for k, v in body.items() if k != "status" or not served.has_status}
         value = served.shaped(_with_type(served, fresh) | {"metadata": metadata})
@@ -67,7 +90,7 @@ def create(
     return operation
 
 
-def update(served: Served, key: Key, body: Json, *, subresource: str) -> Operation[Record]:
+def update(served: Served, key: Key, body: Json, *, subresource: str, by: Author) -> Operation[Record]:
     """A PUT: the object becomes what was sent, as far as this endpoint owns it."""
 
     def operation(transaction: Transaction) -> Record:
@@ -78,12 +101,14 @@ def update(served: Served, key: Key, body: Json, *, subresource: str) -> Operati
         if said.uid and said.uid != current.metadata.uid:
             told = f"UID in precondition: {said.uid}, UID in object meta: {current.metadata.uid}"
             raise _conflict(served, key, f"Precondition failed: {told}")
-        return _replace(transaction, served, key, current, body, subresource)
+        return _replace(transaction, served, key, current, body, subresource, by)
 
     return operation
 
 
-def patch(served: Served, key: Key, change: Callable[[Json], Json], *, subresource: str) -> Operation[Record]:
+def patch(
+    served: Served, key: Key, change: Callable[[Json], Json], *, subresource: str, by: Author
+) -> Operation[Record]:
     """A PATCH: `change` makes the new object from the current one."""
 
     def operation(transaction: Transaction) -> Record:
@@ -97,9 +122,60 @@ def patch(served: Served, key: Key, change: Callable[[Json], Json], *, subresour
         if after.get("apiVersion") != served.api_version:
             message = f'Invalid value: "{after.get("apiVersion")}": must be {served.api_version}'
             raise invalid(served, key.name, [Cause("FieldValueInvalid", message, "apiVersion")])
-        return _replace(transaction, served, key, current, after, subresource)
+        return _replace(transaction, served, key, current, after, subresource, by)
 
     return operation
+
+
+def apply(
+    served: Served,
+    key: Key,
+    config: Json,
+    *,
+    subresource: str,
+    by: Author,
+    force: bool,
+    create: Callable[[Json, Sequence[Json]], Operation[Record]],
+) -> Operation[Record]:
+    """An apply: the object gets what the configuration says, and loses what it said last time and does no longer.
+
+    `create` makes the object, owned as told, where there is none.
+    """
+
+    def operation(transaction: Transaction) -> Record:
+        metadata = _applicable(served, key, config)
+        manager = ownership.Manager(by.name, served.api_version, subresource)
+        ignored = served.unwritten(subresource)
+        current = transaction.get(key)
+        if current is None and subresource:
+            raise not_found(served, key.name)
+        if current is None:
+            if metadata.get("uid"):
+                absent = f"the provided object specified uid {metadata['uid']}, and no existing object was found"
+                raise _conflict(served, key, f"uid mismatch: {absent}")
+            managed = ownership.created(served.ownership, config, manager, by.now, ignored)
+            new = {name: value for name, value in metadata.items() if name not in ("resourceVersion", "managedFields")}
+            return create(config | {"metadata": new}, managed)(transaction)
+        after, managed = ownership.apply(
+            served.ownership, current.object(), config, manager, by.now, force=force, ignored=ignored
+        )
+        return _replace(transaction, served, key, current, after, subresource, by, managed)
+
+    return operation
+
+
+def _applicable(served: Served, key: Key, config: Json) -> Json:
+    """The metadata of a configuration that is one of this object."""
+    version, kind = config.get("apiVersion") or "", config.get("kind") or ""
+    if (version, kind) != (served.api_version, served.kind):
+        named = version if "/" in str(version) else f"/{version}"
+        raise BadRequest(f"invalid object type: {named}, Kind={kind}")
+    metadata = config.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        raise BadRequest(f"the name of the object ({key.name} based on URL) was undeterminable: name must be provided")
+    if metadata["name"] != key.name:
+        raise _other_name(metadata["name"], key)
+    return metadata
 
 
 ORPHAN = "orphan"
@@ -163,7 +239,14 @@ def _propagated(finalizers: list[str], propagation: str) -> list[str]:
 
 
 def _replace(
-    transaction: Transaction, served: Served, key: Key, current: Record, body: Json, subresource: str
+    transaction: Transaction,
+    served: Served,
+    key: Key,
+    current: Record,
+    body: Json,
+    subresource: str,
+    by: Author,
+    managed: Sequence[Json] | None = None,
 ) -> Record:
     said = _said(served, body)
     _check_place(said, key.namespace)
@@ -194,6 +277,14 @@ def _replace(
             rule = "no new finalizers can be added if the object is being deleted"
             message = f"Forbidden: {rule}, found new finalizers {added}"
             raise invalid(served, key.name, [Cause("FieldValueForbidden", message, "metadata.finalizers")])
+    if managed is None and "managedFields" in before["metadata"]:  # it was applied once
+        manager = ownership.Manager(by.name, served.api_version, subresource)
+        given = body["metadata"].get("managedFields") if not subresource else None
+        ignored = served.unwritten(subresource)
+        managed = ownership.update(served.ownership, before, after, given, manager, by.now, ignored)
+    if managed is not None:
+        owned = {"managedFields": list(managed)} if managed else {}
+        after["metadata"] = {k: v for k, v in after["metadata"].items() if k != "managedFields"} | owned
     if _same(after, before):
         return current
     if not _same(_content(served, after), _content(served, before)):

@@ -312,7 +312,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def _field(path: Path) -> str:
-    """`spec.placements[0].name`, and `metadata.labels[a/b]` for a key that a dot would make hard to read."""
+    """`spec.ports[0].name`, and `metadata.labels[a/b]` for a key that a dot would make hard to read."""
     text = ""
     for element in path:
         if isinstance(element, str) and _PLAIN.fullmatch(element):

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+from datum_compute.embedded.fieldsets import Path, Type, type_of
 from datum_compute.embedded.schema import Schema
 from datum_compute.kube.errors import Cause
 from datum_compute.kube.meta import Json
+
+_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
 class Served:
@@ -25,6 +28,7 @@ class Served:
         builtin: bool = False,
         generations: bool = True,
         cleanup: str = "",
+        verbs: Sequence[str] = (),
         prepare: Callable[[Json], Json] = lambda value: value,
         check: Callable[[Json], list[Cause]] = lambda value: [],
         transition: Callable[[Json, Json], list[Cause]] = lambda before, after: [],
@@ -45,6 +49,7 @@ class Served:
         self.collectable = not builtin or namespaced or bool(cleanup)  # many at once; never all namespaces
         self.generations = generations  # whether metadata counts the changes of what is desired
         self.cleanup = cleanup  # a finalizer that deletion puts on
+        self.verbs = tuple(verbs) or tuple(verb for verb in _VERBS if self.collectable or verb != "deletecollection")
         self.openapi = schema
         self._prepare = prepare
         self._check = check
@@ -78,6 +83,17 @@ class Served:
     @cached_property
     def resource(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @cached_property
+    def ownership(self) -> Type:
+        """How the fields of its objects are told apart by whoever owns them."""
+        return type_of(self.openapi, root=True)
+
+    def unwritten(self, subresource: str) -> tuple[Path, ...]:
+        """The fields that an endpoint leaves as they are."""
+        if subresource == "status":
+            return (("f:spec",),)
+        return (("f:status",),) if self.has_status else ()
 
     def shaped(self, value: Json) -> Json:
         """The object as the schema allows it: unknown fields pruned, defaults filled in."""

@@ -3,26 +3,35 @@
 import asyncio
 import random
 import string
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from datum_compute.embedded import bodies, registry
 from datum_compute.embedded.pages import Page, check_options, number, page_of
+from datum_compute.embedded.reviews import answered, review_at
 from datum_compute.embedded.served import Served
 from datum_compute.embedded.store import Key, Operation, Record, Store, Transaction
 from datum_compute.embedded.strictness import Strictness
 from datum_compute.embedded.watches import Selection, Watch
-from datum_compute.kube.admission import Admit, Review
+from datum_compute.kube.admission import ADMINISTRATORS, CREATE, DELETE, UPDATE, Admit, Review, User
 from datum_compute.kube.errors import ApiError, BadRequest, Forbidden, Gone, MethodNotAllowed, NotFound
-from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.runtime.clock import Clock
+from datum_compute.runtime import Clock
 
 T = TypeVar("T")
+
+Deleted = tuple[Record, bool]  # what was deleted, and whether it is gone already
+
+WITHIN = User("system:compute", (ADMINISTRATORS,))
+"""The controllers of this process."""
+
+AGENT_WITHIN = "compute-manager"
 
 DEFAULT_WATCH_SECONDS = 1800
 _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
@@ -52,8 +61,10 @@ class PlaneServer:
         clock: Clock,
         generator: random.Random,
         admit: Admit | None = None,
+        role: str = "",
     ) -> None:
         self.plane = plane
+        self._role = role
         self._admit = admit
         self.kinds = {served.resource: served for served in kinds}
         self._by_path = {(served.group, served.version, served.plural): served for served in kinds}
@@ -85,16 +96,21 @@ class PlaneServer:
         for watch in self._watches.values():
             watch.end()
 
-    async def answer(self, call: Call) -> Answer:
+    async def answer(self, call: Call, user: User = WITHIN, agent: str = AGENT_WITHIN) -> Answer:
+        """`user` is who calls, for the rules of admission; who calls from within this process is held to none.
+        `agent` is the program they use, which owns what it writes unless it gives another name.
+        """
         try:
-            return await self._handle(call)
+            return await self._handle(call, user, agent)
         except ApiError as error:
             return Answer(error.code, encode(error.status()))
         except RecursionError:
             too_deep = BadRequest("the body of the request is nested too deeply")
             return Answer(too_deep.code, encode(too_deep.status()))
 
-    async def _handle(self, call: Call) -> Answer:
+    async def _handle(self, call: Call, user: User, agent: str) -> Answer:
+        if (review := review_at(call.path)) is not None:
+            return self._answered(review, call, user)
         target = self.target(call.path)
         match call.method, bool(target.name), target.subresource:
             case "GET", True, "" | "status":
@@ -104,29 +120,41 @@ class PlaneServer:
             case "POST", False, "" if bool(target.namespace) == target.served.namespaced:
                 body = bodies.object_of(call)
                 warnings = Strictness.asked(call.query).of_object(target.served, body)
-                operation = self._admitted(target, self._create(target, body))
+                operation = self._admitted(target, user, self._create(target, body))
                 record = await self._write(operation, bodies.dry_run(call.query))
                 return Answer(201, record.value, warnings)
             case "PUT", True, "" | "status" as subresource:
                 body = bodies.object_of(call)
                 warnings = Strictness.asked(call.query).of_object(target.served, body)
-                operation = registry.update(target.served, self._key(target), body, subresource=subresource)
-                operation = self._admitted(target, operation)
+                author = self._author(call, agent)
+                operation = registry.update(target.served, self._key(target), body, subresource=subresource, by=author)
+                operation = self._admitted(target, user, operation)
                 record = await self._write(operation, bodies.dry_run(call.query))
                 return Answer(200, record.value, warnings)
             case "PATCH", True, "" | "status" as subresource:
-                return await self._patch(target, call, subresource)
+                if bodies.applies(call):
+                    return await self._apply(target, call, subresource, user)
+                return await self._patch(target, call, subresource, user, agent)
             case "PUT", True, "finalize":
                 body = bodies.object_of(call)
-                operation = registry.update(target.served, self._key(target), body, subresource="finalize")
+                author = self._author(call, agent)
+                operation = registry.update(target.served, self._key(target), body, subresource="finalize", by=author)
                 return Answer(200, (await self._write(operation, bodies.dry_run(call.query))).value)
             case "DELETE", True, "":
-                return await self._delete(target, call)
+                return await self._delete(target, call, user)
             case "DELETE", False, "" if (
                 target.served.collectable and bool(target.namespace) == target.served.namespaced
             ):
-                return await self._delete_collection(target, call)
+                return await self._delete_collection(target, call, user)
         raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
+
+    def _answered(self, review: Served, call: Call, user: User) -> Answer:
+        if call.method != "POST":
+            raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
+        body = bodies.object_of(call)
+        warnings = Strictness.asked(call.query).of_object(review, body)
+        bodies.dry_run(call.query)  # only checked: there is nothing to write
+        return Answer(201, encode(answered(review, body, user, self._clock.now())), warnings)
 
     def _get(self, target: Target) -> bytes:
         record = self._store.get(self._key(target))
@@ -140,36 +168,84 @@ class PlaneServer:
         page = page_of(self._store, self.plane, served.resource, target.namespace, query, selection.has)
         return _listed(served, page)
 
-    def _admitted(self, target: Target, operation: Operation[Record]) -> Operation[Record]:
+    def _admitted(self, target: Target, user: User, operation: Operation[Record]) -> Operation[Record]:
         """The same write, taken back when the rules speak against what it made."""
-        admit = self._admit
-        if admit is None or target.subresource:
+        if self._admit is None:
             return operation
 
         def checked(transaction: Transaction) -> Record:
             before = transaction.get(self._key(target)) if target.name else None
             record = operation(transaction)
             if record is not before:  # by revision it could not be told in a dry run
-                review = Review(
-                    self.plane,
-                    target.served.resource,
-                    before.object() if before else None,
-                    record.object(),
-                    lambda kind: [
-                        decode(found.value, kind.type) for _, found in transaction.scan(self.plane, kind.resource)
-                    ],
-                )
-                if causes := admit(review):
-                    raise registry.invalid(target.served, record.metadata.name, list(causes))
+                self._review(transaction, target, user, before, record)
             return record
 
         return checked
+
+    def _deletable(self, target: Target, user: User, operation: Operation[Deleted]) -> Operation[Deleted]:
+        """The same deletion, refused when the rules speak against it."""
+        if self._admit is None:
+            return operation
+
+        def checked(transaction: Transaction) -> Deleted:
+            before = transaction.get(self._key(target))
+            if before is not None:
+                self._review(transaction, target, user, before, None)
+            return operation(transaction)
+
+        return checked
+
+    def _review(
+        self, transaction: Transaction, target: Target, user: User, before: Record | None, after: Record | None
+    ) -> None:
+        assert self._admit is not None
+        known = after or before
+        assert known is not None
+        review = Review(
+            self.plane,
+            self._role,
+            user,
+            DELETE if after is None else UPDATE if before is not None else CREATE,
+            target.served.resource,
+            target.subresource,
+            known.metadata.name,
+            before.object if before is not None else None,
+            after.object if after is not None else None,
+            lambda kind: [kind.decode(found.value) for _, found in transaction.scan(self.plane, kind.resource)],
+        )
+        if causes := self._admit(review):
+            raise registry.invalid(target.served, known.metadata.name, list(causes))
 
     async def _write(self, operation: Operation[T], dry: bool) -> T:
         result: T = await self._submit((lambda transaction: transaction.rehearse(operation)) if dry else operation)
         return result
 
-    async def _patch(self, target: Target, call: Call, subresource: str) -> Answer:
+    def _author(self, call: Call, agent: str) -> registry.Author:
+        return registry.Author(bodies.manager_of(call, agent), self._clock.now())
+
+    async def _apply(self, target: Target, call: Call, subresource: str, user: User) -> Answer:
+        force, author = bodies.force(call), self._author(call, "")
+        made = False
+
+        def create(body: Json, managed: Sequence[Json]) -> Operation[Record]:
+            nonlocal made
+            made = True
+            return self._create(target, body, managed)
+
+        operation = registry.apply(
+            target.served,
+            self._key(target),
+            bodies.configuration_of(call),
+            subresource=subresource,
+            by=author,
+            force=force,
+            create=create,
+        )
+        record = await self._write(self._admitted(target, user, operation), bodies.dry_run(call.query))
+        return Answer(201 if made else 200, record.value)
+
+    async def _patch(self, target: Target, call: Call, subresource: str, user: User, agent: str) -> Answer:
+        bodies.force(call)  # only an apply may say so
         change, strictness = bodies.change_of(target.served, call), Strictness.asked(call.query)
         warnings: tuple[str, ...] = ()
 
@@ -180,16 +256,20 @@ class PlaneServer:
                 warnings = strictness.of_patched(target.served, after)
             return after
 
-        operation = registry.patch(target.served, self._key(target), examined, subresource=subresource)
-        operation = self._admitted(target, operation)
+        operation = registry.patch(
+            target.served, self._key(target), examined, subresource=subresource, by=self._author(call, agent)
+        )
+        operation = self._admitted(target, user, operation)
         record = await self._write(operation, bodies.dry_run(call.query))
         return Answer(200, record.value, warnings)
 
-    def _create(self, target: Target, body: Json) -> Operation[Record]:
+    def _create(self, target: Target, body: Json, managed: Sequence[Json] = ()) -> Operation[Record]:
         served = target.served
         if served.kind == "Namespace":
             body = _new_namespace(body)
-        create = registry.create(served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix)
+        create = registry.create(
+            served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix, managed=managed
+        )
         definition = Key(self.plane, _DEFINITIONS, "", served.resource)
 
         def operation(transaction: Transaction) -> Record:
@@ -206,7 +286,7 @@ class PlaneServer:
     def _suffix(self) -> str:
         return "".join(self._generator.choices(string.ascii_lowercase + string.digits, k=5))
 
-    async def _delete(self, target: Target, call: Call) -> Answer:
+    async def _delete(self, target: Target, call: Call, user: User) -> Answer:
         options = bodies.delete_options(call)
         operation = registry.delete(
             target.served,
@@ -216,7 +296,8 @@ class PlaneServer:
             revision=options.revision,
             propagation=options.propagation,
         )
-        record, gone = await self._write(operation, bodies.dry_run(call.query, options))
+        deletion = self._deletable(target, user, operation)
+        record, gone = await self._write(deletion, bodies.dry_run(call.query, options))
         if not gone:
             return Answer(200, record.value)
         group = {"group": target.served.group} if target.served.group else {}
@@ -224,7 +305,7 @@ class PlaneServer:
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return Answer(200, encode(status))
 
-    async def _delete_collection(self, target: Target, call: Call) -> Answer:
+    async def _delete_collection(self, target: Target, call: Call, user: User) -> Answer:
         """One after the other, as an API server does it; the answer lists what was found."""
         options, served = bodies.delete_options(call), target.served
         dry = bodies.dry_run(call.query, options)
@@ -240,8 +321,9 @@ class PlaneServer:
                 revision=options.revision,
                 propagation=options.propagation,
             )
+            found = replace(target, namespace=record.metadata.namespace, name=record.metadata.name)
             with suppress(NotFound):  # somebody else was faster
-                await self._write(operation, dry)
+                await self._write(self._deletable(found, user, operation), dry)
         return Answer(200, _listed(served, page))
 
     def _key(self, target: Target) -> Key:
@@ -277,11 +359,11 @@ class PlaneServer:
         check_options(call.query, watch=True)
         selection = _selection(target, call.query)
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
-        watch = Watch(target.served, selection, bookmarks=call.query.get("allowWatchBookmarks") == "true")
+        watch = Watch(target.served, selection, bookmarks=bodies.flag(call.query, "allowWatchBookmarks"))
         start = number(call.query.get("resourceVersion"), "resourceVersion", 0)
         if start > self._store.revision:  # of another life of this server, or of another server
             raise Gone(f"too large resource version: {start}, current: {self._store.revision}")
-        streamed = call.query.get("sendInitialEvents") == "true"
+        streamed = bodies.flag(call.query, "sendInitialEvents")
         if not start or streamed:
             start = self._store.revision
             watch.first(self._store.scan(self.plane, target.served.resource, target.namespace))

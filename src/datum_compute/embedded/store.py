@@ -146,6 +146,17 @@ class Store:
         table = self._tables.get((plane, resource))
         return table.records.copy() if table else {}
 
+    def has_deleted(self, key: Key, uid: str) -> bool:
+        """Whether the log remembers that an object with this uid was deleted; False when it never had one."""
+        table = self._tables.get((key.plane, key.resource))
+        place = (key.namespace, key.name)
+        return table is not None and any(
+            event.type == "DELETED"
+            and (event.key.namespace, event.key.name) == place
+            and event.record.metadata.uid == uid
+            for event in reversed(table.history)
+        )
+
     def resources(self, plane: str) -> list[str]:
         return sorted(resource for owner, resource in self._tables if owner == plane)
 
@@ -178,9 +189,15 @@ class Store:
         return Committed(outcomes, transaction.events)
 
     def publish(self, committed: Committed) -> None:
-        """The second half: readers see the batch, watchers are told."""
+        """The second half: readers see the batch, watchers are told.
+
+        A watcher that fails holds up nobody; an `ExceptionGroup` of all such failures is raised at the end.
+        """
+        failures: list[Exception] = []
         for event in committed.events:
-            self._publish(event)
+            failures += self._publish(event)
+        if failures:
+            raise ExceptionGroup("watchers failed", failures)
 
     def compact(self) -> int | None:
         """Shortens a log that has grown long, by one step; the new mark, or None when there was nothing to do.
@@ -219,7 +236,8 @@ class Store:
                 deliver(event)
         self._watch_ids += 1
         watch = self._watch_ids
-        table.watches[watch] = deliver
+        # One from the future, as after a restore, hears nothing before that: so do those of a real server.
+        table.watches[watch] = deliver if after <= self.revision else _later(after, deliver)
         return lambda: table.watches.pop(watch, None) and None
 
     def listen(self, plane: str, deliver: Callable[[Event], None]) -> None:
@@ -236,16 +254,20 @@ class Store:
             found = self._tables[plane, resource] = _Table(self._floor)
         return found
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: Event) -> list[Exception]:
+        """What watchers made of it, where they failed."""
         table = self._table(event.key.plane, event.key.resource)
         table.remember(event)
         self.revision = event.revision
         if event.type == "ADDED":
             self.uids.loaded(event.key)
-        for deliver in list(table.watches.values()):
-            deliver(event)
-        for deliver in self._listeners.get(event.key.plane, ()):
-            deliver(event)
+        failures: list[Exception] = []
+        for deliver in [*table.watches.values(), *self._listeners.get(event.key.plane, ())]:
+            try:
+                deliver(event)
+            except Exception as error:
+                failures.append(error)
+        return failures
 
 
 class _Ahead:
@@ -365,6 +387,14 @@ class Transaction:
 
 
 Operation = Callable[[Transaction], T]
+
+
+def _later(after: int, deliver: Callable[[Event], None]) -> Callable[[Event], None]:
+    def deliver_later(event: Event) -> None:
+        if event.revision > after:
+            deliver(event)
+
+    return deliver_later
 
 
 def _set(records: dict[tuple[str, str], Record], key: Key, record: Record | None) -> None:

@@ -57,7 +57,7 @@ class Strictness(Enum):
 
 
 def unknown_fields(schema: Json, value: Json) -> list[str]:
-    """The paths of all that pruning would take out, as `spec.placements[0].nmae`."""
+    """The paths of all that pruning would take out, as `spec.ports[0].nmae`."""
     properties = schema.get("properties", {}) | {"metadata": _METADATA_SCHEMA}
     found: list[_Path] = []
     _find(schema | {"properties": properties}, value, None, found, META)

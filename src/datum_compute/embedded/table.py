@@ -49,14 +49,14 @@ def table_event(served: Served, line: bytes, now: datetime, include: Include) ->
 
 
 def _table(served: Served, metadata: Json, objects: Iterable[Json], now: datetime, include: Include) -> Json:
-    cells = _cells(served)
+    values = _values(served)
     return {
         "kind": "Table",
         "apiVersion": _META,
         "metadata": metadata,
         "columnDefinitions": [_NAME, *(_definition(column) for column in _columns(served))],
         "rows": [
-            {"cells": [object_["metadata"]["name"], *(cell(object_, now) for cell in cells)]}
+            {"cells": [object_["metadata"]["name"], *(value(object_, now) for value in values)]}
             | _included(object_, include)
             for object_ in objects
         ],
@@ -88,8 +88,8 @@ def _included(object_: Json, include: Include) -> Json:
 
 
 @lru_cache(maxsize=256)
-def _cells(served: Served) -> tuple[Callable[[Json, datetime], Any], ...]:
-    return tuple(_cell(column["type"], _reader(column)) for column in _columns(served))
+def _values(served: Served) -> tuple[Callable[[Json, datetime], Any], ...]:
+    return tuple(_value(column["type"], _reader(column)) for column in _columns(served))
 
 
 def _reader(column: Json) -> Read:
@@ -98,14 +98,14 @@ def _reader(column: Json) -> Read:
     return json_path(column["jsonPath"])
 
 
-def _cell(type_: str, read: Read) -> Callable[[Json, datetime], Any]:
-    def cell(object_: Json, now: datetime) -> Any:
+def _value(type_: str, read: Read) -> Callable[[Json, datetime], Any]:
+    def value(object_: Json, now: datetime) -> Any:
         found = read(object_)
         if not found or found[0] is None:
             return None
         return _shown(type_, found[0], now)
 
-    return cell
+    return value
 
 
 def _shown(type_: str, value: Any, now: datetime) -> Any:

@@ -11,10 +11,7 @@ from typing import Any
 from datum_compute.api.labels import UPSTREAM_CLUSTER
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
-from datum_compute.runtime.controller import Source
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Request
+from datum_compute.runtime import Change, Plane, Request, Source
 
 
 def came_from_hub(namespace: Namespace) -> bool:

@@ -7,14 +7,18 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from datum_compute.kube.errors import ApiError, Gone, ServerError, from_status
+from datum_compute.kube.errors import ApiError, Gone, ServerError, Status, from_status
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, decode, encode
-from datum_compute.kube.patches import APPLY, JSON, MERGE
+from datum_compute.kube.patches import MERGE
 from datum_compute.kube.transport import Answer, Call, Transport
 
 T = TypeVar("T", bound=KubeObject)
 D = TypeVar("D")
+
+
+class Unreadable(ServerError):
+    """The server's answer cannot be read as what was asked for."""
 
 
 class ListMeta(Struct, frozen=True, rename="camel"):
@@ -62,7 +66,7 @@ class Client:
         self._transport = transport
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return self._decoded(await self._send(Call("GET", kind.path(namespace, name), accept=kind.accept())), kind.type)
+        return self._read(kind, await self._send(Call("GET", kind.path(namespace, name), accept=kind.accept())))
 
     async def list(
         self, kind: Kind[T], namespace: str = "", selector: str = "", *, fields: str = "", limit: int = 0
@@ -88,8 +92,7 @@ class Client:
     async def _page(self, kind: Kind[T], namespace: str, query: dict[str, str]) -> tuple[ListMeta, Sequence[T]]:
         call = Call("GET", kind.path(namespace), query, accept=kind.accept(listed=True))
         body = self._decoded(await self._send(call), _ListBody)
-        found = [self._decoded(item, kind.type) for item in body.items]
-        self._check_versions([body.metadata.resource_version, *(one.metadata.resource_version for one in found)])
+        found = [self._read(kind, item) for item in body.items]
         return body.metadata, found
 
     @asynccontextmanager
@@ -125,15 +128,13 @@ class Client:
             body = self._decoded(line, _EventBody)
             match body.type:
                 case "ERROR":
-                    status = self._decoded(body.object, dict)
-                    raise from_status(int(status.get("code", 500)), bytes(body.object), self.plane)
+                    status = self._decoded(body.object, Status)
+                    raise from_status(status.code or 500, bytes(body.object), self.plane)
                 case "BOOKMARK":
                     version = self._decoded(body.object, _OnlyMeta).metadata.resource_version
-                    self._check_versions([version])
                     yield WatchEvent("BOOKMARK", version)
                 case type_:
-                    object_ = self._decoded(body.object, kind.type)
-                    self._check_versions([object_.metadata.resource_version])
+                    object_ = self._read(kind, body.object)
                     yield WatchEvent(type_, object_.metadata.resource_version, object_)
 
     async def create(self, kind: Kind[T], body: Json, *, dry_run: bool = False) -> T:
@@ -146,44 +147,17 @@ class Client:
 
     async def replace_status(self, kind: Kind[T], seen: T, status: Json, *, dry_run: bool = False) -> T:
         """Replaces the whole status of the object as it was seen; `Conflict` when it has changed since."""
-        body = kind.body(
-            seen.name, seen.namespace, uid=seen.metadata.uid, resourceVersion=seen.metadata.resource_version
-        )
-        return await self.replace(kind, body | {"status": status}, "status", dry_run=dry_run)
+        return await self.replace(kind, _as_seen(kind, seen) | {"status": status}, "status", dry_run=dry_run)
+
+    async def clear_status(self, kind: Kind[T], seen: T) -> T:
+        """Takes the whole status away; `Conflict` when the object has changed since it was seen."""
+        return await self.replace(kind, _as_seen(kind, seen), "status")
 
     async def merge_patch(
         self, kind: Kind[T], name: str, namespace: str, patch: Json, subresource: str = "", *, dry_run: bool = False
     ) -> T:
         path = kind.path(namespace, name, subresource)
         return await self._write(kind, Call("PATCH", path, _dry(dry_run), encode(patch), MERGE))
-
-    async def json_patch(
-        self,
-        kind: Kind[T],
-        name: str,
-        namespace: str,
-        operations: Sequence[Json],
-        subresource: str = "",
-        *,
-        dry_run: bool = False,
-    ) -> T:
-        path = kind.path(namespace, name, subresource)
-        return await self._write(kind, Call("PATCH", path, _dry(dry_run), encode(operations), JSON))
-
-    async def apply(
-        self,
-        kind: Kind[T],
-        body: Json,
-        subresource: str = "",
-        *,
-        manager: str,
-        force: bool = False,
-        dry_run: bool = False,
-    ) -> T:
-        """Server-side apply: makes what `manager` wants of the object so. `Conflict` when a field is another's, unless
-        `force` takes it over."""
-        query = _given(fieldManager=manager, force="true" if force else "") | _dry(dry_run)
-        return await self._write(kind, Call("PATCH", _path(kind, body, subresource), query, encode(body), APPLY))
 
     async def delete(
         self,
@@ -211,23 +185,19 @@ class Client:
         waiting = self._decoded(answer, _DeleteAnswer)
         if waiting.kind == "Status" or waiting.metadata.deletion_timestamp is None:
             return None
-        return self._decoded(answer, kind.type)
+        return self._read(kind, answer)
 
     async def _write(self, kind: Kind[T], call: Call) -> T:
-        written = self._decoded(await self._send(call), kind.type)
-        self._check_versions([written.metadata.resource_version])
-        return written
+        return self._read(kind, await self._send(call))
 
-    def _check_versions(self, versions: Sequence[str]) -> None:
-        """Caches compare them as numbers, which every server of this kind counts upwards."""
-        if wrong := next((version for version in versions if version and not version.isdecimal()), ""):
-            raise ServerError(f"the server's answer makes no sense: resourceVersion {wrong[:40]!r}", plane=self.plane)
+    def _read(self, kind: Kind[T], data: bytes | Raw) -> T:
+        return kind.mark(self._decoded(data, kind.type))
 
     def _decoded(self, data: bytes | Raw, type_: type[D]) -> D:
         try:
             return decode(data, type_)
         except msgspec.MsgspecError as error:
-            raise ServerError(f"the server's answer makes no sense: {error}", plane=self.plane) from None
+            raise Unreadable(f"the server's answer makes no sense: {error}", plane=self.plane) from None
 
     async def _send(self, call: Call) -> bytes:
         try:
@@ -243,6 +213,12 @@ class Client:
 class _DeleteAnswer(Struct, frozen=True):
     kind: str = ""
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+def _as_seen(kind: Kind[T], seen: T) -> Json:
+    """The start of a write that happens only to the object as it was seen."""
+    metadata = seen.metadata
+    return kind.body(seen.name, seen.namespace, uid=metadata.uid, resourceVersion=metadata.resource_version)
 
 
 def _path(kind: Kind[T], body: Json, subresource: str) -> str:

@@ -1,10 +1,12 @@
-"""How conditions are read and updated. Entry points: `of`, `find`, `is_true`, `updated`."""
+"""How conditions are read and updated. Entry points: `of`, `find`, `is_true`, `updated`, `status_with`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from datum_compute.kube.meta import Condition, Json, timestamp
+from msgspec import Raw
+
+from datum_compute.kube.meta import Condition, Json, plain, timestamp
 
 
 class _Status(Protocol):
@@ -15,6 +17,11 @@ class _Status(Protocol):
 class _Reported(Protocol):
     @property
     def status(self) -> _Status | None: ...
+
+
+class _Whole(_Reported, Protocol):
+    @property
+    def status_json(self) -> Raw: ...
 
 
 def of(object_: _Reported) -> tuple[Condition, ...]:
@@ -48,6 +55,11 @@ def updated(conditions: Sequence[Condition], wanted: Sequence[Condition]) -> tup
     by_type = {condition.type: condition for condition in wanted}
     kept = [_merged(condition, by_type.pop(condition.type, condition)) for condition in conditions]
     return (*kept, *by_type.values())
+
+
+def status_with(object_: _Whole, wanted: Sequence[Condition], **fields: object) -> Json:
+    """The whole status of an object, to be written back, with `wanted` among its conditions and these other fields."""
+    return plain(object_.status_json) | fields | {"conditions": to_json(updated(of(object_), wanted))}
 
 
 def _merged(before: Condition, after: Condition) -> Condition:

@@ -17,10 +17,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, text_of
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, Source, load, text_of
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry
 _NO_USE_SECONDS = 5.0  # a plugin that failed, or gave again what was refused, is not run again sooner
+_UNUSABLE_SECONDS = 1.0  # a kubeconfig that cannot be read, perhaps half written, is not read again sooner
 
 
 def is_token(text: str) -> bool:
@@ -64,10 +65,12 @@ class Issued(Struct, frozen=True):
 
 
 class EndpointCredentials:
-    """The credentials of an endpoint. Files are read again when they changed, a plugin is run again when what it gave
-    has expired or was refused. May be shared between threads and by all transports that show the same.
+    """The credentials of an endpoint. Files, the kubeconfig itself among them, are read again when they changed, a
+    plugin is run again when what it gave has expired or was refused. May be shared between threads and by all
+    transports that show the same.
 
-    `interactive` allows a plugin to talk to the person at the terminal. Raises `KubeconfigError`.
+    `interactive` allows a plugin to talk to the person at the terminal; without one it has `patience` seconds. Raises
+    `KubeconfigError`.
     """
 
     def __init__(
@@ -75,16 +78,14 @@ class EndpointCredentials:
         endpoint: Endpoint,
         *,
         interactive: bool = False,
+        patience: float = 60.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoint = endpoint
-        self._token = _File(endpoint.token_file, "the token file")
-        self._certificate = _File(endpoint.client_cert_file, "client-certificate")
-        self._key = _File(endpoint.client_key_file, "client-key")
-        known = endpoint.token or endpoint.token_file or endpoint.username
-        self._plugin = None if known else endpoint.plugin
+        self._configured = _Configured(endpoint)
+        self._kubeconfig = _Kubeconfig(endpoint.source, monotonic) if endpoint.source is not None else None
         self._interactive = interactive
+        self._patience = patience
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -98,42 +99,55 @@ class EndpointCredentials:
 
     def shown(self) -> Shown:
         """May run a plugin; see `ready`."""
-        if self._plugin is not None and not self.ready:
+        plugin = self._current().plugin
+        if plugin is not None and not self.ready:
             with self._lock:
                 if not self.ready:
-                    self._run(self._plugin)
+                    self._run(plugin)
         self._last = self._assembled()
         return self._last
 
     @property
     def ready(self) -> bool:
         """Whether `shown` answers at once; when not, it is for a thread of its own."""
-        return self._plugin is None or (self._issued is not None and self._valid(self._issued))
+        return self._configured.plugin is None or (self._issued is not None and self._valid(self._issued))
 
     def refused(self, shown: Shown | None = None) -> bool:
         """`shown` is what was refused, where several may be at once and the first of them renews it for all."""
         before = shown or self._last
-        for file in (self._token, self._certificate, self._key):
-            file.forget()
-        if self._plugin is not None:
+        if self._kubeconfig is not None:
+            self._kubeconfig.forget()
+        configured = self._current()
+        configured.forget()
+        if configured.plugin is not None:
             with self._lock:
                 if self._assembled() == before and self._monotonic() >= self._no_use_until:
-                    self._run(self._plugin)
+                    self._run(configured.plugin)
                     if self._assembled() == before:
                         self._no_use_until = self._monotonic() + _NO_USE_SECONDS
         return self.shown() != before
 
+    def _current(self) -> "_Configured":
+        """What the kubeconfig says now; what it said before while it cannot be used."""
+        endpoint = self._kubeconfig.newer() if self._kubeconfig is not None else None
+        if endpoint is not None:
+            if endpoint.plugin != self._configured.plugin:
+                self._issued = None
+            self._configured = _Configured(endpoint)
+        return self._configured
+
     def _assembled(self) -> Shown:
-        endpoint, issued = self._endpoint, self._issued or Issued()
+        configured, issued = self._configured, self._issued or Issued()
+        endpoint = configured.endpoint
         return Shown(
-            self._authorization(issued),
-            endpoint.client_cert or self._certificate.text() or issued.certificate,
-            endpoint.client_key or self._key.text() or issued.key,
+            self._authorization(configured, issued),
+            endpoint.client_cert or configured.certificate.text() or issued.certificate,
+            endpoint.client_key or configured.key.text() or issued.key,
         )
 
-    def _authorization(self, issued: Issued) -> str:
-        endpoint = self._endpoint
-        if token := self._file_token() or endpoint.token or issued.token:
+    def _authorization(self, configured: "_Configured", issued: Issued) -> str:
+        endpoint = configured.endpoint
+        if token := configured.file_token() or endpoint.token or issued.token:
             if not is_token(token):
                 raise KubeconfigError(f"the token for {endpoint.server} is no token: it has spaces or odd characters")
             return f"Bearer {token}"
@@ -141,27 +155,13 @@ class EndpointCredentials:
             return f"Basic {base64.b64encode(f'{endpoint.username}:{endpoint.password}'.encode()).decode()}"
         return ""
 
-    def _file_token(self) -> str:
-        """What the file holds; when it cannot be had, a token that is known otherwise is as good."""
-        try:
-            token = self._token.text().strip()
-            if token and not is_token(token):
-                raise KubeconfigError(f"the token file {self._endpoint.token_file} holds something that is no token")
-        except KubeconfigError:
-            if self._endpoint.token:
-                return ""
-            raise
-        if self._endpoint.token_file and not token and not self._endpoint.token:
-            raise KubeconfigError(f"the token file {self._endpoint.token_file} is empty")
-        return token
-
     def _run(self, plugin: Plugin) -> None:
         from datum_compute.kube.plugin import ask
 
         if self._failure is not None and self._monotonic() < self._no_use_until:
             raise self._failure
         try:
-            issued = ask(plugin, self._endpoint, interactive=self._interactive)
+            issued = ask(plugin, self._configured.endpoint, interactive=self._interactive, patience=self._patience)
             named = f'the credential plugin "{os.path.basename(plugin.command)}"'
             if issued.token and not is_token(issued.token):
                 raise KubeconfigError(f"{named} gave something that is no token")
@@ -176,6 +176,66 @@ class EndpointCredentials:
         return issued.expires is None or self._now() < issued.expires
 
 
+class _Configured:
+    """What one reading of a kubeconfig says about credentials, and the files that it names."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.token = _File(endpoint.token_file, "the token file")
+        self.certificate = _File(endpoint.client_cert_file, "client-certificate")
+        self.key = _File(endpoint.client_key_file, "client-key")
+        known = endpoint.token or endpoint.token_file or endpoint.username
+        self.plugin = None if known else endpoint.plugin
+
+    def file_token(self) -> str:
+        """What the file holds; when it cannot be had, a token that is known otherwise is as good."""
+        try:
+            token = self.token.text().strip()
+            if token and not is_token(token):
+                raise KubeconfigError(f"the token file {self.endpoint.token_file} holds something that is no token")
+        except KubeconfigError:
+            if self.endpoint.token:
+                return ""
+            raise
+        if self.endpoint.token_file and not token and not self.endpoint.token:
+            raise KubeconfigError(f"the token file {self.endpoint.token_file} is empty")
+        return token
+
+    def forget(self) -> None:
+        for file in (self.token, self.certificate, self.key):
+            file.forget()
+
+
+class _Kubeconfig:
+    """The kubeconfig that an endpoint came from: tokens and certificates inside it are rotated by replacing it."""
+
+    def __init__(self, source: Source, monotonic: Callable[[], float]) -> None:
+        self._source = source
+        self._monotonic = monotonic
+        self._versions = self._looked_at()
+        self._not_before = -math.inf
+
+    def newer(self) -> Endpoint | None:
+        """What the files say, if they changed since the last time and can be used."""
+        versions = self._looked_at()
+        if versions == self._versions or self._monotonic() < self._not_before:
+            return None
+        try:
+            endpoint = load(self._source.files, self._source.context)
+        except KubeconfigError:
+            self._not_before = self._monotonic() + _UNUSABLE_SECONDS
+            return None
+        self._versions = versions
+        return endpoint
+
+    def forget(self) -> None:
+        """For a change that left no trace."""
+        self._versions = ()
+
+    def _looked_at(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(_version(path) for path in self._source.files)
+
+
 class _File:
     """The text of a file that others replace, read again when it has changed."""
 
@@ -188,10 +248,7 @@ class _File:
     def text(self) -> str:
         if not self._path:
             return ""
-        version: tuple[int, ...] = ()
-        with suppress(OSError):  # whatever it is, reading says it in words
-            found = os.stat(self._path)
-            version = (found.st_mtime_ns, found.st_size, found.st_ino)
+        version = _version(self._path)
         if not version or version != self._version:
             self._text, self._version = text_of(self._path, self._what), version
         return self._text
@@ -199,3 +256,11 @@ class _File:
     def forget(self) -> None:
         """For a change that left no trace."""
         self._version = ()
+
+
+def _version(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Changes with the file; empty when it is not there, which reading it says in words."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_mtime_ns, found.st_size, found.st_ino
+    return ()

@@ -5,10 +5,13 @@ in one place. `retryable` says whether the same call can succeed later without a
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
+
+NAMESPACE_TERMINATING = "NamespaceTerminating"  # a cause: nothing can be made in a namespace that is being deleted
 
 
 class Cause(Struct, frozen=True):
@@ -28,6 +31,9 @@ class Subject(Struct, frozen=True):
 
 
 class StatusDetails(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
     causes: tuple[Cause, ...] = ()
     retry_after_seconds: int = 0
 
@@ -52,7 +58,7 @@ class ApiError(Exception):
         *,
         causes: Sequence[Cause] = (),
         plane: str = "",
-        retry_after: int = 0,
+        retry_after: float = 0,
         about: Subject | None = None,
     ) -> None:
         super().__init__(message)
@@ -60,8 +66,11 @@ class ApiError(Exception):
         self.causes = tuple(causes)
         self.about = about
         self.plane = plane
-        self.retry_after = retry_after
+        self.retry_after = retry_after  # seconds to leave the server alone; 0 when it did not say
         self.answered = False  # whether it came as an answer, be it a gateway's
+
+    def caused_by(self, reason: str) -> bool:
+        return any(cause.reason == reason for cause in self.causes)
 
     def status(self) -> dict[str, Any]:
         told = msgspec.to_builtins(self.about) if self.about else {}
@@ -69,14 +78,14 @@ class ApiError(Exception):
         if self.causes:
             details["causes"] = [msgspec.to_builtins(cause) for cause in self.causes]
         if self.retry_after:
-            details["retryAfterSeconds"] = self.retry_after
+            details["retryAfterSeconds"] = ceil(self.retry_after)
         return {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             "code": self.code,
         } | ({"details": details} if details else {})
 
@@ -97,6 +106,10 @@ class Forbidden(ApiError):
     """Not allowed; a role may still be granted."""
 
     code, reason, retryable = 403, "Forbidden", True
+
+
+class NamespaceTerminating(Forbidden):
+    """The namespace is being deleted: nothing new can be made in it, and what is in it goes."""
 
 
 class NotFound(ApiError):
@@ -195,7 +208,15 @@ def from_status(code: int, body: bytes, plane: str, retry_after: int = 0) -> Api
         status = Status(message=body[:200].decode(errors="replace"))
     kind = _BY_REASON.get(status.reason) or _BY_CODE.get(code) or (ServerError if code >= 500 else ApiError)
     details = status.details or StatusDetails()
+    if kind is Forbidden and any(cause.reason == NAMESPACE_TERMINATING for cause in details.causes):
+        kind = NamespaceTerminating
     message = status.message or f"the server answered {code}"
-    error = kind(message, causes=details.causes, plane=plane, retry_after=max(details.retry_after_seconds, retry_after))
+    error = kind(
+        message,
+        causes=details.causes,
+        plane=plane,
+        retry_after=max(details.retry_after_seconds, retry_after),
+        about=Subject(details.name, details.group, details.kind) if details.name else None,
+    )
     error.answered = True
     return error

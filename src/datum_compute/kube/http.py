@@ -12,7 +12,15 @@ from datum_compute.kube.credentials import EndpointCredentials, Shown
 from datum_compute.kube.errors import Timeout, Unavailable, from_status
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.tls import ClientTls
-from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
+from datum_compute.kube.transport import (
+    Answer,
+    Broken,
+    Call,
+    NoCredentials,
+    Untrusted,
+    retry_after_seconds,
+    warning_text,
+)
 
 _IDLE_SECONDS = 60.0
 _WHOLE_ANSWERS = 4  # times the patience with a silent server
@@ -174,6 +182,9 @@ class HttpTransport:
         except aiohttp.ClientConnectorCertificateError as error:
             reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
             raise Untrusted(f"the certificate of {self._origin} is not trusted: {reason}") from None
+        except aiohttp.ClientConnectorSSLError as error:
+            reason = getattr(error.os_error, "reason", "") or "the handshake failed"
+            raise Untrusted(f"{self._origin} cannot be talked to over TLS: {reason}") from None
         except aiohttp.ClientProxyConnectionError as error:
             raise Unavailable(f"the proxy to {self._origin} cannot be reached: {error.strerror}") from None
         except aiohttp.ClientHttpProxyError as error:
@@ -187,9 +198,9 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError, RuntimeError):
             raise Broken(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
-            raise Unavailable(str(error)) from None
+            raise NoCredentials(str(error)) from None
         except ValueError:  # without its text, which may hold a credential
-            raise Unavailable(f"what is to be sent to {self._origin} cannot be; check its token") from None
+            raise NoCredentials(f"what is to be sent to {self._origin} cannot be; check its token") from None
 
 
 def _cut(response: aiohttp.ClientResponse) -> None:

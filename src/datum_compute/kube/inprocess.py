@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from datum_compute.kube.errors import ApiError
 from datum_compute.kube.transport import Answer, Call
 
 
@@ -31,5 +32,11 @@ class InProcess:
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
         await asyncio.sleep(0)
-        async with self._server.watch(call) as events:
-            yield events
+        opened = False
+        try:
+            async with self._server.watch(call) as events:
+                opened = True
+                yield events
+        except ApiError as error:
+            error.answered = error.answered or not opened  # a refusal is an answer
+            raise

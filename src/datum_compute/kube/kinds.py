@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from datum_compute.kube.errors import BadRequest
-from datum_compute.kube.meta import Json, KubeObject
+from datum_compute.kube.meta import Json, KubeObject, decode
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -43,12 +43,29 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         tail = "".join(f"/{part}" for part in (name, subresource) if part)
         return f"{root}{scope}/{self.plural}{tail}"
 
+    def serves(self, path: str) -> bool:
+        """Whether a path leads to objects of this kind, or to a part of one."""
+        root, plural = (f"/apis/{self.group}" if self.group else "/api") + f"/{self.version}", self.plural
+        parts = path.removeprefix(f"{root}/").split("/") if path.startswith(f"{root}/") else []
+        if self.namespaced and len(parts) > 2 and parts[0] == "namespaces":
+            parts = parts[2:]
+        return parts[:1] == [plural]
+
     def accept(self, *, listed: bool = False) -> str:
         """What to ask a server for. One that cannot leave out the rest sends whole objects."""
         if not issubclass(self.type, PartialObject):
             return "application/json"
         form = "PartialObjectMetadataList" if listed else "PartialObjectMetadata"
         return f"application/json;as={form};g=meta.k8s.io;v=v1,application/json"
+
+    def decode(self, data: bytes | Raw) -> T:
+        """An object of this kind from its JSON; raises `msgspec.DecodeError`."""
+        return self.mark(decode(data, self.type))
+
+    def mark(self, object_: T) -> T:
+        """Tells an object that was built in this process what kind it is of."""
+        object_.__dict__["_kind"] = self
+        return object_
 
     def body(self, name: str, namespace: str = "", **metadata: object) -> Json:
         """The start of an object to send: who it is, and what else of its metadata is given."""

@@ -6,7 +6,9 @@ Nothing here imports an HTTP library: one-shot commands use it as well.
 
 import base64
 import binascii
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
+from datum_compute.kube import untrusted_yaml
 from datum_compute.kube.files import write_private
 from datum_compute.kube.meta import Json
 
@@ -42,6 +45,13 @@ class Plugin(Struct, frozen=True):
         return f"Plugin({self.command!r})"
 
 
+class Source(Struct, frozen=True):
+    """The files and the context that an endpoint was read from."""
+
+    files: tuple[Path, ...]
+    context: str  # empty: the current one, whichever that is
+
+
 class Endpoint(Struct, frozen=True):
     """One API root and what it takes to call it. Certificates and keys are PEM texts, or files that others rotate."""
 
@@ -60,6 +70,7 @@ class Endpoint(Struct, frozen=True):
     insecure: bool = False  # takes any certificate
     proxy: str = ""  # URL of the HTTP proxy all connections go through
     namespace: str = ""
+    source: Source | None = None  # where newer credentials will be found
 
     def __repr__(self) -> str:  # credentials have no place in a log
         return f"Endpoint({self.server!r})"
@@ -101,18 +112,24 @@ class Endpoint(Struct, frozen=True):
 
 def text_of(path: str, what: str) -> str:
     """The content of a file that a kubeconfig names; "" where it names none."""
+    if not path:
+        return ""
     try:
-        return Path(path).read_text("utf-8") if path else ""
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise KubeconfigError(f"{what} {path} is no file")  # reading a pipe or a device might never end
+        return Path(path).read_text("utf-8")
     except OSError as error:
         raise KubeconfigError(f"{what} {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise KubeconfigError(f"{what} {path} is not a text") from None
+    except ValueError as error:
+        raise KubeconfigError(f"{what} {path!r} cannot be read: {error}") from None
 
 
 def load(paths: Sequence[Path], context: str = "") -> Endpoint:
     """The endpoint of a context, or of the current one. Of several files the first that names a thing wins."""
-    config = Kubeconfig.read(paths)
-    return config.endpoint(context)
+    endpoint = Kubeconfig.read(paths).endpoint(context)
+    return replace(endpoint, source=Source(tuple(paths), context))
 
 
 class _Entry(Struct, frozen=True):
@@ -219,7 +236,7 @@ class Kubeconfig(Struct, frozen=True):
         return endpoint
 
     def _entry(self, kind: str, entries: Mapping[str, _Entry], name: Any, context: str) -> _Entry:
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             raise KubeconfigError(f'context "{context}" names {kind} "{name}", which no file has')
         return entries[name]
 
@@ -364,9 +381,14 @@ def _content(path: Path) -> Json:
     import yaml
 
     try:
-        content = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        text = path.read_bytes()
+        untrusted_yaml.check(text)
+        with untrusted_yaml.building():
+            content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from None
+    except untrusted_yaml.TooMuch as error:
+        raise KubeconfigError(f"kubeconfig {path} is {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         # Only the place: what stands there may be a credential.
         mark = getattr(error, "problem_mark", None)

@@ -7,10 +7,15 @@ program does not know survive when they travel on to another plane; the typed vi
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+
+from datum_compute.kube.versions import as_number
+
+if TYPE_CHECKING:
+    from datum_compute.kube.kinds import Kind
 
 T = TypeVar("T")
 
@@ -77,8 +82,8 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """resourceVersion as the number it is; servers count it upwards, so it tells the newer of two copies."""
-        return int(self.resource_version or 0)
+        """resourceVersion as a number for sorting, 0 when it is none; `versions.is_older` compares two."""
+        return as_number(self.resource_version)
 
     @property
     def deleting(self) -> bool:
@@ -107,7 +112,11 @@ class Condition(Struct, frozen=True, rename="camel"):
 
 
 class KubeObject(Struct, frozen=True, dict=True):
-    """Any object. Subclasses add typed views of its parts with `part` and `optional_part`."""
+    """Any object. Subclasses add typed views of its parts with `part` and `optional_part`.
+
+    One that was read from a server knows its kind. That is no part of its content: it is neither compared nor encoded,
+    and a copy made with `msgspec.structs.replace` lacks it.
+    """
 
     metadata: ObjectMeta
     spec_json: Raw = msgspec.field(default_factory=Raw, name="spec")
@@ -117,6 +126,16 @@ class KubeObject(Struct, frozen=True, dict=True):
         """Takes its parts out of the text they came in: one object kept must not keep the whole list it was in."""
         _set(self, "spec_json", self.spec_json.copy())
         _set(self, "status_json", self.status_json.copy())
+
+    @property
+    def kind(self) -> "Kind[Self]":
+        try:
+            kind: Kind[Self] = self.__dict__["_kind"]
+        except KeyError:
+            raise TypeError(
+                f"{type(self).__name__} {self.name} was not read from a server, so it has no kind"
+            ) from None
+        return kind
 
     @property
     def name(self) -> str:
@@ -150,7 +169,17 @@ def plain(data: Raw) -> Json:
 def same_json(one: Raw | bytes, other: Raw | bytes) -> bool:
     """Whether two JSON texts mean the same, whatever the order of their keys."""
     left, right = bytes(one), bytes(other)
-    return left == right or (bool(left and right) and decode(left, object) == decode(right, object))
+    return left == right or (bool(left and right) and same_value(decode(left, object), decode(right, object)))
+
+
+def same_value(one: object, other: object) -> bool:
+    """Whether two plain values are the same JSON. Unlike in Python, true is not 1; 1.0 is."""
+    match one, other:
+        case dict(), dict():
+            return len(one) == len(other) and all(key in other and same_value(one[key], other[key]) for key in one)
+        case list(), list():
+            return len(one) == len(other) and all(map(same_value, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def timestamp(moment: datetime) -> str:
@@ -158,11 +187,18 @@ def timestamp(moment: datetime) -> str:
     return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
-def owner_reference(api_version: str, kind: str, owner: ObjectMeta, *, controller: bool) -> Json:
-    reference: Json = {"apiVersion": api_version, "kind": kind, "name": owner.name, "uid": owner.uid}
-    return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
+def owner_reference(owner: KubeObject) -> Json:
+    """What the metadata of a dependent says of its owner: it is collected when no owner is left."""
+    kind = owner.kind
+    return {"apiVersion": kind.api_version, "kind": kind.name, "name": owner.name, "uid": owner.metadata.uid}
 
 
-def missing_or_different(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `wanted` that `actual` lacks: what a merge patch of labels or annotations has to carry."""
+def controller_reference(owner: KubeObject) -> Json:
+    """The reference to the one owner that manages an object; that owner's deletion in the foreground waits for it."""
+    return owner_reference(owner) | {"controller": True, "blockOwnerDeletion": True}
+
+
+def missing_or_different(wanted: Mapping[str, str | None], actual: Mapping[str, str]) -> dict[str, str | None]:
+    """What a merge patch of labels or annotations has to carry: the entries of `wanted` that `actual` lacks, and None
+    for those that it has and should not."""
     return {key: value for key, value in wanted.items() if actual.get(key) != value}

@@ -1,13 +1,15 @@
-"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `apply_json_patch`,
-`strategic`.
+"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `changes`,
+`apply_json_patch`, `strategic`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
-from datum_compute.kube.meta import Json, encode
+from datum_compute.kube.meta import Json, KubeObject, encode, missing_or_different, plain, same_json, same_value
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
@@ -29,6 +31,30 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             result[key] = merge(result.get(key), value)
     return result
+
+
+def changes(
+    found: KubeObject,
+    *,
+    labels: Mapping[str, str | None] = {},
+    annotations: Mapping[str, str | None] = {},
+    owners: Sequence[Json] = (),
+    spec: Raw | None = None,
+) -> Json:
+    """The merge patch that makes an object look like that; empty when it does.
+
+    A label or annotation of None is taken away, those that are not named stay. Owners, where given, are the only ones.
+    """
+    metadata: Json = {
+        "labels": missing_or_different(labels, found.metadata.labels),
+        "annotations": missing_or_different(annotations, found.metadata.annotations),
+    }
+    if owners and [owner["uid"] for owner in owners] != [owner.uid for owner in found.metadata.owner_references]:
+        metadata["ownerReferences"] = list(owners)
+    changed: Json = {"metadata": {key: value for key, value in metadata.items() if value}}
+    if spec is not None and not same_json(found.spec_json, spec):
+        changed["spec"] = difference(plain(found.spec_json), plain(spec))
+    return {key: value for key, value in changed.items() if value}
 
 
 def strategic(target: Any, patch: Any) -> Any:
@@ -222,5 +248,9 @@ def difference(before: Any, after: Any) -> Any:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     removed: Json = {key: None for key in before if key not in after}
-    changed = {key: difference(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    changed = {
+        key: difference(before.get(key), value)
+        for key, value in after.items()
+        if not same_value(before.get(key), value)
+    }
     return removed | changed

@@ -13,7 +13,7 @@ from datum_compute.kube.credentials import Issued
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin
 from datum_compute.kube.meta import Json
 
-_PLUGIN_SECONDS = 60.0
+_PERSON_SECONDS = 300.0  # for who has to sign in first, in a browser perhaps
 _LONGEST_COMPLAINT = 400
 _TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]*")  # any JSON web token
 
@@ -31,13 +31,17 @@ class _Credential(Struct, frozen=True, rename="camel"):
     status: _Status | None = None
 
 
-def ask(plugin: Plugin, endpoint: Endpoint, *, interactive: bool) -> Issued:
-    """Runs the program and takes what it prints. Raises `KubeconfigError` with what it complained about."""
+def ask(plugin: Plugin, endpoint: Endpoint, *, interactive: bool, patience: float = 60.0) -> Issued:
+    """Runs the program and takes what it prints. Raises `KubeconfigError` with what it complained about.
+
+    `patience` is for a program that talks to nobody.
+    """
     name = f'the credential plugin "{os.path.basename(plugin.command)}"'
     interactive = interactive and plugin.interactive_mode != "Never"
     if plugin.interactive_mode == "Always" and not interactive:
         raise KubeconfigError(f"{name} needs a person at a terminal (interactiveMode Always), and there is none")
     environ = {**os.environ, **dict(plugin.environ), "KUBERNETES_EXEC_INFO": _info(plugin, endpoint, interactive)}
+    seconds = max(patience, _PERSON_SECONDS) if interactive else patience
     try:
         done = subprocess.run(
             [plugin.command, *plugin.args],
@@ -45,11 +49,11 @@ def ask(plugin: Plugin, endpoint: Endpoint, *, interactive: bool) -> Issued:
             stdin=None if interactive else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if interactive else subprocess.PIPE,
-            timeout=_PLUGIN_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise KubeconfigError(f"{name} gave nothing in {_PLUGIN_SECONDS:.0f} seconds") from None
+        raise KubeconfigError(f"{name} gave nothing in {seconds:.0f} seconds; run it by hand to see why") from None
     except OSError as error:
         hint = f"; {' '.join(plugin.install_hint.split())}" if plugin.install_hint else ""
         raise KubeconfigError(f"{name} cannot be run: {error.strerror}{hint}") from None

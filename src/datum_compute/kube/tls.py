@@ -1,11 +1,9 @@
 """How a client verifies a server and shows who it is. Entry point: `ClientTls`."""
 
-import os
 import ssl
-import tempfile
-from pathlib import Path
 
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.pairs import NoFolder, load_pair
 
 
 class ClientTls:
@@ -38,18 +36,14 @@ def _made(endpoint: Endpoint, certificate: str, key: str) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate:
-        _load(context, f"{key}\n{certificate}", endpoint.server)
+        _load(context, certificate, key, endpoint.server)
     return context
 
 
-def _load(context: ssl.SSLContext, pem: str, server: str) -> None:
-    # The library reads only files; this one is the owner's alone and lives for a moment.
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "client.pem"
-        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as written:
-            written.write(pem)
-        try:
-            context.load_cert_chain(file, password=lambda: "")  # a locked key is an error, never a question
-        except ssl.SSLError:
-            raise KubeconfigError(f"the client certificate and key for {server} cannot be used together") from None
+def _load(context: ssl.SSLContext, certificate: str, key: str, server: str) -> None:
+    try:
+        load_pair(context, certificate.encode(), key.encode())
+    except (ssl.SSLError, ValueError):
+        raise KubeconfigError(f"the client certificate and key for {server} cannot be used together") from None
+    except NoFolder as error:
+        raise KubeconfigError(f"the client certificate for {server} is not loaded: {error}") from None

@@ -34,8 +34,12 @@ class Broken(Unavailable):
     """The connection ended in the middle, so that the call may or may not have happened."""
 
 
+class NoCredentials(Unavailable):
+    """There is nothing to show to the server: a credential cannot be read, made or sent."""
+
+
 class Untrusted(Unavailable):
-    """A certificate that is not trusted stays so; asking again at once is no use."""
+    """TLS does not come about, as with a certificate that is not trusted; asking again at once is no use."""
 
     retryable = False
 

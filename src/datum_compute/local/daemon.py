@@ -1,5 +1,4 @@
-"""Starts and stops a local federation as a background process. Entry points: `up`, `down`, `status`, `backup`,
-`reset`.
+"""Starts and stops a local federation as a background process. Entry points: `up`, `down`, `status`, `reset`.
 
 The process reports through a pipe: either that it is ready, or one sentence why it cannot be. It holds a lock on its
 directory for as long as it lives, so that two never serve the same file.
@@ -19,17 +18,25 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from datum_compute.local.state import Paths, Running, default_directory, holder, is_locked, kubeconfig_path, running
+from datum_compute.local.settings import Settings, limits_in_words
+from datum_compute.local.state import (
+    LocalError,
+    Paths,
+    Running,
+    default_directory,
+    holder,
+    is_locked,
+    kubeconfig_path,
+    running,
+)
 
-__all__ = ["LocalError", "Running", "backup", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
+__all__ = ["LocalError", "Running", "default_directory", "down", "kubeconfig_path", "reset", "status", "up"]
 
 START_SECONDS = 60.0
-STOP_SECONDS = 20.0
+STOP_SECONDS = 15.0
+SILENT_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
-
-
-class LocalError(Exception):
-    """One sentence for the user, with the next step."""
+_REASON_LENGTH = 300
 
 
 class Report(Struct, frozen=True):
@@ -40,67 +47,66 @@ class Report(Struct, frozen=True):
     busy: bool = False
 
 
-def up(directory: Path, port: int = 0) -> Running:
-    """Returns when the federation is ready; one that runs already is fine. Port 0 keeps the last one, if it is free."""
+def up(directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running:  # noqa: B008  (frozen)
+    """Returns when the federation is ready; one that runs already is fine. Port 0 keeps the last one, if it is free.
+
+    What is not wanted otherwise stays as it was chosen before.
+    """
     if (found := running(directory)) is not None:
-        if port not in (0, found.port):
-            raise LocalError(
-                f"a federation runs in {directory} on port {found.port} already; "
-                "stop it with 'compute local down' to use another port"
-            )
-        return found
+        return _suited(found, port, wanted)
     paths = Paths(directory)
     _make_directory(directory)
-    report = _launch(paths, port)
+    report = _launch(paths, port, wanted)
     if report.busy:
-        return _wait_for_other(directory)
+        return _suited(_wait_for_other(directory), port, wanted)
     if report.running is None:
         raise LocalError(report.error or f"the federation did not start; see {paths.output}")
     return report.running
+
+
+def _suited(found: Running, port: int, wanted: Settings) -> Running:
+    """A federation that runs already, if it is what is asked for."""
+    has = Settings(found.names, found.limits)
+    if port not in (0, found.port):
+        difference = f"on port {found.port}"
+    elif not Settings(cities=wanted.cities).agrees(has):
+        difference = f"with cities {', '.join(found.cities)}"
+    elif not wanted.agrees(has):
+        difference = f"with limits of {limits_in_words(found.limits)}"
+    else:
+        return found
+    raise LocalError(
+        f"a federation runs in {found.directory} {difference} already; stop it with 'compute local down' to change that"
+    )
 
 
 def status(directory: Path) -> Running | None:
     return running(directory)
 
 
-def down(directory: Path) -> bool:
-    """Stops the federation of a directory; False when none runs. Its state stays."""
+def down(directory: Path, tell: Callable[[str], None] = lambda text: None) -> bool:
+    """Stops the federation of a directory; False when none runs. Its state stays. `tell` hears of a long wait."""
     lock = Paths(directory).lock
     pid = holder(lock)
     if pid is None:
         return False
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):  # it ended by itself a moment ago
-            os.kill(pid, number)
-        if _until(lambda: not is_locked(lock), STOP_SECONDS):
-            return True
+
+    def ends(seconds: float, number: signal.Signals | None = None) -> bool:
+        if number is not None:
+            with suppress(ProcessLookupError):  # it ended by itself a moment ago
+                os.kill(pid, number)
+        return _until(lambda: not is_locked(lock), seconds)
+
+    if ends(SILENT_SECONDS, signal.SIGTERM):
+        return True
+    tell(f"Process {pid} takes long to stop; it is killed in {STOP_SECONDS:.0f} s, and nothing stored is lost.")
+    if ends(STOP_SECONDS) or ends(STOP_SECONDS, signal.SIGKILL):
+        return True
     raise LocalError(f"process {pid} does not stop; end it by hand and try again")
 
 
-def backup(directory: Path, to: Path) -> None:
-    """Copies the state as it is at this moment; the federation may run meanwhile, or not."""
-    from datum_compute.embedded.log import LogError, copy
-
-    source = Paths(directory).log
-    if not source.exists():
-        raise LocalError(f"there is nothing to back up in {directory}; start a federation with 'compute local up'")
-    try:
-        os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        raise LocalError(f"{to} exists already; choose another name for the backup") from None
-    except OSError as error:
-        raise LocalError(f"cannot write to {to}: {error.strerror}; choose another place for the backup") from None
-    try:
-        copy(source, to)
-    except BaseException as error:
-        to.unlink(missing_ok=True)  # half a backup is worse than none
-        if isinstance(error, LogError):
-            raise LocalError(f"the backup was not made: {error}") from None
-        raise
-
-
 def reset(directory: Path) -> None:
-    """Stops the federation and removes everything it stored."""
+    """Stops the federation and removes everything it stored; backups stay."""
     down(directory)
     paths = Paths(directory)
     beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
@@ -120,11 +126,13 @@ def _make_directory(directory: Path) -> None:
         raise LocalError(f"cannot write to {directory}: {reason}; choose another directory with --dir") from None
 
 
-def _launch(paths: Paths, port: int) -> Report:
+def _launch(paths: Paths, port: int, wanted: Settings) -> Report:
     read, write = os.pipe()
     os.set_inheritable(write, True)
     output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    command = [sys.executable, "-m", "datum_compute.local.process", str(paths.directory), str(port), str(write)]
+    before = os.fstat(output).st_size
+    asked = [str(paths.directory), str(port), str(write), msgspec.json.encode(wanted).decode()]
+    command = [sys.executable, "-m", "datum_compute.local.process", *asked]
     # A single-file build is not installed where Python looks by itself.
     here = str(Path(__file__).parents[2])
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
@@ -143,12 +151,12 @@ def _launch(paths: Paths, port: int) -> Report:
         os.close(write)
         os.close(output)
     try:
-        return _read_report(read, paths)
+        return _read_report(read, paths, before)
     finally:
         os.close(read)
 
 
-def _read_report(read: int, paths: Paths) -> Report:
+def _read_report(read: int, paths: Paths, before: int) -> Report:
     """The pipe also ends when the process dies, so this never waits for a process that is gone."""
     deadline = time.monotonic() + START_SECONDS
     text = b""
@@ -159,12 +167,24 @@ def _read_report(read: int, paths: Paths) -> Report:
         if not piece:
             if text:
                 return msgspec.json.decode(text, type=Report)
-            return Report(error=f"the federation ended while it started; see {paths.output}")
+            return Report(
+                error=f"the federation ended while it started{_last_words(paths, before)}; see {paths.output}"
+            )
         text += piece
     if (pid := holder(paths.lock)) is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     return Report(error=f"the federation was not ready after {START_SECONDS:.0f} s; see {paths.output}")
+
+
+def _last_words(paths: Paths, before: int) -> str:
+    """The end of what a process wrote that had no time for a report: of a traceback, that is the reason."""
+    try:
+        lines = paths.output.read_bytes()[before:].decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" ({last[:_REASON_LENGTH]})" if last else ""
 
 
 def _wait_for_other(directory: Path) -> Running:

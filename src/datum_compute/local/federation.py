@@ -13,36 +13,36 @@ from datum_compute.api.networking import LOCATION, NETWORK
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import READY, SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.propagation import NamespacePropagation, Propagation
-from datum_compute.embedded.readiness import ClusterReadiness
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.karmada.cluster_readiness import ClusterReadiness
+from datum_compute.karmada.execution_spaces import ExecutionSpaces
+from datum_compute.karmada.propagation import NamespacePropagation, Propagation
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.kinds import Kind
+from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Transport
+from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ProjectDiscovery
-from datum_compute.operator.wiring import cell_controllers, management_controllers
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.locations import location
 from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.manager import Manager
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime import Clock, Fleet, Manager, Plane, Writes
 
 ROOT_PLANE = "root"
 HUB_PLANE = "hub"
 
 
 class Federation:
-    """`cities` maps a city code to the name of the cell that serves it. `run` works until it is cancelled."""
+    """`cities` maps a city code to the name of the cell that serves it, `names` to what people call it.
+
+    `run` works until it is cancelled.
+    """
 
     def __init__(
         self,
@@ -54,31 +54,34 @@ class Federation:
         clock: Clock,
         generator: random.Random,
         behaviour: Behaviour,
+        names: Mapping[str, str] = {},
     ) -> None:
         self.engine = engine
         self.projects = tuple(projects)
         self.cities = dict(cities)
-        self.writes = Writes()
+        self.writes = Writes(clock)
         self._generator = generator
         fleet = Fleet()
         addressed = msgspec.structs.replace(behaviour, wait_for_addresses=True)
-        self.provider = SimulatedProvider(fleet, clock, addressed)
+        self.provider = SimulatedProvider(addressed)
         discovery = ProjectDiscovery(fleet, self._project_plane)
         self.manager = Manager(
             fleet,
             [
-                ProjectController(fleet, clock, self._open_project, engine.leave),
+                ProjectController(self._open_project, engine.leave),
                 discovery,
-                EntitlementController(fleet, clock, cities=tuple(self.cities), limits=limits),
-                QuotaBroker(fleet, clock),
-                NetworkController(fleet, clock),
-                *management_controllers(fleet, clock, HUB_PLANE, networking=True),
+                EntitlementController(cities=tuple(self.cities), names=names, limits=limits),
+                QuotaBroker(),
+                NetworkController(),
+                *management_controllers(fleet, HUB_PLANE, networking=True),
                 *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True, is_gone=discovery.is_gone),
                 self.provider,
-                NamespacePropagation(fleet, HUB_PLANE),
-                Propagation(fleet, HUB_PLANE),
-                ClusterReadiness(fleet, clock),
+                NamespacePropagation(fleet, HUB_PLANE, engine.has_deleted),
+                Propagation(fleet, HUB_PLANE, engine.has_deleted),
+                ClusterReadiness(fleet),
+                ExecutionSpaces(),
             ],
+            clock,
         )
         for name, role in {ROOT_PLANE: ROOT, HUB_PLANE: HUB, **dict.fromkeys(self.cities.values(), CELL)}.items():
             fleet.add(self._plane(name, role))
@@ -103,6 +106,8 @@ class Federation:
 
     async def seed(self) -> None:
         """What must exist before anybody asks for anything; doing it again changes nothing."""
+        for plane in (ROOT_PLANE, HUB_PLANE, *self.cities.values()):  # as every Kubernetes has it
+            await _ensure(self.client(plane), NAMESPACE, NAMESPACE.body("default"))
         for city, cell in self.cities.items():
             await _ensure(self.client(HUB_PLANE), CLUSTER, CLUSTER.body(cell, labels={TOPOLOGY_CITY: city}))
             await _ensure(self.client(cell), LOCATION, location(city))

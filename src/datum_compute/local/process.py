@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,41 +15,51 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from datum_compute.admission.workloads import admit
+from datum_compute.admission.rules import admit
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET
+from datum_compute.api.services import PROJECT as PROJECT_KIND
+from datum_compute.api.services import Project
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log, LogError
 from datum_compute.embedded.writer import WriterThread
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import ApiError
 from datum_compute.kube.files import write_private
-from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
-from datum_compute.local.daemon import LocalError, Report
+from datum_compute.kube.kubeconfig import Kubeconfig, KubeconfigError, write_kubeconfig
+from datum_compute.local.adjustment import keep, settle
+from datum_compute.local.daemon import Report
+from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
-from datum_compute.local.state import Paths, Running
-from datum_compute.platform.grants import DEFAULT_LIMITS, LIMITS
+from datum_compute.local.settings import Settings, cell_of
+from datum_compute.local.state import LocalError, Paths, Running
+from datum_compute.platform.grants import LIMITS
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime import logs
-from datum_compute.runtime.clock import SystemClock
+from datum_compute.runtime import SystemClock, logs
+from datum_compute.runtime.descriptors import allow_many
 from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.tasks import first
 
-CITIES = {"DFW": "cell-dfw", "AMS": "cell-ams", "SIN": "cell-sin"}
 PROJECT = "demo"
 # Long enough that a roll can be seen, short enough that nobody waits.
 BEHAVIOUR = Behaviour(start_seconds=0.3, stop_seconds=0.2)
 
 _LOOK_SECONDS = 0.01
+_WATCH_SECONDS = 3600
 
 _log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> int:
     directory, port, pipe = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    wanted = msgspec.json.decode(arguments[3], type=Settings)
     _leave()
     logs.configure()
     collect_rarely()
-    report = partial(_report, pipe)
+    allow_many()
+    report = _Reporter(pipe)
     paths = Paths(directory)
     lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -61,65 +71,106 @@ def main(arguments: list[str]) -> int:
     os.write(lock, str(os.getpid()).encode())
     paths.running.unlink(missing_ok=True)
     try:
-        asyncio.run(_serve(paths, port, report))
-    except (LocalError, OSError) as error:
+        asyncio.run(_serve(paths, port, wanted, report))
+    except Exception as error:
+        if not isinstance(error, LocalError):
+            _log.error("the federation ended", exc_info=error)
         os.close(lock)  # first: who reads the report may try again at once
-        report(Report(error=_sentence(error, directory)))
+        report(Report(error=_sentence(_cause(error), paths)))
         return 1
     finally:
         paths.running.unlink(missing_ok=True)
+    _log.info("stopped", process=os.getpid())
     return 0
 
 
-def _sentence(error: LocalError | OSError, directory: Path) -> str:
-    if isinstance(error, LocalError):
-        return str(error)
-    return f"cannot write to {error.filename or directory}: {error.strerror}; make room, or use another --dir"
+def _cause(error: Exception) -> Exception:
+    """What first went wrong, of all that went wrong with it."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
-async def _serve(paths: Paths, port: int, report: Callable[[Report], None]) -> None:
+def _sentence(error: Exception, paths: Paths) -> str:
+    match error:
+        case LocalError():
+            return str(error)
+        case OSError():
+            place = error.filename or paths.directory
+            return f"cannot write to {place}: {error.strerror}; make room, or use another --dir"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"the federation crashed ({reason}); see {paths.output}"
+
+
+async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter") -> None:
+    """Until it is told to stop, or cannot go on: what ends the work in the background ends all, and says why."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     engine = _open(paths)
-    federation = Federation(
-        engine,
-        projects=[PROJECT],
-        cities=CITIES,
-        limits=DEFAULT_LIMITS,
-        clock=SystemClock(),
-        generator=random.Random(),
-        behaviour=BEHAVIOUR,
-    )
-    work = asyncio.create_task(federation.run(), name="federation")
-    server: HttpsServer | None = None
     try:
-        server = await _listen(engine, Credentials.ensure(paths.credentials), port, paths)
+        settings = await settle(engine, wanted)
+        federation = Federation(
+            engine,
+            projects=[PROJECT],
+            cities={city: cell_of(city) for city in settings.cities},
+            names=settings.cities,
+            limits=settings.limits,
+            clock=SystemClock(),
+            generator=random.Random(),
+            behaviour=BEHAVIOUR,
+        )
+        await first(federation.run(), _answer(federation, settings, paths, port, report), stop.wait())
+    finally:
+        engine.close()
+
+
+async def _answer(federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter") -> None:
+    server = await _listen(federation.engine, Credentials.ensure(paths.credentials), port, paths)
+    try:
         await _until_ready(federation)
-        running = Running(os.getpid(), server.port, server.url, str(paths.directory), PROJECT, [*CITIES], [PROJECT])
-        write_kubeconfig(paths.kubeconfig, _contexts(server), current=f"project-{PROJECT}")
+        await keep(federation.engine, settings)
+        running = Running(
+            os.getpid(),
+            server.port,
+            server.url,
+            str(paths.directory),
+            PROJECT,
+            [*settings.cities],
+            settings.cities,
+            settings.limits,
+        )
+        listed = await federation.client(ROOT_PLANE).list(PROJECT_KIND)
+        _write_contexts(paths, server, settings, listed.items)
         write_private(paths.port, str(server.port).encode())
         write_private(paths.running, msgspec.json.encode(running))
         report(Report(running=running))
         _log.info("ready", url=server.url, process=os.getpid())
-        await asyncio.wait([work, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()  # it never ends by itself; what ended it belongs into the log
+        await _follow_projects(federation.client(ROOT_PLANE), partial(_write_contexts, paths, server, settings))
     finally:
-        if server is not None:
-            await server.stop()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-        engine.close()
+        await server.stop()
+
+
+async def _follow_projects(root: Client, write: Callable[[Sequence[Project]], None]) -> None:
+    """A project that is made or removed later has, or loses, its context at once."""
+    while True:
+        listed = await root.list(PROJECT_KIND)
+        write(listed.items)
+        with suppress(ApiError):  # an old watch; a new list knows
+            async with root.watch(PROJECT_KIND, listed.resource_version, timeout_seconds=_WATCH_SECONDS) as events:
+                async for event in events:
+                    if event.type in ("ADDED", "DELETED"):
+                        break
 
 
 def _open(paths: Paths) -> Engine:
     """The state, as it was left; one that cannot be used is not touched."""
     try:
-        return Engine(Log(paths.log), writer=WriterThread, admit=admit)
+        return compute_engine(Log(paths.log), writer=WriterThread, admit=admit)
     except LogError as error:
         raise LocalError(
-            f"{error}; nothing was changed: copy a backup over the file, or start anew with 'compute local reset'"
+            f"{error}; nothing was changed: go back to a backup with 'compute local restore', "
+            "or start anew with 'compute local reset'"
         ) from None
 
 
@@ -154,7 +205,7 @@ async def _until_ready(federation: Federation) -> None:
     async def is_provided() -> bool:
         cities = len((await client.list(LOCATION_BINDING)).items)
         buckets = len((await client.list(ALLOWANCE_BUCKET)).items)
-        return cities >= len(CITIES) and buckets >= len(LIMITS)
+        return cities >= len(federation.cities) and buckets >= len(LIMITS)
 
     await _until(is_provided)
 
@@ -167,10 +218,18 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _contexts(server: HttpsServer) -> dict[str, Endpoint]:
-    names = {f"project-{PROJECT}": PROJECT, "root": ROOT_PLANE, "hub": HUB_PLANE}
-    names |= {f"cell-{city.lower()}": cell for city, cell in CITIES.items()}
-    return {context: server.endpoint(plane) for context, plane in names.items()}
+def _write_contexts(paths: Paths, server: HttpsServer, settings: Settings, projects: Sequence[Project]) -> None:
+    """One context per plane. The current one stays as somebody chose it, as long as it is there."""
+    names = {f"project-{name}": name for name in sorted({PROJECT, *(one.name for one in projects)})}
+    planes = {**names, "root": ROOT_PLANE, "hub": HUB_PLANE}
+    planes |= {f"cell-{city.lower()}": cell_of(city) for city in settings.cities}
+    current = f"project-{PROJECT}"
+    with suppress(KubeconfigError):
+        before = Kubeconfig.read([paths.kubeconfig])
+        current = before.current if before.current in planes else current
+    write_kubeconfig(
+        paths.kubeconfig, {name: server.endpoint(plane) for name, plane in planes.items()}, current=current
+    )
 
 
 def _leave() -> None:
@@ -180,10 +239,19 @@ def _leave() -> None:
     os.setsid()
 
 
-def _report(pipe: int, report: Report) -> None:
-    with suppress(BrokenPipeError):  # who asked has gone; what was asked for is done all the same
-        os.write(pipe, msgspec.json.encode(report))
-    os.close(pipe)
+class _Reporter:
+    """Tells who started this process what became of it, once: what comes later is not for them."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe: int | None = pipe
+
+    def __call__(self, report: Report) -> None:
+        if self._pipe is None:
+            return
+        pipe, self._pipe = self._pipe, None  # its number may be that of another file soon
+        with suppress(BrokenPipeError):  # who asked has gone; what was asked for is done all the same
+            os.write(pipe, msgspec.json.encode(report))
+        os.close(pipe)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ from msgspec import Struct
 DIRECTORY_VARIABLE = "DATUM_COMPUTE_LOCAL_DIR"
 
 
+class LocalError(Exception):
+    """One sentence for the user, with the next step."""
+
+
 class Running(Struct, frozen=True, rename="camel"):
     """A federation that is up."""
 
@@ -22,7 +26,8 @@ class Running(Struct, frozen=True, rename="camel"):
     directory: str
     project: str
     cities: list[str]
-    projects: list[str]
+    names: dict[str, str] = {}  # of the cities, by code
+    limits: dict[str, int] = {}  # of a project, by resource type
 
 
 class Paths(Struct, frozen=True):
@@ -54,6 +59,10 @@ class Paths(Struct, frozen=True):
     def output(self) -> Path:
         """What the process logs."""
         return self.directory / "federation.log"
+
+    @property
+    def backups(self) -> Path:
+        return self.directory / "backups"
 
     @property
     def credentials(self) -> Path:

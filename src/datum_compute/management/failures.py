@@ -1,4 +1,7 @@
-"""Tells the users of a project when a deployment cannot be handed on, once, and not for a hiccup. Entry: `Failures`."""
+"""Tells the users of a project when the way to the hub is interrupted, once, and not for a hiccup. Entry: `Failures`.
+
+What the hub refuses is no interruption: the federator tells it as a condition, at once.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +10,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.kube.errors import ApiError, Conflict
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Request, Unfinished
+from datum_compute.runtime import Pass, Problem, Request
 
 PATIENCE = timedelta(seconds=10)  # what passes sooner was no news
 
@@ -22,46 +23,46 @@ class _Failing(Struct):
 
 
 class Failures:
-    """Remembers which deployments fail, so that each failure is told when it sets in and not with every try."""
+    """Remembers which deployments wait, so that an outage is told when it sets in and not with every try."""
 
-    def __init__(self, component: str, clock: Clock) -> None:
-        self._component = component
-        self._clock = clock
+    def __init__(self) -> None:
         self._failing: dict[Request, _Failing] = {}
 
     def over(self, request: Request) -> None:
         self._failing.pop(request, None)
 
+    def forget(self, plane: str) -> None:
+        """The project left, and with it everybody who could be told."""
+        for request in [request for request in self._failing if request.plane == plane]:
+            del self._failing[request]
+
     @contextmanager
-    def told(self, project: Plane, deployment: WorkloadDeployment) -> Iterator[None]:
+    def told(self, pass_: Pass, deployment: WorkloadDeployment) -> Iterator[None]:
         """Around one try; whatever it raises goes on."""
-        request = Request(project.name, deployment.namespace, deployment.name)
         try:
             yield
         except Conflict:
             raise
-        except (ApiError, Unfinished) as error:
-            self._failed(project, deployment, request, error)
+        except ApiError as error:
+            if not Problem("", error).is_refusal:
+                self._failed(pass_, deployment, error)
             raise
         else:
-            self.over(request)
+            self.over(pass_.request)
 
-    def _failed(self, project: Plane, deployment: WorkloadDeployment, request: Request, error: Exception) -> None:
-        if isinstance(error, ApiError) and error.plane == project.name:
+    def _failed(self, pass_: Pass, deployment: WorkloadDeployment, error: ApiError) -> None:
+        if error.plane == pass_.name:
             return  # who could be told there is out of reach as well
-        now = self._clock.now()
-        failing = self._failing.setdefault(request, _Failing(now))
-        may_pass = isinstance(error, ApiError)
+        now = pass_.now()
+        failing = self._failing.setdefault(pass_.request, _Failing(now))
         sentence = _sentence(error)
-        if failing.told == sentence or (may_pass and now - failing.since < PATIENCE):
+        if failing.told == sentence or now - failing.since < PATIENCE:
             return
         failing.told = sentence
-        project.events.warning(
-            self._component, WORKLOAD_DEPLOYMENT, deployment, reasons.FEDERATION_FAILED, sentence, now=now
-        )
+        pass_.events.warning(deployment, reasons.FEDERATION_FAILED, sentence)
 
 
-def _sentence(error: Exception) -> str:
-    if isinstance(error, ApiError) and error.retryable:
+def _sentence(error: ApiError) -> str:
+    if error.retryable:
         return "The way to the site is interrupted; what runs goes on, and changes are carried out when it is back"
     return f"The deployment cannot be handed on to its site: {error}"

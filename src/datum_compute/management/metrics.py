@@ -1,11 +1,13 @@
 """What the management controllers measure. Entry point: `ManagementMetrics`."""
 
 import asyncio
+from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
-from datum_compute.federation.hops import hop_seconds
-from datum_compute.runtime.requests import Pass
+from datum_compute.federation.latency import hop_seconds
+from datum_compute.federation.removal import Held
+from datum_compute.runtime import Pass
 
 PROJECT_TO_HUB = "project_to_hub"
 HUB_TO_PROJECT = "hub_to_project"
@@ -19,6 +21,21 @@ class ManagementMetrics:
         seconds = hop_seconds(registry)
         self._hops = {hop: seconds.labels(hop) for hop in (PROJECT_TO_HUB, HUB_TO_PROJECT, HUB_TO_PROJECTION)}
 
+        self._held = {
+            "deployments": _held_gauge("compute_hub_deployments_held", "Hub deployments", registry),
+            "namespaces": _held_gauge("compute_hub_namespaces_held", "Hub namespaces", registry),
+        }
+        self.held({}, {})
+
+    def held(self, deployments: Mapping[Held, int], namespaces: Mapping[Held, int]) -> None:
+        for what, counts in (("deployments", deployments), ("namespaces", namespaces)):
+            for why in Held:
+                self._held[what].labels(why.value).set(counts.get(why, 0))
+
     def arrived(self, hop: str, pass_: Pass) -> None:
         """Called right after the write that completes the hop."""
         self._hops[hop].observe(asyncio.get_running_loop().time() - pass_.since)
+
+
+def _held_gauge(name: str, what: str, registry: CollectorRegistry | None) -> Gauge:
+    return Gauge(name, f"{what} that their project does not have and that are kept.", ["reason"], registry=registry)

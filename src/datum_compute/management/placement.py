@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.labels import RESTARTED_AT, ROLLOUT_PAUSED, TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
+from datum_compute.api.restarts import newest, of_cities
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, encode, plain, same_json
 
@@ -42,13 +43,13 @@ def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list
     # Of two for one place the older stays, because it is the one that serves.
     by_age = sorted(existing, key=_created, reverse=True)
     by_place = {(found.spec.placement_name, found.spec.city_code): found for found in by_age}
-    uid = workload.metadata.uid
+    uid, restarts = workload.metadata.uid, of_cities(workload.metadata.annotations)
     entries: dict[tuple[str, str], Wanted] = {}
     for placement in workload.spec.placements:
         for city in placement.city_codes:
             found = by_place.get((placement.name, city))
             name = found.name if found else deployment_name(workload.name, uid, placement.name, city)
-            template: Raw | Json = _template(workload, found)
+            template: Raw | Json = _template(workload, found, restarts.get(city))
             held = False
             if found is not None and is_paused(workload):
                 held = not same_json(found.template_json, encode(template))
@@ -68,24 +69,14 @@ def _created(deployment: WorkloadDeployment) -> tuple[datetime, str]:
     return deployment.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), deployment.name
 
 
-def _template(workload: Workload, existing: WorkloadDeployment | None) -> Raw | Json:
-    """The workload's template; a restart of this one city that is newer than the workload's own stays (R14)."""
-    if existing is None:
-        return workload.template_json
-    own = _restarted_at(existing.spec.template.metadata.annotations)
-    asked = _restarted_at(workload.spec.template.metadata.annotations)
-    if own is None or (asked is not None and asked >= own):
+def _template(workload: Workload, existing: WorkloadDeployment | None, of_city: str | None) -> Raw | Json:
+    """The workload's template, with the newest restart of the workload, the city and the deployment itself (R14)."""
+    asked = workload.spec.template.metadata.annotations.get(RESTARTED_AT)
+    own = existing.spec.template.metadata.annotations.get(RESTARTED_AT) if existing else None
+    latest = newest(asked, own, of_city)
+    if latest is None or latest == asked:
         return workload.template_json
     template = plain(workload.template_json)
-    metadata = template.get("metadata", {})
-    kept = existing.spec.template.metadata.annotations[RESTARTED_AT]
-    annotations = metadata.get("annotations", {}) | {RESTARTED_AT: kept}
+    metadata = template.get("metadata") or {}
+    annotations = (metadata.get("annotations") or {}) | {RESTARTED_AT: latest}
     return template | {"metadata": metadata | {"annotations": annotations}}
-
-
-def _restarted_at(annotations: dict[str, str]) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(annotations.get(RESTARTED_AT, ""))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None

@@ -19,20 +19,30 @@ from datum_compute.api.labels import (
 )
 from datum_compute.api.names import hub_namespace
 from datum_compute.federation.identity import Identity
+from datum_compute.federation.obstacles import obstacles
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists
+from datum_compute.kube.errors import AlreadyExists, ApiError
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference, plain, same_json
-from datum_compute.kube.patches import difference
+from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference
+from datum_compute.kube.patches import changes
 from datum_compute.management.metrics import HUB_TO_PROJECTION, ManagementMetrics
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
-from datum_compute.runtime.writes import Writer
+from datum_compute.management.projection import projected_status
+from datum_compute.runtime import (
+    Change,
+    Drop,
+    Fleet,
+    Handle,
+    Pass,
+    Plane,
+    Problem,
+    Request,
+    Source,
+    Unfinished,
+    Writer,
+    itself,
+)
+from datum_compute.runtime.once import Once
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +50,7 @@ _log = structlog.get_logger(__name__)
 class _Home(Struct, frozen=True):
     """The project namespace that a hub namespace stands for, and the labels that say so."""
 
-    plane: Plane
+    project: Handle
     namespace: str
     labels: dict[str, str]
 
@@ -52,18 +62,20 @@ class Projector:
     sweep_role = PROJECT
     sweep_seconds = 600.0
 
-    def __init__(self, fleet: Fleet, clock: Clock, hub: str, *, metrics: ManagementMetrics | None = None) -> None:
+    def __init__(self, fleet: Fleet, hub: str, *, metrics: ManagementMetrics | None = None) -> None:
         self._fleet = fleet
-        self._clock = clock
         self._hub = hub
         self._metrics = metrics or ManagementMetrics()
+        self._logged: Once[tuple[str, str]] = Once()  # what is odd, and where
+        self._refusals: dict[Request, str] = {}  # what the project was told of; goes with the Instance
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(HUB, INSTANCE, itself),
             Source(HUB, NAMESPACE, _of_namespace),
+            Source(HUB, WORKLOAD_DEPLOYMENT),
             Source(PROJECT, INSTANCE, self._of_projection),
-            Source(PROJECT, WORKLOAD_DEPLOYMENT),
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_owner, when=_has_come),
             Source(PROJECT, NAMESPACE, self._of_project_namespace),
         )
 
@@ -79,80 +91,118 @@ class Projector:
                 if originals is None or originals.get(request.namespace, request.name) is None:
                     yield request
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        hub = self._fleet.plane(request.plane)
-        home = await self._home(hub, request.namespace)
+    async def reconcile(self, pass_: Pass) -> None:
+        home = self._home(pass_)
         if home is None:
             return
-        original = hub.informer(INSTANCE).get(request.namespace, request.name)
+        original = pass_.get(INSTANCE)
         if original is None:
-            await self._remove(home, request.name)
+            self._refusals.pop(pass_.request, None)
+            await self._remove(home, pass_.request.name)
         elif not original.metadata.deleting:
-            await self._project(home, original, pass_)
+            await self._show(pass_, home, original)
 
-    async def _home(self, hub: Plane, name: str) -> _Home | None:
+    def _home(self, pass_: Pass) -> _Home | None:
         """Whose Instances a hub namespace holds: said by its labels, proved by the uid in its name (invariant 9)."""
-        namespace = hub.informer(NAMESPACE).get("", name)
-        identity = Identity.of(namespace.metadata.labels) if namespace is not None else None
-        if namespace is None or identity is None:
+        name = pass_.request.namespace
+        namespace = pass_.informer(NAMESPACE).get("", name)
+        if namespace is None:
             return None
-        plane = self._fleet.plane(identity.project)
-        claimed = plane.informer(NAMESPACE).get("", identity.namespace)
-        if claimed is None or hub_namespace(claimed.metadata.uid) != name:
-            # A namespace that is gone takes its projections along; one that never was its own gets nothing.
+        identity = Identity.of(namespace.metadata.labels)
+        if identity is None:
+            if self._logged.first((name, "")):
+                _log.warning("instances are not shown: their hub namespace names no project", namespace=name)
+            return None
+        project = pass_.on(self._fleet.plane(identity.project))
+        claimed = project.informer(NAMESPACE).get("", identity.namespace)
+        if claimed is None or claimed.metadata.deleting:
+            return None  # a namespace that goes takes its projections along
+        if hub_namespace(claimed.metadata.uid) != name:
+            if self._logged.first((name, identity.project)):
+                _log.warning(
+                    "instances are not shown: their hub namespace names a project namespace of another uid",
+                    namespace=name,
+                    project=identity.project,
+                    named=identity.namespace,
+                )
             return None
         labels = {key: namespace.metadata.labels[key] for key in (UPSTREAM_CLUSTER, UPSTREAM_NAMESPACE)}
-        return _Home(plane, identity.namespace, labels)
+        return _Home(project, identity.namespace, labels)
 
-    async def _project(self, home: _Home, original: Instance, pass_: Pass) -> None:
+    async def _show(self, pass_: Pass, home: _Home, original: Instance) -> None:
         if missing_or_different(home.labels, original.metadata.labels):
             raise Unfinished(f"the identity labels of {original.name} differ from those of its hub namespace")
         deployment = original.metadata.labels.get(DEPLOYMENT_NAME, "")
-        owner = home.plane.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment)
+        owner = home.project.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment)
         if owner is None:
+            if deployment and _is_withdrawn(pass_.plane, original.namespace, deployment):
+                return  # the Instance goes as well, when its site has stopped it
             raise Unfinished(f"deployment {deployment or '(no label)'} of {original.name} is not in the project (yet)")
-        write = home.plane.writer(self.name)
-        before = found = home.plane.informer(INSTANCE).get(home.namespace, original.name)
+        try:
+            await self._project(pass_, home, original, owner)
+        except ApiError as error:
+            self._tell(pass_.request, home, original, owner, error)
+            raise
+        self._refusals.pop(pass_.request, None)
+
+    def _tell(
+        self, request: Request, home: _Home, original: Instance, owner: WorkloadDeployment, error: ApiError
+    ) -> None:
+        """A projection that the project refuses has no status to say so; its deployment gets an event, once."""
+        obstacle = obstacles([Problem(f"The view of instance {original.name}", error)])
+        for refusal in obstacle.values():
+            if self._refusals.get(request) != refusal.message:
+                self._refusals[request] = refusal.message
+                home.project.events.warning(owner, refusal.reason, refusal.message)
+
+    async def _project(self, pass_: Pass, home: _Home, original: Instance, owner: WorkloadDeployment) -> None:
+        write = home.project.write
+        before = found = home.project.informer(INSTANCE).get(home.namespace, original.name)
         labels = original.metadata.labels | {DEPLOYMENT_UID: owner.metadata.uid}
         if found is None:
+            if owner.metadata.deleting:
+                return  # so do its Instances, and what was shown of them
             try:
                 found = await write.create(INSTANCE, _new(home, original, labels, owner))
+                home.project.events.normal(found, reasons.CREATED, f"Created in {owner.spec.city_code}")
             except AlreadyExists:
-                found = await home.plane.client.get(INSTANCE, original.name, home.namespace)
+                found = await home.project.client.get(INSTANCE, original.name, home.namespace)
         if _is_a_real_one(found):
-            _log.warning("an instance of its own stands where a projection should", instance=found.name)
+            place = f"{found.namespace}/{found.name}"
+            if self._logged.first((place, home.project.name)):
+                _log.warning(
+                    "an instance of its own stands where a projection should", instance=place, project=home.project.name
+                )
             return
         after = await self._update(write, found, original, labels, owner)
         if after is not before:
             self._metrics.arrived(HUB_TO_PROJECTION, pass_)
-            self._warn(home.plane, before, after)
+            self._report(home.project, before, after)
 
     async def _update(
         self, write: Writer, found: Instance, original: Instance, labels: dict[str, str], owner: WorkloadDeployment
     ) -> Instance:
-        metadata: Json = {}
-        if changed := missing_or_different(labels, found.metadata.labels):
-            metadata["labels"] = changed
-        if [reference.uid for reference in found.metadata.owner_references] != [owner.metadata.uid]:
-            metadata["ownerReferences"] = [_owner(owner)]
-        patch: Json = {"metadata": metadata} if metadata else {}
-        if not same_json(found.spec_json, original.spec_json):
-            patch["spec"] = difference(plain(found.spec_json), plain(original.spec_json))
-        if patch:
-            found = await write.patch_seen(INSTANCE, found, patch)
-        return await write.status(INSTANCE, found, plain(original.status_json))
+        if patch := changes(found, labels=labels, owners=[owner_reference(owner)], spec=original.spec_json):
+            found = await write.patch_seen(found, patch)
+        return await write.status(found, projected_status(original, found.metadata.generation))
 
-    def _warn(self, project: Plane, before: Instance | None, after: Instance) -> None:
-        """What a cell warns of is told here as well, because its users see no other plane (R21)."""
-        for type_ in (READY, QUOTA_GRANTED):
-            seen, now = _condition(before, type_), _condition(after, type_)
-            if now is None or now.reason not in reasons.WARNINGS or (seen is not None and seen.reason == now.reason):
+    def _report(self, project: Handle, before: Instance | None, after: Instance) -> None:
+        """What a cell warns of is told here as well, because its users see no other plane, and what goes well."""
+        for type_ in (QUOTA_GRANTED, READY):
+            was, now = _condition(before, type_), _condition(after, type_)
+            if now is None or (was is not None and was.reason == now.reason):
                 continue
-            project.events.warning(self.name, INSTANCE, after, now.reason, now.message, now=self._clock.now())
+            if now.reason in reasons.WARNINGS:
+                project.events.warning(after, now.reason, now.message)
+            elif now.reason == reasons.QUOTA_EXCEEDED or (was is not None and was.reason == reasons.QUOTA_EXCEEDED):
+                # A grant at once is no news, and every event is a write.
+                project.events.normal(after, now.reason, now.message)
+            elif type_ == READY and now.status == "True":
+                project.events.normal(after, reasons.STARTED, now.message)
 
     async def _remove(self, home: _Home, name: str) -> None:
         """The projection goes with its hub Instance; what is not one of ours stays."""
-        found = home.plane.informer(INSTANCE).get(home.namespace, name)
+        found = home.project.informer(INSTANCE).get(home.namespace, name)
         if (
             found is not None
             and not found.metadata.deleting
@@ -160,7 +210,7 @@ class Projector:
             and any(owner.kind == WORKLOAD_DEPLOYMENT.name for owner in found.metadata.owner_references)
             and not _is_a_real_one(found)
         ):
-            await home.plane.writer(self.name).delete(INSTANCE, found)
+            await home.project.write.delete(found)
 
     def _of_projection(self, project: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
         """From a projection to its hub Instance, so that an edited, deleted or left-over one is put right.
@@ -181,6 +231,15 @@ class Projector:
             for instance in self._fleet.plane(self._hub).informer(INSTANCE).all(home):
                 yield Request(self._hub, home, instance.name)
 
+    def _of_owner(self, project: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
+        """A deployment that came: its Instances may have waited for it."""
+        namespace = project.informer(NAMESPACE).get("", change.object.namespace)
+        if namespace is not None and self._fleet.has(self._hub):
+            home = hub_namespace(namespace.metadata.uid)
+            for instance in self._fleet.plane(self._hub).informer(INSTANCE).all(home):
+                if instance.metadata.labels.get(DEPLOYMENT_NAME) == change.object.name:
+                    yield Request(self._hub, home, instance.name)
+
     def _original(self, project: Plane, projection: Instance) -> Iterable[Request]:
         namespace = project.informer(NAMESPACE).get("", projection.namespace)
         if namespace is not None and UPSTREAM_CLUSTER in projection.metadata.labels:
@@ -194,6 +253,16 @@ def _of_namespace(hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
             yield Request(hub.name, instance.namespace, instance.name)
 
 
+def _has_come(change: Change[WorkloadDeployment]) -> bool:
+    return change.before is None or change.before.metadata.uid != change.object.metadata.uid
+
+
+def _is_withdrawn(hub: Plane, namespace: str, deployment: str) -> bool:
+    """Whether the hub has no such deployment, or lets it go: then its Instances go, and nothing is shown of them."""
+    found = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment)
+    return found is None or found.metadata.deleting
+
+
 def _condition(instance: Instance | None, type_: str) -> Condition | None:
     status = instance.status if instance is not None else None
     return conditions.find(status.conditions, type_) if status is not None else None
@@ -204,10 +273,6 @@ def _is_a_real_one(instance: Instance) -> bool:
     return INSTANCE_FINALIZER in instance.metadata.finalizers or CLAIM_FINALIZER in instance.metadata.finalizers
 
 
-def _owner(owner: WorkloadDeployment) -> Json:
-    return owner_reference(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, owner.metadata, controller=False)
-
-
 def _new(home: _Home, original: Instance, labels: dict[str, str], owner: WorkloadDeployment) -> Json:
-    body = INSTANCE.body(original.name, home.namespace, labels=labels, ownerReferences=[_owner(owner)])
+    body = INSTANCE.body(original.name, home.namespace, labels=labels, ownerReferences=[owner_reference(owner)])
     return body | {"spec": original.spec_json}

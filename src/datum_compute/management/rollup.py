@@ -1,4 +1,5 @@
-"""What a workload reports about its deployments. Entry points: `workload_status`, `without_networks`."""
+"""What a workload reports about its deployments. Entry points: `workload_status`, `without_networks`,
+`is_rolled_out`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -6,9 +7,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.deployment import WorkloadDeployment, WorkloadDeploymentStatus
+from datum_compute.api.deployment import FEDERATED, REPLICAS_READY, WorkloadDeployment, WorkloadDeploymentStatus
 from datum_compute.api.instance import AVAILABLE
-from datum_compute.api.workload import PlacementStatus, Workload
+from datum_compute.api.workload import PLACED, PlacementStatus, Workload
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, Json, plain
 from datum_compute.management.placement import is_paused
@@ -22,6 +23,7 @@ _COUNTERS = {
 }
 _ANSWERS_FOR_THE_TEMPLATE = ("currentReplicas", "updatedReplicas")
 PROGRESSING = "Progressing"  # told only while a rollout is paused
+_LONGEST_MESSAGE = 32_000  # characters of a condition's message; the schema takes 32,768
 
 
 class Blocker(Struct, frozen=True):
@@ -50,6 +52,7 @@ def workload_status(
     names = sorted({d.spec.placement_name for d in deployments} | {blocker.placement for blocker in unmet})
     entries: list[Json] = []
     blockers: list[Blocker] = []
+    unplaced: list[Blocker] = []
     available = False
     for name in names:
         members = sorted((d for d in deployments if d.spec.placement_name == name), key=lambda d: d.name)
@@ -57,16 +60,29 @@ def workload_status(
         decided = _placement_available(members, own, generation, now)
         available = available or decided.status == "True"
         blockers += sorted([*_blockers(members), *own], key=lambda blocker: blocker.name)
+        unplaced += sorted([*_refusals(members), *own], key=lambda blocker: blocker.name)
         kept = conditions.updated(_conditions(earlier.get(name)), [decided])
         entries.append({"name": name} | _sums(members, held) | {"conditions": conditions.to_json(kept)})
-    decided = _workload_available(available, blockers, generation, now)
+    conclusions = [_workload_available(available, blockers, generation, now), *_placed(unplaced, generation, now)]
+    others = [condition for condition in conditions.of(workload) if condition.type != PLACED or unplaced]
     return plain(workload.status_json) | {
         "deployments": len(deployments),
         "observedGeneration": generation,
         **_sums(deployments, held),
-        "conditions": _workload_conditions(workload, decided, now),
+        "conditions": _workload_conditions(workload, others, conclusions, now),
         "placements": entries,
     }
+
+
+def is_rolled_out(workload: Workload) -> bool:
+    """Whether all instances that it asks for are on the newest template, and no other is left."""
+    status = workload.status
+    asked = sum(one.scale_settings.min_replicas * len(set(one.city_codes)) for one in workload.spec.placements)
+    return (
+        status is not None
+        and status.observed_generation == workload.metadata.generation
+        and 0 < asked == status.updated_replicas == status.replicas
+    )
 
 
 def without_networks(workload: Workload, missing: Sequence[str], now: datetime) -> Json:
@@ -75,12 +91,14 @@ def without_networks(workload: Workload, missing: Sequence[str], now: datetime) 
     message = f"Unable to find networks: {', '.join(sorted(missing))}"
     decided = conditions.condition(AVAILABLE, False, reasons.NETWORK_NOT_FOUND, message, generation=generation, now=now)
     first = {"deployments": 0} | dict.fromkeys(_COUNTERS, 0)
-    return first | plain(workload.status_json) | {"conditions": _workload_conditions(workload, decided, now)}
+    told = _workload_conditions(workload, conditions.of(workload), [decided], now)
+    return first | plain(workload.status_json) | {"conditions": told}
 
 
-def _workload_conditions(workload: Workload, available: Condition, now: datetime) -> list[Json]:
-    before = conditions.of(workload)
-    decided = [available]
+def _workload_conditions(
+    workload: Workload, before: Iterable[Condition], conclusions: Sequence[Condition], now: datetime
+) -> list[Json]:
+    decided = [*conclusions]
     if is_paused(workload):
         message = "The rollout is paused: no instance is replaced until it is resumed"
         generation = workload.metadata.generation
@@ -90,8 +108,8 @@ def _workload_conditions(workload: Workload, available: Condition, now: datetime
             )
         )
     else:
-        before = tuple(one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED))
-    return conditions.to_json(conditions.updated(before, decided))
+        before = [one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED)]
+    return conditions.to_json(conditions.updated([*before], decided))
 
 
 def _sums(deployments: Iterable[WorkloadDeployment], held: Collection[str]) -> dict[str, int]:
@@ -120,6 +138,9 @@ def _placement_available(
         reason, message = reasons.AVAILABLE_DEPLOYMENT_FOUND, "At least one available deployment was found"
         return conditions.condition(AVAILABLE, True, reason, message, generation=generation, now=now)
     reason, message = reasons.NO_AVAILABLE_DEPLOYMENTS, "No available deployments were found for the placement"
+    own = [*_blockers(members)]
+    if own and len(own) == len(members) and all(blocker.reason == reasons.SCALED_TO_ZERO for blocker in own):
+        reason, message = own[0].reason, own[0].message
     if unmet:
         worst = max(unmet, key=lambda blocker: reasons.workload_rank(blocker.reason))
         reason, message = worst.reason, worst.message
@@ -131,11 +152,30 @@ def _workload_available(available: bool, blockers: Sequence[Blocker], generation
     if not available:
         reason, message = reasons.NO_AVAILABLE_PLACEMENTS, "No available placements were found for the workload"
         best = 0
-        for blocker in blockers:
+        # Whatever else is missing says more than a placement that was scaled to zero.
+        for blocker in [one for one in blockers if one.reason != reasons.SCALED_TO_ZERO] or blockers:
             # Only a higher rank replaces the first one found, so that equal blockers never take turns.
             if (rank := reasons.workload_rank(blocker.reason)) > best:
                 best, reason, message = rank, blocker.reason, blocker.message
     return conditions.condition(AVAILABLE, available, reason, message, generation=generation, now=now)
+
+
+def _placed(unplaced: Sequence[Blocker], generation: int, now: datetime) -> list[Condition]:
+    """One condition with every sentence, under the reason of the highest rank; none when all is as asked."""
+    if not unplaced:
+        return []
+    reason = max(unplaced, key=lambda blocker: reasons.workload_rank(blocker.reason)).reason
+    message = "; ".join(dict.fromkeys(blocker.message for blocker in unplaced))[:_LONGEST_MESSAGE]
+    return [conditions.condition(PLACED, False, reason, message, generation=generation, now=now)]
+
+
+def _refusals(members: Iterable[WorkloadDeployment]) -> Iterable[Blocker]:
+    """What the hub or the site refused to take, also where an earlier state goes on serving."""
+    for member in members:
+        for type_ in (FEDERATED, REPLICAS_READY):
+            condition = conditions.find(_conditions(member.status), type_)
+            if condition is not None and condition.status == "False" and condition.reason in reasons.OBSTACLES:
+                yield Blocker(member.name, member.spec.placement_name, condition.reason, condition.message)
 
 
 def _blockers(members: Iterable[WorkloadDeployment]) -> Iterable[Blocker]:

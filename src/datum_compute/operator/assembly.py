@@ -4,35 +4,48 @@ import asyncio
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from datum_compute.cell.ledger import Ledger
+from datum_compute.cell.metrics import Metrics
+from datum_compute.cell.name import NameLease
 from datum_compute.cell.quota import nobody_knows
+from datum_compute.cell.quota_gate import NAME as QUOTA_GATE
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
 from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
+from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.directory import DirectoryDiscovery, KubeconfigDirectory
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.planes import CELL_PLANE, HUB_PLANE, ROOT_PLANE, Endpoints, Planes
 from datum_compute.operator.separation import apart
 from datum_compute.operator.settings import NETWORK, Refused, Settings
 from datum_compute.operator.stand_ins import in_cell, in_projects, provider
-from datum_compute.operator.wiring import cell_controllers, management_controllers
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Controller, Reconciler
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.health import Check, Heartbeat, Probes, Unwell, caches_follow, engaged
-from datum_compute.runtime.leases import Election
-from datum_compute.runtime.manager import Manager
+from datum_compute.runtime import (
+    Clock,
+    Controller,
+    Election,
+    Fleet,
+    Manager,
+    Plane,
+    Probes,
+    Reconciler,
+    Request,
+    Writes,
+    all_tried,
+    away,
+    engaged,
+    latched,
+)
+from datum_compute.runtime.health import Check, Note, Unwell
 from datum_compute.runtime.metrics import process_registry
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Request
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime.tasks import first
 
 HOST = "@host"
 
@@ -49,15 +62,17 @@ class Assembly:
         self._endpoints = endpoints
         self._clock = clock
         self._generator = generator
-        self._writes = Writes()
+        self._writes = Writes(clock)
         self.registry = process_registry()
         self.fleet = Fleet()
         self.planes = Planes(self._writes, generator)
         self.fleet.join(self.planes)
-        self._heartbeat = Heartbeat()
-        self._background: list[Callable[[], Awaitable[None]]] = [self._heartbeat.run]
+        self._leaving = False
+        self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._own: list[str] = []  # planes without which there is nothing to do
         self._discovery: ProjectDiscovery | DirectoryDiscovery | None = None
+        self._name_lease = self._exclusive_name()
+        self._ledger = Ledger(self._own_namespace or "default", QUOTA_GATE) if settings.abandon_claims_after else None
         # One for all planes that are reached with it: a plugin is run once, not once a project.
         self._host_credentials = _credentials(endpoints.host)
         self._project_credentials = _credentials(endpoints.project)
@@ -70,6 +85,7 @@ class Assembly:
         self.manager = Manager(
             self.fleet,
             self._controllers(),
+            clock,
             election=self._election() if settings.leader_elect else None,
             registry=self.registry,
             writes=self._writes,
@@ -84,22 +100,22 @@ class Assembly:
 
     async def run(self) -> None:
         """Raises `LeaseLost` when another replica may be at work."""
-        work = asyncio.create_task(self.manager.run(), name="manager")
-        tasks = [work, *(asyncio.ensure_future(run()) for run in self._background)]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks[1:]:
-                task.cancel()
-            if not work.done():
-                work.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                task.result()
+        await first(self.manager.run(), *(run() for run in self._background))
+
+    def leave(self) -> None:
+        """Stops after a while in which all goes on but this replica is not ready, so that nobody is sent here any more.
+
+        Asked for a second time, it stops at once.
+        """
+        if self._leaving:
+            self.stop()
+            return
+        self._leaving = True
+        asyncio.get_running_loop().call_later(self._settings.shutdown_delay, self.stop)
 
     def stop(self) -> None:
         """Lets passes that run end; `run` returns then."""
+        self._leaving = True
         self.manager.stop()
 
     async def close(self) -> None:
@@ -108,16 +124,30 @@ class Assembly:
             await self._host.close()
 
     def probes(self) -> Probes:
-        """Alive while the loop and the caches keep up; ready when this replica could take over, and admit."""
-        ready: dict[str, Check] = {"caches-synced": engaged(self.fleet, *self._own)}
+        """Alive while the loop and the caches keep up; ready when this replica could take over, and admit.
+
+        Ready once is ready until it stops: a project that comes or fails later says nothing about this replica.
+        """
+        ready: dict[str, Check] = {
+            "shutdown": self._stays,
+            "caches-synced": latched(engaged(self.fleet, *self._own)),
+            "planes-tried": latched(all_tried(self.fleet)),
+        }
         match discovery := self._discovery:
             case ProjectDiscovery():
-                ready["project-discovery-synced"] = discovery.synced
-                ready["projects-engaged"] = partial(_all_engaged, discovery)
+                ready["project-discovery-synced"] = latched(discovery.synced)
+                ready["projects-engaged"] = latched(partial(_all_tried, discovery))
             case DirectoryDiscovery():
-                ready["projects-engaged"] = partial(_all_engaged, discovery)
-        live: dict[str, Check] = {"loop": self._heartbeat.check, "caches": caches_follow(self.fleet)}
-        return Probes(live, ready)
+                ready["projects-engaged"] = latched(partial(_all_tried, discovery))
+        notes: dict[str, Note] = {"planes": away(self.fleet)}
+        if (lease := self._name_lease) is not None:
+            notes["cell-name"] = lambda: lease.obstacle if self.manager.working else ""  # only who leads asks for it
+        return Probes(self.manager.live_checks(), ready, notes=notes)
+
+    def _stays(self) -> bool:
+        if self._leaving:
+            raise Unwell("the process is stopping")
+        return True
 
     # What it works on
 
@@ -141,10 +171,15 @@ class Assembly:
         if settings.projects and discovery.mode == MILO:
             self.fleet.add(self.planes.plane(ROOT_PLANE, ROOT, _needed(self._endpoints.root)))
             found = ProjectDiscovery(self.fleet, self._milo_project, internal=discovery.internal_service_discovery)
-            self._background.append(Controller(found, self.fleet).run)
+            self._background.append(Controller(found, self.fleet, self._clock).run)
             self._discovery = found
         elif settings.projects and discovery.mode == KUBECONFIGS:
-            listed = DirectoryDiscovery(self.fleet, Path(discovery.kubeconfig_dir), self._project)
+            listed = DirectoryDiscovery(
+                self.fleet,
+                Path(discovery.kubeconfig_dir),
+                self._project,
+                trusted=settings.trust_project_kubeconfigs,
+            )
             self._background.append(listed.run)
             self._discovery = listed
         if settings.cell and settings.quota and not settings.projects:
@@ -154,7 +189,7 @@ class Assembly:
         """A cell alone asks for quota where its namespaces say; beside management the projects are here already."""
         discovery = self._settings.config.discovery
         if discovery.mode != KUBECONFIGS:
-            claims = Controller(ClaimDiscovery(self.fleet, self._milo_claims), self.fleet)
+            claims = Controller(ClaimDiscovery(self.fleet, self._milo_claims, self._abandoned), self.fleet, self._clock)
             self._background.append(claims.run)
             return
 
@@ -163,13 +198,19 @@ class Assembly:
                 self.fleet.remove(project)
             claims.enqueue(Request(CELL_PLANE, "", CELL_PLANE))
 
-        directory = KubeconfigDirectory(Path(discovery.kubeconfig_dir), changed)
+        directory = KubeconfigDirectory(
+            Path(discovery.kubeconfig_dir), changed, trusted=self._settings.trust_project_kubeconfigs
+        )
 
         def listed(project: str) -> Plane:
             return self.planes.plane(project, CLAIMS, directory.endpoint(project))
 
-        claims = Controller(ClaimDiscovery(self.fleet, listed), self.fleet)
+        claims = Controller(ClaimDiscovery(self.fleet, listed, self._abandoned), self.fleet, self._clock)
         self._background += [claims.run, directory.run]
+
+    def _abandoned(self) -> Iterable[str]:
+        """Projects in which a claim waits to be removed, also when the cell holds nothing else of them."""
+        return self._ledger.projects() if self._ledger is not None else ()
 
     def _milo_project(self, name: str) -> Plane:
         return self._project(name, self._endpoints.of_project(name), self._project_credentials)
@@ -191,35 +232,57 @@ class Assembly:
         of_cell: list[Reconciler] = []
         if settings.management:
             of_projects += management_controllers(
-                self.fleet, self._clock, HUB_PLANE, networking=settings.networking, registry=self.registry
+                self.fleet,
+                HUB_PLANE,
+                networking=settings.networking,
+                registry=self.registry,
+                remove_leftovers=settings.remove_leftovers,
+                leftover_grace=settings.leftover_grace,
             )
-            of_projects += in_projects(settings.builtins, self.fleet, self._clock)
+            of_projects += in_projects(settings.builtins, self.fleet, settings.config.default_grants)
         if settings.cell:
+            of_cell += [self._name_lease] if self._name_lease is not None else []
             of_cell += cell_controllers(
                 self.fleet,
                 self._clock,
                 lambda plane: settings.cluster_name,
                 networking=settings.networking,
-                registry=self.registry,
+                metrics=Metrics(self.registry),
                 named=bool(settings.config.discovery.cluster_name),
                 recreate_denied=settings.recreate_denied_claims,
                 is_gone=self._discovery.is_gone if isinstance(self._discovery, ProjectDiscovery) else nobody_knows,
+                ledger=self._ledger,
+                abandon_after=settings.abandon_claims_after,
                 quota=settings.quota,
+                remove_leftovers=settings.remove_leftovers,
+                leftover_grace=settings.leftover_grace,
                 write_back=self._endpoints.hub is not None,
             )
-            of_cell += in_cell(settings.builtins, self.fleet, self._clock, networking=settings.networking)
+            of_cell += in_cell(settings.builtins, networking=settings.networking)
             addressed = settings.networking and NETWORK in settings.builtins
-            of_cell += provider(settings.provider, self.fleet, self._clock, addressed=addressed)
+            of_cell += provider(settings.provider, addressed=addressed, pods=settings.config.pods)
         if settings.shared:
             of_projects = apart(of_projects, self.fleet, SINGLE)
         return [*of_projects, *of_cell]
 
+    def _exclusive_name(self) -> NameLease | None:
+        """Cells that nobody named are all called the same, and cannot be told apart by it."""
+        settings = self._settings
+        if not (settings.cell and settings.config.discovery.cluster_name and self._endpoints.hub is not None):
+            return None
+        return NameLease(self.fleet, self._clock, settings.cluster_name, registry=self.registry)
+
+    @property
+    def _own_namespace(self) -> str:
+        """Where the process keeps what is its own."""
+        host = self._endpoints.host
+        return self._settings.leader_elect_namespace or (host.namespace if host is not None else "")
+
     def _election(self) -> Election:
-        namespace = self._settings.leader_elect_namespace or (self._endpoints.host and self._endpoints.host.namespace)
-        if not namespace:
+        if not self._own_namespace:
             raise Refused("--leader-elect needs to know where the lease lives: add --leader-elect-namespace")
         identity = f"{socket.gethostname()}_{uuid.UUID(int=self._generator.getrandbits(128), version=4)}"
-        return Election(self.host, namespace, self._settings.lease, identity, self._clock, self._generator)
+        return Election(self.host, self._own_namespace, self._settings.lease, identity, self._clock, self._generator)
 
 
 def _credentials(endpoint: Endpoint | None) -> EndpointCredentials | None:
@@ -231,7 +294,10 @@ def _needed(endpoint: Endpoint | None) -> Endpoint:
     return endpoint
 
 
-def _all_engaged(discovery: ProjectDiscovery | DirectoryDiscovery) -> bool:
-    if waiting := discovery.waiting():
-        raise Unwell(f"{len(waiting)} projects are not engaged yet")
+def _all_tried(discovery: ProjectDiscovery | DirectoryDiscovery) -> bool:
+    """Projects are engaged, or cannot be now: one that is away must not keep admission from all the others."""
+    if not discovery.synced():
+        raise Unwell("it is not known yet which projects there are")
+    if untried := discovery.untried():
+        raise Unwell(f"{len(untried)} projects were not tried yet")
     return True

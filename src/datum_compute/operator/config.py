@@ -6,12 +6,17 @@ happen.
 
 import re
 from collections.abc import Sequence
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
-from msgspec import Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from datum_compute.api.quota import INSTANCES, MEMORY, VCPUS
+from datum_compute.kube import untrusted_yaml
+from datum_compute.platform.grants import DEFAULT_LIMITS
 
 API_VERSION = "apiserver.config.datumapis.com/v1alpha1"
 KIND = "WorkloadOperator"
@@ -51,11 +56,19 @@ class MetricsServer(_Part, frozen=True):
     tls: Tls = field(default_factory=Tls)
 
 
+class Controllers(_Part, frozen=True):
+    """Who writes deployments beside those that the shipped manifests name."""
+
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
 class WebhookServer(_Part, frozen=True):
     host: str = ""
     port: int = 9443
     tls: Tls = field(default_factory=Tls)
     client_ca_name: str = field(default="", name="clientCAName")
+    controllers: Controllers = field(default_factory=Controllers)
 
 
 class Discovery(_Part, frozen=True):
@@ -69,12 +82,78 @@ class Discovery(_Part, frozen=True):
     kubeconfig_dir: str = ""
 
 
+_Amount = Annotated[int, Meta(ge=0)]
+
+
+class Grants(_Part, frozen=True):
+    """What a project may use as soon as it has compute."""
+
+    instances: _Amount = DEFAULT_LIMITS[INSTANCES]
+    millicores: _Amount = DEFAULT_LIMITS[VCPUS]
+    mebibytes: _Amount = DEFAULT_LIMITS[MEMORY]
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """By resource type."""
+        return {INSTANCES: self.instances, VCPUS: self.millicores, MEMORY: self.mebibytes}
+
+
+class Toleration(_Part, frozen=True, omit_defaults=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class IPBlock(_Part, frozen=True, omit_defaults=True):
+    cidr: str
+    except_: tuple[str, ...] = field(default=(), name="except")
+
+
+class Peer(_Part, frozen=True):
+    ip_block: IPBlock = field(name="ipBlock")
+
+
+class PolicyPort(_Part, frozen=True):
+    protocol: str = "TCP"  # written out, because servers fill it in
+    port: int | str | UnsetType = UNSET
+    end_port: int | UnsetType = UNSET
+
+
+class IngressRule(_Part, frozen=True, omit_defaults=True):
+    from_: tuple[Peer, ...] = field(default=(), name="from")
+    ports: tuple[PolicyPort, ...] = ()
+
+
+class EgressRule(_Part, frozen=True, omit_defaults=True):
+    to: tuple[Peer, ...] = ()
+    ports: tuple[PolicyPort, ...] = ()
+
+
+class PodPolicy(_Part, frozen=True):
+    ingress: tuple[IngressRule, ...] | None = None
+    egress: tuple[EgressRule, ...] | None = None
+
+
+class Pods(_Part, frozen=True):
+    """What the provider `pods` does with every Pod; rules and tolerations are in the form of Kubernetes."""
+
+    runtime_class_name: str = ""
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = field(default_factory=tuple)
+    network_policy: PodPolicy = field(default_factory=PodPolicy)
+
+
 class WorkloadOperator(_Part, frozen=True):
     api_version: str
     kind: str
     metrics_server: MetricsServer = field(default_factory=MetricsServer)
     webhook_server: WebhookServer | None = None
     discovery: Discovery = field(default_factory=Discovery)
+    default_grants: Grants | None = None
+    pods: Pods | None = None
+    shutdown_delay_seconds: float = 5
 
 
 def read(path: Path) -> WorkloadOperator:
@@ -88,14 +167,18 @@ def read(path: Path) -> WorkloadOperator:
 def decoded(path: Path, text: bytes) -> WorkloadOperator:
     """`path` is only for the sentence that says what is wrong."""
     try:
+        untrusted_yaml.check(text)
         loader = _LOADER(text)
         try:
             node = loader.get_single_node()
             _refuse_keys(path, node)
-            content = loader.construct_document(node) if node is not None else None
+            with untrusted_yaml.building():
+                content = loader.construct_document(node) if node is not None else None
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except untrusted_yaml.TooMuch as error:
+        raise ConfigError(f"config file {path} is {error}") from None
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"config file {path}{place}: it is not YAML") from None
@@ -106,6 +189,7 @@ def decoded(path: Path, text: bytes) -> WorkloadOperator:
     _refuse_other(path, node, "apiVersion", config.api_version, [API_VERSION])
     _refuse_other(path, node, "kind", config.kind, [KIND])
     _refuse_other(path, node, "discovery.mode", config.discovery.mode, MODES)
+    _refuse_ranges(path, node, config.pods.network_policy if config.pods is not None else PodPolicy())
     return config
 
 
@@ -135,8 +219,21 @@ def _refuse_other(path: Path, node: yaml.Node | None, field_: str, value: str, k
         raise ConfigError(f'{_place(path, _node(node, field_), field_)} is "{value}"; it must be {wanted}')
 
 
+def _refuse_ranges(path: Path, node: yaml.Node | None, policy: PodPolicy) -> None:
+    peers = [peer for rule in policy.ingress or () for peer in rule.from_]
+    peers += [peer for rule in policy.egress or () for peer in rule.to]
+    for block in (peer.ip_block for peer in peers):
+        for range_ in (block.cidr, *block.except_):
+            try:
+                ip_network(range_)
+            except ValueError:
+                place = _place(path, _node(node, "pods.networkPolicy"), "pods.networkPolicy")
+                raise ConfigError(f'{place} has "{range_}", which is not a range of addresses') from None
+
+
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*?)`")
 _MISSING = re.compile(r"missing required field `(?P<name>.*?)`")
+_STEP = re.compile(r"[^.\[\]]+")  # of a path such as `a.b[0].c`
 _AT = re.compile(r" - at `\$(?P<path>.*)`$")
 
 
@@ -164,7 +261,10 @@ def _place(path: Path, node: yaml.Node | None, field_: str) -> str:
 def _node(node: yaml.Node | None, field_: str) -> yaml.Node | None:
     """The key of a field in the file; of one that is not there, the nearest above it."""
     found = node
-    for name in filter(None, field_.split(".")):
+    for name in _STEP.findall(field_):
+        if isinstance(node, yaml.SequenceNode) and name.isdecimal() and int(name) < len(node.value):
+            found = node = node.value[int(name)]
+            continue
         if not isinstance(node, yaml.MappingNode):
             break
         for key, value in node.value:

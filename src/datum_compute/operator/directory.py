@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, load
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.plane import Plane
+from datum_compute.runtime import Fleet, Plane
 
 LOOK_SECONDS = 5.0
 
@@ -19,16 +19,22 @@ _log = structlog.get_logger(__name__)
 
 
 class KubeconfigDirectory:
-    """One kubeconfig a project, named after it; files that come, change and go are noticed by looking again.
+    """One kubeconfig per project, named after it; files that come, change and go are noticed by looking again.
 
-    A file that cannot be read as a kubeconfig leaves what was read before in force, because it may be half written.
+    A file that cannot be used leaves what was read before in force and is looked at until it can: it may be half
+    written, or name a certificate that is mounted a moment later. Whatever is wrong with it costs its project only.
+    Unless they are `trusted`, whoever writes these files is let into a project and not into this process: no programs,
+    no local files as tokens, no plain HTTP.
     """
 
-    def __init__(self, directory: Path, changed: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, changed: Callable[[str], None], *, trusted: bool = False) -> None:
         self._directory = directory
         self._changed = changed
-        self._contents: dict[str, bytes] = {}
+        self._trusted = trusted
+        self._contents: dict[str, bytes] = {}  # of the files in force
         self._endpoints: dict[str, Endpoint] = {}
+        self._unusable: dict[str, str] = {}  # why, as it was logged
+        self.looked = False  # at all files that there were
 
     def endpoint(self, project: str) -> Endpoint:
         found = self._endpoints.get(project)
@@ -49,9 +55,12 @@ class KubeconfigDirectory:
         for project in sorted(self._endpoints.keys() - files.keys()):
             del self._endpoints[project]
             self._changed(project)
-        self._contents = {project: self._contents[project] for project in self._contents if project in files}
+        for memory in (self._contents, self._unusable):
+            for project in memory.keys() - files.keys():
+                del memory[project]
         for project, path in files.items():
             self._read(project, path)
+        self.looked = True
 
     async def run(self) -> None:
         while True:
@@ -75,30 +84,71 @@ class KubeconfigDirectory:
             return
         if content == self._contents.get(project):
             return
-        self._contents[project] = content
         try:
-            endpoint = load([path])
-        except KubeconfigError as error:
-            _log.error("kubeconfig cannot be used", project=project, error=str(error))
+            # Without its source: what is in force is what was looked at here, not what the file says a moment later.
+            endpoint = replace(load([path]), source=None)
+            if not self._trusted:
+                _refuse_unsafe(endpoint, path)
+        except Exception as error:
+            self._tell_unusable(project, error)
             return
         if endpoint != self._endpoints.get(project):
             self._endpoints[project] = endpoint
-            self._changed(project)
+            try:
+                self._changed(project)
+            except Exception as error:
+                del self._endpoints[project]  # so that the next look tries again
+                self._tell_unusable(project, error)
+                return
+        self._contents[project] = content
+        self._unusable.pop(project, None)
+
+    def _tell_unusable(self, project: str, error: Exception) -> None:
+        """Once, however often it is looked at."""
+        foreseen = isinstance(error, KubeconfigError)
+        sentence = str(error) if foreseen else f"a defect ({type(error).__name__})"
+        if self._unusable.get(project) != sentence:
+            self._unusable[project] = sentence
+            trace = None if foreseen else error
+            _log.error("kubeconfig cannot be used", project=project, error=sentence, exc_info=trace)
+
+
+def _refuse_unsafe(endpoint: Endpoint, path: Path) -> None:
+    """Raises for what would reach from a project's kubeconfig into this process."""
+    asked = {
+        "runs a program (exec); put a token or a certificate into it": endpoint.plugin is not None,
+        "sends a local file as its token (tokenFile); put the token into it": bool(endpoint.token_file),
+        "has a server without TLS (http://); use https://": not endpoint.server.startswith("https://"),
+    }
+    if refused := next((sentence for sentence, is_asked in asked.items() if is_asked), ""):
+        raise KubeconfigError(f"kubeconfig {path} {refused}, or allow it with --trust-project-kubeconfigs")
 
 
 class DirectoryDiscovery:
     """Without Milo: a project is engaged while there is a kubeconfig for it, and anew when that changes."""
 
-    def __init__(self, fleet: Fleet, directory: Path, plane_of: Callable[[str, Endpoint], Plane]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        directory: Path,
+        plane_of: Callable[[str, Endpoint], Plane],
+        *,
+        trusted: bool = False,
+    ) -> None:
         self._fleet = fleet
-        self._directory = KubeconfigDirectory(directory, self._changed)
+        self._directory = KubeconfigDirectory(directory, self._changed, trusted=trusted)
         self._plane_of = plane_of
 
     async def run(self) -> None:
         await self._directory.run()
 
-    def waiting(self) -> list[str]:
-        return [project for project in self._directory.projects() if not self._fleet.has(project)]
+    def synced(self) -> bool:
+        """Whether it is known which projects there are."""
+        return self._directory.looked
+
+    def untried(self) -> list[str]:
+        """The projects whose first attempt to be engaged has not ended, well or badly."""
+        return [project for project in self._directory.projects() if not self._fleet.tried(project)]
 
     def _changed(self, project: str) -> None:
         if self._fleet.knows(project):

@@ -14,11 +14,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.kubeconfig import KubeconfigError
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request, Unfinished
+from datum_compute.runtime import Change, Fleet, Pass, Plane, Request, Source, Unfinished, itself
 
 _HOLDS = "discovery/namespace"
 
@@ -46,17 +42,19 @@ class ProjectDiscovery:
         self._fleet = fleet
         self._plane_of = plane_of
         self._announced = _CONTROL_PLANES if internal else _PROJECTS
+        self._attempted: set[str] = set()  # of the projects that are Ready
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(ROOT, self._announced.kind, itself),)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        project = self._fleet.plane(request.plane).informer(self._announced.kind).get("", request.name)
+    async def reconcile(self, pass_: Pass) -> None:
+        name, project = pass_.request.name, pass_.get(self._announced.kind)
         ready = project is not None and self._is_ready(project)
-        if ready and not self._fleet.knows(request.name):
-            engage(self._fleet, self._plane_of, request.name)
-        elif not ready and self._fleet.knows(request.name):
-            self._fleet.remove(request.name)
+        (self._attempted.add if ready else self._attempted.discard)(name)
+        if ready and not self._fleet.knows(name):
+            engage(self._fleet, self._plane_of, name)
+        elif not ready and self._fleet.knows(name):
+            self._fleet.remove(name)
 
     async def is_gone(self, project: str) -> bool:
         """By the word of the server: whether there is no such project any more."""
@@ -71,13 +69,13 @@ class ProjectDiscovery:
         """Whether it is known which projects there are."""
         return bool(self._fleet.of_role(ROOT))
 
-    def waiting(self) -> list[str]:
-        """The projects that are Ready and not engaged yet."""
+    def untried(self) -> list[str]:
+        """The projects that are Ready and whose first attempt to be engaged has not ended, well or badly."""
         return [
             project.name
             for root in self._fleet.of_role(ROOT)
             for project in root.informer(self._announced.kind).all()
-            if self._is_ready(project) and not self._fleet.has(project.name)
+            if self._is_ready(project) and (project.name not in self._attempted or not self._fleet.tried(project.name))
         ]
 
     def _is_ready(self, project: Any) -> bool:
@@ -85,13 +83,19 @@ class ProjectDiscovery:
 
 
 class ClaimDiscovery:
-    """For a cell: it asks for quota, and listens for grants, in the projects that it holds something of."""
+    """For a cell: it asks for quota, and listens for grants, in the projects that it holds something of.
+
+    `also` names projects that it has to do with all the same; they are asked for regularly.
+    """
 
     name = "claim-discovery"
+    sweep_role = CELL
+    sweep_seconds = 600.0
 
-    def __init__(self, fleet: Fleet, plane_of: PlaneOf) -> None:
+    def __init__(self, fleet: Fleet, plane_of: PlaneOf, also: Callable[[], Iterable[str]] = tuple) -> None:
         self._fleet = fleet
         self._plane_of = plane_of
+        self._also = also
 
     def sources(self) -> Sequence[Source[Any]]:
         indexes: dict[str, Callable[[Any], Iterable[str]]] = {_HOLDS: lambda object_: [object_.namespace]}
@@ -102,8 +106,11 @@ class ClaimDiscovery:
             Source(CELL, INSTANCE, _come_and_gone, indexes),
         )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        wanted = {project for cell in self._fleet.of_role(CELL) for project in _projects_in(cell)}
+    def sweep(self, plane: Plane) -> Iterable[Request]:
+        yield Request(plane.name, "", plane.name)
+
+    async def reconcile(self, pass_: Pass) -> None:
+        wanted = {project for cell in self._fleet.of_role(CELL) for project in _projects_in(cell)} | {*self._also()}
         for plane in self._fleet.known(CLAIMS):
             if plane.name not in wanted:
                 self._fleet.remove(plane.name)

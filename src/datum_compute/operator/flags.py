@@ -26,10 +26,16 @@ class Flags(Struct, frozen=True):
     provider: str = "none"
     builtins: str = ""
     recreate_denied_claims: bool = True
+    abandon_claims_after_seconds: str = "3600"
+    remove_leftovers: bool = True
+    leftover_grace_seconds: str = "60"
     feature_gates: str = ""
+    trust_project_kubeconfigs: bool = False
     leader_elect: bool = False
     leader_elect_namespace: str = ""
     health_probe_bind_address: str = ":8081"
+    webhook_client_ca: str = ""
+    shutdown_delay_seconds: str = ""
     log_level: str = "info"
     log_format: str = "json"
 
@@ -78,10 +84,35 @@ FLAGS = (
         "NAMES",
     ),
     Flag("recreate-denied-claims", "Ask again, slowly, for quota that was denied."),
+    Flag(
+        "abandon-claims-after-seconds",
+        "How long a project must have refused to remove a quota claim before its Instance goes without; 0 is never.",
+        "SECONDS",
+    ),
+    Flag("remove-leftovers", "Remove what was withdrawn and an outage left behind; off: keep it and report it."),
+    Flag(
+        "leftover-grace-seconds",
+        "How long the original of a deployment must be missing before anything is decided about what is left of it.",
+        "SECONDS",
+    ),
     Flag("feature-gates", "What to switch on or off, separated by commas: Name=true,Other=false.", "GATES"),
+    Flag(
+        "trust-project-kubeconfigs",
+        "Let the kubeconfigs of projects run programs, send local files as tokens, and call servers without TLS.",
+    ),
     Flag("leader-elect", "Of several replicas, let one work while the others stand by."),
     Flag("leader-elect-namespace", "Where the lease lives; without it, the namespace it runs in.", "NAMESPACE"),
     Flag("health-probe-bind-address", "Where /healthz and /readyz answer; 0 is nowhere.", "ADDRESS"),
+    Flag(
+        "webhook-client-ca",
+        "Admit only for API servers that show a certificate signed by this authority; without it, for anybody.",
+        "FILE",
+    ),
+    Flag(
+        "shutdown-delay-seconds",
+        "How long to go on, not ready, after a request to stop; without it, as the config file says.",
+        "SECONDS",
+    ),
     Flag("log-level", f"The least that is logged: {', '.join(LEVELS)}.", "LEVEL", tuple(LEVELS)),
     Flag("log-format", f"How log lines look: {', '.join(ENCODERS)}.", "FORMAT", ENCODERS),
 )

@@ -19,8 +19,7 @@ from datum_compute.kube.retries import Policy
 from datum_compute.kube.retrying import Retrying
 from datum_compute.operator.config import KUBECONFIGS, MILO
 from datum_compute.operator.settings import Refused, Settings
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime import Plane, Writes
 
 # No project can have these names, so that none is ever taken for another plane.
 HUB_PLANE = "@hub"
@@ -29,8 +28,8 @@ CELL_PLANE = "@cell"
 
 _AGENT = f"compute-manager/{__version__}"
 # For what passes off in a moment. Whoever hangs must not hold a worker, which has other planes to serve: a pass that
-# fails is queued again, with pauses that grow.
-_PATIENCE = Policy(tries=3, first_pause=0.05, deadline=1.0)
+# fails is queued again, with pauses that grow. Shorter than any `Retry-After`, which is not for one call alone to heed.
+_PATIENCE = Policy(tries=3, first_pause=0.05, deadline=0.9)
 _ANSWER_SECONDS = 10.0
 _INTERNAL_URL = "https://milo-apiserver.project-{project}.svc.cluster.local:6443"
 
@@ -118,7 +117,7 @@ class _Way(Struct, frozen=True):
     """How a plane is called, and the connections of it that have to be closed."""
 
     http: HttpTransport
-    retrying: Retrying
+    client: Client
 
 
 class Planes:
@@ -141,13 +140,14 @@ class Planes:
     ) -> Plane:
         """`credentials` are shared by planes that are derived from one kubeconfig: its plugin is run once for all."""
         transport = HttpTransport(endpoint, credentials=credentials, agent=_AGENT, answer_seconds=_ANSWER_SECONDS)
-        way = _Way(transport, Retrying(transport, self._generator.random, policy=_PATIENCE))
-        self._ways[name] = way
-        return Plane(name, role, way.retrying, writes=self._writes, generator=self._generator, also=also)
+        retrying = Retrying(transport, self._generator.random, policy=_PATIENCE)
+        plane = Plane(name, role, retrying, writes=self._writes, generator=self._generator, also=also)
+        self._ways[name] = _Way(transport, plane.unguarded)
+        return plane
 
     def client(self, name: str) -> Client:
         """For calls that every replica makes, whether it leads or not; `KeyError` for a plane that is not here."""
-        return Client(name, self._ways[name].retrying)
+        return self._ways[name].client
 
     async def close(self) -> None:
         for name in list(self._ways):

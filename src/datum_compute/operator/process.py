@@ -18,9 +18,8 @@ from datum_compute.operator.planes import Endpoints
 from datum_compute.operator.servers import Servers
 from datum_compute.operator.serving import ServingError
 from datum_compute.operator.settings import Refused, Settings, settled
-from datum_compute.runtime import logs
-from datum_compute.runtime.clock import SystemClock
-from datum_compute.runtime.leases import LeaseLost
+from datum_compute.runtime import LeaseLost, SystemClock, logs
+from datum_compute.runtime.descriptors import allow_many
 from datum_compute.runtime.memory import collect_rarely
 
 FAILED, MISUSED = 1, 2
@@ -30,6 +29,7 @@ _log = structlog.get_logger(__name__)
 
 def main() -> int:
     collect_rarely()
+    allow_many()
     return start(sys.argv[1:], os.environ)
 
 
@@ -52,8 +52,8 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 async def _run(settings: Settings, endpoints: Endpoints) -> None:
     assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, assembly.stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, assembly.leave)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, assembly.stop)  # somebody waits for it at a terminal
     servers = Servers(settings, assembly)
     _log.info(
         "starting",

@@ -10,9 +10,8 @@ from typing import Any
 from datum_compute.federation.scope import came_from_hub
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.runtime.controller import Reconciler, Source, Sweeper
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime import Fleet, Pass, Plane, Reconciler, Source
+from datum_compute.runtime.controller import Remembering, Sweeper
 
 
 def apart(reconcilers: Sequence[Reconciler], fleet: Fleet, plane: str) -> list[Reconciler]:
@@ -26,6 +25,7 @@ def apart(reconcilers: Sequence[Reconciler], fleet: Fleet, plane: str) -> list[R
 class _Apart:
     def __init__(self, reconciler: Reconciler, fleet: Fleet, plane: str) -> None:
         self.name = reconciler.name
+        self.component: str = getattr(reconciler, "component", reconciler.name)
         self._reconciler = reconciler
         self._fleet = fleet
         self._plane = plane
@@ -33,9 +33,14 @@ class _Apart:
     def sources(self) -> Sequence[Source[Any]]:
         return self._reconciler.sources()
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
+    async def reconcile(self, pass_: Pass) -> None:
+        request = pass_.request
         if request.plane != self._plane or not request.namespace or await self._is_mine(request.namespace):
-            await self._reconciler.reconcile(request, pass_)
+            await self._reconciler.reconcile(pass_)
+
+    def disengaged(self, plane: Plane) -> None:
+        if isinstance(self._reconciler, Remembering):
+            self._reconciler.disengaged(plane)
 
     async def _is_mine(self, namespace: str) -> bool:
         plane = self._fleet.plane(self._plane)

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import socket
 import ssl
-import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,16 +11,17 @@ from typing import Any
 
 import structlog
 from cryptography import x509
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from datum_compute.kube.authority import SERVER, issued, new_authority
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
-from datum_compute.kube.files import write_private
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
+from datum_compute.kube.pairs import NoFolder, load_pair
 from datum_compute.operator.settings import Address
-from datum_compute.runtime.asgi import AsgiServer, config
+from datum_compute.runtime.asgi import AsgiServer
+from datum_compute.runtime.connections import Limits
 
 RELOAD_SECONDS = 10.0
 _SELF_SIGNED_DAYS = 3650
@@ -84,31 +84,34 @@ class Certificates:
         self._shown = pair
 
     async def follow(self) -> None:
-        """Looks for a new pair until it is cancelled. One that does not fit, half of a rotation, is left alone."""
+        """Looks for a new pair until it is cancelled. One that does not fit, half of a rotation, is left alone.
+
+        Whatever goes wrong is tried again: the pair that is shown stays good for a while.
+        """
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             try:
                 await self.load()
-            except ServingError as error:
+            except Exception as error:
                 _log.warning("certificates not reloaded", error=str(error))
 
 
 def _context(pair: Pair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory() as folder:  # the library reads only files; these live for a moment
-        files = Path(folder) / "tls.crt", Path(folder) / "tls.key"
-        for file, content in zip(files, (pair.certificate, pair.key), strict=True):
-            write_private(file, content)
-        try:
-            context.load_cert_chain(*files, password=lambda: "")  # a locked key is an error, never a question
-        except (OSError, ssl.SSLError, ValueError):
-            raise ServingError("the certificate and the key of a server do not fit, or are none") from None
+    try:
+        load_pair(context, pair.certificate, pair.key)
+    except (OSError, ValueError):
+        raise ServingError("the certificate and the key of a server do not fit, or are none") from None
+    except NoFolder as error:
+        raise ServingError(str(error)) from None
     if pair.authority is not None:
         try:
             context.load_verify_locations(cadata=pair.authority.decode("ascii", "replace"))
         except (ssl.SSLError, ValueError):
-            raise ServingError("webhookServer.clientCAName names something that is no certificate in PEM") from None
+            raise ServingError(
+                "what webhookServer.clientCAName or --webhook-client-ca names is no certificate in PEM"
+            ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -125,6 +128,15 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ServingError(f"certificate file {path} cannot be read: {error.strerror}") from None
+
+
+def with_authority(source: Source, authority: Path) -> Source:
+    """The same pair, and whom clients are signed by from a file of its own."""
+
+    async def read() -> Pair:
+        return structs.replace(await source(), authority=_read(authority))
+
+    return read
 
 
 def from_secret(client: Client, namespace: str, name: str, authority: str = "") -> Source:
@@ -162,11 +174,19 @@ def self_signed() -> Source:
 class Serving:
     """One ASGI application on one address. `start` returns when calls are answered, `stop` when none is under way."""
 
-    def __init__(self, what: str, application: Any, address: Address, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        application: Any,
+        address: Address,
+        certificates: Certificates | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._what = what
         self._address = address
         self._certificates = certificates
-        self._server = AsgiServer(config(application, ssl_context_factory=_shown(certificates)))
+        tls = certificates.context if certificates is not None else None
+        self._server = AsgiServer(application, limits=limits, tls=tls)
         self._tasks: list[asyncio.Task[None]] = []
         self.port = address.port  # the one that was found free, once started with 0
 
@@ -185,10 +205,6 @@ class Serving:
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _shown(certificates: Certificates | None) -> Callable[..., ssl.SSLContext] | None:
-    return (lambda config, default: certificates.context) if certificates else None
 
 
 def _listen(what: str, address: Address) -> socket.socket:

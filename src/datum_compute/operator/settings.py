@@ -2,17 +2,18 @@
 
 from msgspec import Struct
 
+from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.operator.config import KUBECONFIGS, SINGLE, WorkloadOperator
 from datum_compute.operator.features import NETWORKING_INTEGRATION, GateError, gates
 from datum_compute.operator.flags import Flags
 
-PROVIDERS = ("none", "simulated", "pods")
+PODS = "pods"
+PROVIDERS = ("none", "simulated", PODS)
 QUOTA, NETWORK, ENTITLEMENT, LOCATIONS = "quota", "network", "entitlement", "locations"
 BUILTINS = (QUOTA, NETWORK, ENTITLEMENT, LOCATIONS)
 _OF_PROJECTS = (QUOTA, ENTITLEMENT)  # what works in projects only, so where management runs
-
-MANAGEMENT_LEASE = "e98b06c6.datumapis.com"
-CELL_LEASE = "cell.e98b06c6.datumapis.com"
+_LONGEST_DELAY = 3600
+_LONGEST_WAIT = 30 * 24 * 3600
 
 
 class Refused(Exception):
@@ -36,13 +37,19 @@ class Settings(Struct, frozen=True):
     provider: str
     builtins: frozenset[str]
     recreate_denied_claims: bool
+    abandon_claims_after: float  # seconds; 0 is never
+    remove_leftovers: bool
+    leftover_grace: float  # seconds
     networking: bool
     quota: bool  # whether there is a credential to ask for it with
     cluster_name: str  # of this cell on claims and hub copies
+    trust_project_kubeconfigs: bool
     leader_elect: bool
     leader_elect_namespace: str
     health: Address | None
     metrics: Address | None
+    webhook_client_ca: str  # a file
+    shutdown_delay: float  # seconds
 
     @property
     def lease(self) -> str:
@@ -92,6 +99,10 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
             f"discovery.clusterName is needed for a cell in mode {discovery.mode}: "
             "claims and hub copies carry it, and it must be this cell's alone"
         )
+    if config.default_grants is not None and ENTITLEMENT not in builtins:
+        raise Refused(f"defaultGrants is what --builtins={ENTITLEMENT} grants, and that is not switched on")
+    if config.pods is not None and flags.provider != PODS:
+        raise Refused(f"pods is only for --provider={PODS}, and the provider is {flags.provider}")
     try:
         networking = gates(flags.feature_gates)[NETWORKING_INTEGRATION]
     except GateError as error:
@@ -108,14 +119,46 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
         provider=flags.provider,
         builtins=builtins,
         recreate_denied_claims=flags.recreate_denied_claims,
+        abandon_claims_after=_seconds(
+            "--abandon-claims-after-seconds", flags.abandon_claims_after_seconds, _LONGEST_WAIT
+        ),
+        remove_leftovers=flags.remove_leftovers,
+        leftover_grace=_seconds("--leftover-grace-seconds", flags.leftover_grace_seconds, _LONGEST_WAIT),
         networking=networking,
         quota=quota,
         cluster_name=cluster_name,
+        trust_project_kubeconfigs=flags.trust_project_kubeconfigs,
         leader_elect=flags.leader_elect,
         leader_elect_namespace=flags.leader_elect_namespace,
         health=address("--health-probe-bind-address", flags.health_probe_bind_address),
         metrics=address("metricsServer.bindAddress", config.metrics_server.bind_address),
+        webhook_client_ca=_webhook_client_ca(flags, config),
+        shutdown_delay=_shutdown_delay(flags, config),
     )
+
+
+def _webhook_client_ca(flags: Flags, config: WorkloadOperator) -> str:
+    if flags.webhook_client_ca and config.webhook_server is None:
+        raise Refused("--webhook-client-ca says who may ask for admission, and none is served: add webhookServer")
+    if flags.webhook_client_ca and config.webhook_server and config.webhook_server.client_ca_name:
+        raise Refused("--webhook-client-ca and webhookServer.clientCAName both name an authority of clients: drop one")
+    return flags.webhook_client_ca
+
+
+def _shutdown_delay(flags: Flags, config: WorkloadOperator) -> float:
+    if flags.shutdown_delay_seconds:
+        return _seconds("--shutdown-delay-seconds", flags.shutdown_delay_seconds, _LONGEST_DELAY)
+    return _seconds("shutdownDelaySeconds", str(config.shutdown_delay_seconds), _LONGEST_DELAY)
+
+
+def _seconds(name: str, text: str, longest: int) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= longest:
+        raise Refused(f'{name} is "{text}"; it must be a number of seconds from 0 to {longest}')
+    return seconds
 
 
 def _refuse_names(flags: Flags, builtins: frozenset[str]) -> None:

@@ -8,7 +8,7 @@ from datum_compute.api.addresses import Addresses, addresses_of, annotation
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import NETWORK_ADDRESSES
 from datum_compute.platform.subnets import IPNetwork, assignable, first_free, usable
-from datum_compute.runtime.plane import Plane
+from datum_compute.runtime import Plane
 
 BY_NETWORK = "by-network"
 BY_ADDRESS = "by-address"
@@ -69,6 +69,12 @@ class AddressBook:
         """The Instance is gone, or has other addresses: the search begins anew."""
         for network in networks_of(instance):
             self._search_at.pop((plane.name, _place(instance.namespace, network)), None)
+
+    def forget(self, plane: str) -> None:
+        """The plane left; what was promised there is read from its Instances when it comes again."""
+        for memory in (self._promised, self._search_at):
+            for key in [key for key in memory if key[0] == plane]:
+                del memory[key]
 
     def _one(self, plane: Plane, instance: Instance, pool: Pool, candidates: Iterable[str], taken_now: set[str]) -> str:
         def is_taken(address: str) -> bool:

@@ -16,16 +16,11 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, KubeObject, owner_reference, plain, timestamp
+from datum_compute.kube.meta import Json, KubeObject, controller_reference, timestamp
 from datum_compute.platform.grants import default_grants
 from datum_compute.platform.locations import is_made_here, location_binding, offer
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.runtime import Change, Pass, Plane, Request, Source, itself
+from datum_compute.runtime.informer import UNSERVED_SECONDS
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -33,64 +28,71 @@ T = TypeVar("T", bound=KubeObject)
 class EntitlementController:
     """Every request for compute is granted at once, with the default quota of the install.
 
-    `cities` come with it; where somebody else offers them, there are none here.
+    `cities` come with it, by the `names` people call them; where somebody else offers them, there are none here.
     """
 
     name = "entitlement"
 
-    def __init__(self, fleet: Fleet, clock: Clock, *, cities: Sequence[str] = (), limits: Mapping[str, int]) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(
+        self,
+        *,
+        cities: Sequence[str] = (),
+        names: Mapping[str, str] = {},
+        limits: Mapping[str, int],
+    ) -> None:
         self._cities = tuple(cities)
+        self._names = dict(names)
         self._limits = dict(limits)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(PROJECT, SERVICE_ENTITLEMENT, itself),
-            Source(PROJECT, LOCATION_BINDING, _of_removed),
-            Source(PROJECT, RESOURCE_GRANT, _of_removed),
+            Source(PROJECT, SERVICE_ENTITLEMENT, itself, optional=True),
+            Source(PROJECT, LOCATION_BINDING, _of_removed, optional=True),
+            Source(PROJECT, RESOURCE_GRANT, _of_removed, optional=True),
             Source(PROJECT, NAMESPACE),
         )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        entitlement = plane.informer(SERVICE_ENTITLEMENT).get("", request.name)
+    async def reconcile(self, pass_: Pass) -> None:
+        entitlement = pass_.get(SERVICE_ENTITLEMENT)
         if entitlement is None or entitlement.metadata.deleting:
             return  # bindings and grants are owned by it and go with it
         if entitlement.spec.service_ref.name != SERVICE_OBJECT:
             return
-        write = plane.writer(self.name)
-        await self._provide(plane, write, entitlement)
-        await self._activate(write, entitlement)
+        if not all(pass_.serves(kind) for kind in (LOCATION_BINDING, RESOURCE_GRANT)):
+            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+        await self._provide(pass_, entitlement)
+        await self._activate(pass_, entitlement)
 
-    async def _provide(self, plane: Plane, write: Writer, entitlement: ServiceEntitlement) -> None:
-        owner = owner_reference(
-            SERVICE_ENTITLEMENT.api_version, SERVICE_ENTITLEMENT.name, entitlement.metadata, controller=True
-        )
-        for city in self._cities:
-            binding = await _ensure(plane, write, LOCATION_BINDING, location_binding(city, [owner]))
+    async def _provide(self, pass_: Pass, entitlement: ServiceEntitlement) -> None:
+        owner = controller_reference(entitlement)
+        for city in self._cities if pass_.serves(LOCATION_BINDING) else ():
+            body = location_binding(city, [owner], self._names.get(city, city))
+            binding = await _ensure(pass_, LOCATION_BINDING, body)
             if binding is not None and is_made_here(binding.metadata.labels):
-                await offer(write, binding, self._clock, served=True)
-        await _ensure(plane, write, NAMESPACE, NAMESPACE.body(QUOTA_NAMESPACE))
-        for grant in default_grants(plane.name, self._limits, owner):
-            await _ensure(plane, write, RESOURCE_GRANT, grant)
+                await offer(pass_, binding, served=True)
+        if not pass_.serves(RESOURCE_GRANT):
+            return  # without quota there is nothing to grant
+        await _ensure(pass_, NAMESPACE, NAMESPACE.body(QUOTA_NAMESPACE))
+        for grant in default_grants(pass_.name, self._limits, owner):
+            await _ensure(pass_, RESOURCE_GRANT, grant)
 
-    async def _activate(self, write: Writer, entitlement: ServiceEntitlement) -> None:
+    async def _activate(self, pass_: Pass, entitlement: ServiceEntitlement) -> None:
         before = entitlement.status
-        generation, now = entitlement.metadata.generation, self._clock.now()
+        generation, now = entitlement.metadata.generation, pass_.now()
         ready = conditions.condition(
             READY, True, "EntitlementActive", "Compute is enabled for this project", generation=generation, now=now
         )
         entitled_at = before.entitled_at if before and before.entitled_at else now
-        status: Json = plain(entitlement.status_json) | {
-            "phase": "Active",
-            "origin": "Direct",
-            "serviceName": SERVICE_NAME,
-            "entitledAt": timestamp(entitled_at),
-            "observedGeneration": generation,
-            "conditions": conditions.to_json(conditions.updated(conditions.of(entitlement), [ready])),
-        }
-        await write.status(SERVICE_ENTITLEMENT, entitlement, status)
+        status = conditions.status_with(
+            entitlement,
+            [ready],
+            phase="Active",
+            origin="Direct",
+            serviceName=SERVICE_NAME,
+            entitledAt=timestamp(entitled_at),
+            observedGeneration=generation,
+        )
+        await pass_.write.status(entitlement, status)
 
 
 def _of_removed(plane: Plane, change: Change[Any]) -> Iterable[Request]:
@@ -100,13 +102,13 @@ def _of_removed(plane: Plane, change: Change[Any]) -> Iterable[Request]:
         yield Request(plane.name, "", owner.name)
 
 
-async def _ensure(plane: Plane, write: Writer, kind: Kind[T], body: Json) -> T | None:
+async def _ensure(pass_: Pass, kind: Kind[T], body: Json) -> T | None:
     """What there is, or what was missing and is made now; what an operator changed by hand stays changed."""
     metadata = body["metadata"]
-    found = plane.informer(kind).get(metadata.get("namespace", ""), metadata["name"])
+    found = pass_.informer(kind).get(metadata.get("namespace", ""), metadata["name"])
     if found is not None:
         return found
     try:
-        return await write.create(kind, body)
+        return await pass_.write.create(kind, body)
     except AlreadyExists:
         return None

@@ -21,14 +21,9 @@ from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
-from datum_compute.kube.meta import Json, plain
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Drop, Pass, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.kube.meta import Json
+from datum_compute.runtime import Change, Drop, Fleet, Handle, Pass, Plane, Request, Source, itself
+from datum_compute.runtime.informer import UNSERVED_SECONDS
 
 _MADE_HERE = {"app.kubernetes.io/managed-by": "datum-compute"}
 
@@ -42,13 +37,13 @@ def location(city: str) -> Json:
     return LOCATION.body(location_name(city), labels=_MADE_HERE) | {"spec": spec}
 
 
-def location_binding(city: str, owners: Sequence[Json] = ()) -> Json:
+def location_binding(city: str, owners: Sequence[Json] = (), called: str = "") -> Json:
     name = location_name(city)
     labels = {LOCATION_LABEL: name, LOCATION_CLASS_LABEL: MANAGED_CLASS, SERVICE_LABEL: SERVICE_NAME} | _MADE_HERE
     spec = {
         "locationRef": {"name": name},
         "locationClassName": MANAGED_CLASS,
-        "displayName": city,
+        "displayName": called or city,
         "topology": {TOPOLOGY_CITY: city},
     }
     return LOCATION_BINDING.body(name, labels=labels, ownerReferences=list(owners)) | {"spec": spec}
@@ -58,17 +53,15 @@ def is_made_here(labels: Mapping[str, str]) -> bool:
     return _MADE_HERE.items() <= labels.items()
 
 
-async def offer(write: Writer, binding: LocationBinding, clock: Clock, *, served: bool) -> None:
+async def offer(project: Handle, binding: LocationBinding, *, served: bool) -> None:
     """Says of a binding whether instances can be asked for there."""
     said = (
         (True, "AllGatesOpen", "Instances can run here")
         if served
         else (False, "LocationNotReady", "No site serves this location any more")
     )
-    condition = conditions.condition(AVAILABLE, *said, generation=binding.metadata.generation, now=clock.now())
-    after = conditions.updated(conditions.of(binding), [condition])
-    status = plain(binding.status_json) | {"conditions": conditions.to_json(after)}
-    await write.status(LOCATION_BINDING, binding, status)
+    condition = conditions.condition(AVAILABLE, *said, generation=binding.metadata.generation, now=project.now())
+    await project.write.status(binding, conditions.status_with(binding, [condition]))
 
 
 class LocationBindings:
@@ -78,30 +71,29 @@ class LocationBindings:
     sweep_role = PROJECT
     sweep_seconds = 300.0
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._clock = clock
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(HUB, CLUSTER, self._in_every_project), Source(PROJECT, LOCATION_BINDING, itself))
+        return (Source(HUB, CLUSTER, self._in_every_project), Source(PROJECT, LOCATION_BINDING, itself, optional=True))
 
     def sweep(self, plane: Plane) -> Iterable[Request | Drop]:
         for hub in self._fleet.of_role(HUB):
             for name in sorted(_cities(hub)):
                 yield Request(plane.name, "", name)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        city = _cities(self._fleet.only(HUB)).get(request.name)
-        binding = plane.informer(LOCATION_BINDING).get("", request.name)
-        write = plane.writer(self.name)
+    async def reconcile(self, pass_: Pass) -> None:
+        if not pass_.serves(LOCATION_BINDING):
+            return  # a sweep looks again
+        city = _cities(pass_.on(HUB).plane).get(pass_.request.name)
+        binding = pass_.get(LOCATION_BINDING)
         if binding is None and city is not None:
             try:
-                binding = await write.create(LOCATION_BINDING, location_binding(city))
+                binding = await pass_.write.create(LOCATION_BINDING, location_binding(city))
             except AlreadyExists:
                 return  # its event brings us back
         if binding is not None and is_made_here(binding.metadata.labels) and not binding.metadata.deleting:
-            await offer(write, binding, self._clock, served=city is not None)
+            await offer(pass_, binding, served=city is not None)
 
     def _in_every_project(self, hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]:
         found = {_city(one) for one in (change.before, change.after) if one is not None}
@@ -115,26 +107,25 @@ class CellLocations:
 
     name = "cell-location"
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new),
-            Source(CELL, LOCATION, _of_removed),
+            Source(CELL, LOCATION, _of_removed, optional=True),
             waking(WORKLOAD_DEPLOYMENT),
         )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        deployment = plane.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
-        if deployment is None or not deployment.spec.city_code or is_foreign(plane, request.namespace):
+    async def reconcile(self, pass_: Pass) -> None:
+        deployment = pass_.get(WORKLOAD_DEPLOYMENT)
+        if deployment is None or not deployment.spec.city_code or is_foreign(pass_.plane, deployment.namespace):
+            return
+        if not pass_.serves(LOCATION):
+            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
             return
         city = deployment.spec.city_code
-        if any(one.spec.topology.get(TOPOLOGY_CITY) == city for one in plane.informer(LOCATION).all()):
+        if any(one.spec.topology.get(TOPOLOGY_CITY) == city for one in pass_.informer(LOCATION).all()):
             return
         try:
-            await plane.writer(self.name).create(LOCATION, location(city))
+            await pass_.write.create(LOCATION, location(city))
         except AlreadyExists:
             return
 

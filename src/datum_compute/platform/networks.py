@@ -31,9 +31,7 @@ from datum_compute.api.networking import (
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists
-from datum_compute.kube.kinds import Kind
-from datum_compute.kube.meta import Condition, Json, owner_reference, plain
+from datum_compute.kube.meta import Condition, Json, controller_reference
 from datum_compute.platform.addresses import (
     BY_ADDRESS,
     BY_NETWORK,
@@ -47,13 +45,8 @@ from datum_compute.platform.addresses import (
     waiting,
 )
 from datum_compute.platform.subnets import BadRange, IPNetwork, carve, range_of
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.runtime import Change, Handle, Pass, Plane, Request, Source
+from datum_compute.runtime.informer import UNSERVED_SECONDS
 
 ADDRESSES_ASSIGNED = "AddressesAssigned"
 """A condition of an Instance that had to wait for an address; others never get it."""
@@ -73,6 +66,9 @@ class _Wanted(Struct, frozen=True):
     length: int = 0
 
 
+_KINDS = (NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET)
+
+
 class NetworkController:
     """What the network operator and a fabric would do for a cell: everything that is asked for is there at once.
 
@@ -82,18 +78,18 @@ class NetworkController:
 
     name = "network"
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(self) -> None:
         self._book = AddressBook()
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, NETWORK, _itself),
-            Source(CELL, NETWORK_BINDING, _of(_bound_network), {BY_NETWORK: _place_of(_bound_network)}),
-            Source(CELL, NETWORK_CONTEXT, _of(_context_network), {BY_NETWORK: _place_of(_context_network)}),
-            Source(CELL, SUBNET_CLAIM, _of_context, {_BY_CONTEXT: _place_of(_claimed_context)}),
-            Source(CELL, SUBNET, _of_subnet, {_BY_CONTEXT: _place_of(_claimed_context)}),
+            Source(CELL, NETWORK, _itself, optional=True),
+            Source(CELL, NETWORK_BINDING, _of(_bound_network), {BY_NETWORK: _place_of(_bound_network)}, optional=True),
+            Source(
+                CELL, NETWORK_CONTEXT, _of(_context_network), {BY_NETWORK: _place_of(_context_network)}, optional=True
+            ),
+            Source(CELL, SUBNET_CLAIM, _of_context, {_BY_CONTEXT: _place_of(_claimed_context)}, optional=True),
+            Source(CELL, SUBNET, _of_subnet, {_BY_CONTEXT: _place_of(_claimed_context)}, optional=True),
             Source(
                 CELL, INSTANCE, self._of_instance, {BY_NETWORK: by_network, BY_ADDRESS: by_address, WAITING: waiting}
             ),
@@ -102,76 +98,81 @@ class NetworkController:
             waking(INSTANCE, lambda instance: _OF_INSTANCE + instance.name),
         )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        if is_foreign(plane, request.namespace):
+    def disengaged(self, plane: Plane) -> None:
+        self._book.forget(plane.name)
+
+    async def reconcile(self, pass_: Pass) -> None:
+        request = pass_.request
+        if is_foreign(pass_.plane, request.namespace):
             return
-        write = plane.writer(self.name)
+        if not all(pass_.serves(kind) for kind in _KINDS):
+            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            return
         if request.name.startswith(_OF_NETWORK):
-            await self._network(plane, write, request.namespace, request.name.removeprefix(_OF_NETWORK))
+            await self._network(pass_, request.namespace, request.name.removeprefix(_OF_NETWORK))
             return
-        instance = plane.informer(INSTANCE).get(request.namespace, request.name.removeprefix(_OF_INSTANCE))
+        instance = pass_.informer(INSTANCE).get(request.namespace, request.name.removeprefix(_OF_INSTANCE))
         if instance is not None and not instance.metadata.deleting:
-            await self._address(plane, write, instance)
+            await self._address(pass_, instance)
 
     # Networks
 
-    async def _network(self, plane: Plane, write: Writer, namespace: str, name: str) -> None:
-        asking = plane.informer(NETWORK_BINDING).by(BY_NETWORK, _place(namespace, name))
+    async def _network(self, cell: Handle, namespace: str, name: str) -> None:
+        asking = cell.informer(NETWORK_BINDING).by(BY_NETWORK, _place(namespace, name))
         bindings = [binding for binding in asking if not binding.metadata.deleting]
-        network = plane.informer(NETWORK).get(namespace, name)
+        network = cell.informer(NETWORK).get(namespace, name)
         if network is None and bindings:
             body = NETWORK.body(name, namespace, labels=_MADE_HERE, finalizers=[NETWORK_FINALIZER])
-            network = await _made(plane, write, NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
-        elif network is not None and not network.metadata.deleting and not asking and _is_made_here(network):
-            await write.delete(NETWORK, network)
-            network = plane.informer(NETWORK).get(namespace, name)
+            network = await cell.write.ensure(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
+        elif network is not None and not network.metadata.deleting and not asking and is_made_here(network):
+            await cell.write.delete(network)
+            network = cell.informer(NETWORK).get(namespace, name)
         if network is None:
             return
         if network.metadata.deleting:
-            await self._tear_down(plane, write, network)
+            await self._tear_down(cell, network)
             return
-        network = await write.add_finalizer(NETWORK, network, NETWORK_FINALIZER)
+        network = await cell.write.add_finalizer(network, NETWORK_FINALIZER)
         for location in dict.fromkeys(binding.spec.location for binding in bindings):
-            context, failure = await self._context_at(plane, write, network, location)
+            context, failure = await self._context_at(cell, network, location)
             for binding in bindings:
                 if binding.spec.location == location:
-                    await self._bind(write, binding, context, failure)
+                    await self._bind(cell, binding, context, failure)
 
-    async def _tear_down(self, plane: Plane, write: Writer, network: Network) -> None:
+    async def _tear_down(self, cell: Handle, network: Network) -> None:
         """Its contexts go first, and take their subnets and claims along."""
         place = _place(network.namespace, network.name)
-        for context in plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
+        for context in cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
             if not context.metadata.deleting:
-                await write.delete(NETWORK_CONTEXT, context)
-        if not plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
-            await write.remove_finalizers(NETWORK, network, NETWORK_FINALIZER)
+                await cell.write.delete(context)
+        if not cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
+            await cell.write.remove_finalizers(network, NETWORK_FINALIZER)
 
     async def _context_at(
-        self, plane: Plane, write: Writer, network: Network, location: LocationRef
+        self, cell: Handle, network: Network, location: LocationRef
     ) -> tuple[NetworkContext, str | None]:
         """The network at a location, with its subnets; and the sentence why it cannot be, if so."""
         name = f"{network.name}-{location.name}"
-        context = plane.informer(NETWORK_CONTEXT).get(network.namespace, name)
+        context = cell.informer(NETWORK_CONTEXT).get(network.namespace, name)
         if context is None:
-            owner = owner_reference(NETWORK.api_version, NETWORK.name, network.metadata, controller=True)
+            owner = controller_reference(network)
             body = NETWORK_CONTEXT.body(name, network.namespace, ownerReferences=[owner])
             spec = {"network": {"name": network.name}, "location": _reference(location)}
-            context = await _made(plane, write, NETWORK_CONTEXT, body | {"spec": spec})
-        failure = await self._subnets(plane, write, network, context)
+            context = await cell.write.ensure(NETWORK_CONTEXT, body | {"spec": spec})
+        failure = await self._subnets(cell, network, context)
         said = {PROGRAMMED: _outcome("Programmed", failure), READY: _outcome("Ready", failure)}
-        await self._report(write, NETWORK_CONTEXT, context, said)
+        await self._report(cell, context, said)
         return context, failure
 
-    async def _bind(self, write: Writer, binding: NetworkBinding, context: NetworkContext, failure: str | None) -> None:
+    async def _bind(self, cell: Handle, binding: NetworkBinding, context: NetworkContext, failure: str | None) -> None:
         said = {READY: _outcome("NetworkContextReady", failure)}
         reference = {"namespace": context.namespace, "name": context.name}
-        await self._report(write, NETWORK_BINDING, binding, said, networkContextRef=reference)
+        await self._report(cell, binding, said, networkContextRef=reference)
 
-    async def _subnets(self, plane: Plane, write: Writer, network: Network, context: NetworkContext) -> str | None:
+    async def _subnets(self, cell: Handle, network: Network, context: NetworkContext) -> str | None:
         """Makes those that are claimed, and one for IPv6 where the network asks for it; else the sentence why not."""
         place = _place(context.namespace, context.name)
-        claims = [one for one in plane.informer(SUBNET_CLAIM).by(_BY_CONTEXT, place) if not one.metadata.deleting]
+        claims = [one for one in cell.informer(SUBNET_CLAIM).by(_BY_CONTEXT, place) if not one.metadata.deleting]
         wanted = [
             _Wanted(one.name, one.spec.subnet_class, one.spec.ip_family, one.spec.start_address, one.spec.prefix_length)
             for one in claims
@@ -183,33 +184,27 @@ class NetworkController:
             for family in (*network.spec.ip_families, *families):
                 range_of(network.spec, network.metadata.uid, family)
             for one in wanted:
-                await self._subnet(plane, write, network, context, one)
+                await self._subnet(cell, network, context, one)
         except BadRange as error:
             return f'Network "{network.name}" cannot be set up here. {error}'
         for claim in claims:
             subnet_ref = {"subnetRef": {"name": claim.name}}
             fine = (True, "SubnetReady", "The subnet is ready")
-            await self._report(
-                write, SUBNET_CLAIM, claim, {ALLOCATED: fine, PROGRAMMED: fine, READY: fine}, **subnet_ref
-            )
+            await self._report(cell, claim, {ALLOCATED: fine, PROGRAMMED: fine, READY: fine}, **subnet_ref)
         return None
 
-    async def _subnet(
-        self, plane: Plane, write: Writer, network: Network, context: NetworkContext, wanted: _Wanted
-    ) -> None:
-        subnet = plane.informer(SUBNET).get(context.namespace, wanted.name)
+    async def _subnet(self, cell: Handle, network: Network, context: NetworkContext, wanted: _Wanted) -> None:
+        subnet = cell.informer(SUBNET).get(context.namespace, wanted.name)
         if subnet is None:
             prefix = carve(
                 range_of(network.spec, network.metadata.uid, wanted.family),
-                [one for one in self._taken(plane, network) if one.version == (6 if wanted.family == IPV6 else 4)],
+                [one for one in self._taken(cell.plane, network) if one.version == (6 if wanted.family == IPV6 else 4)],
                 family=wanted.family,
                 length=wanted.length,
                 start=wanted.start,
                 near=context.spec.location.name,
             )
-            owner = owner_reference(
-                NETWORK_CONTEXT.api_version, NETWORK_CONTEXT.name, context.metadata, controller=True
-            )
+            owner = controller_reference(context)
             body = SUBNET.body(wanted.name, context.namespace, ownerReferences=[owner])
             spec = {
                 "subnetClass": wanted.subnet_class,
@@ -219,10 +214,9 @@ class NetworkController:
                 "startAddress": str(prefix.network_address),
                 "prefixLength": prefix.prefixlen,
             }
-            subnet = await _made(plane, write, SUBNET, body | {"spec": spec})
+            subnet = await cell.write.ensure(SUBNET, body | {"spec": spec})
         await self._report(
-            write,
-            SUBNET,
+            cell,
             subnet,
             {
                 ALLOCATED: (True, "PrefixAllocated", "The subnet has its addresses"),
@@ -241,27 +235,25 @@ class NetworkController:
 
     # Addresses
 
-    async def _address(self, plane: Plane, write: Writer, instance: Instance) -> None:
-        interfaces = [self._pools(plane, instance, one.network.name) for one in instance.spec.network_interfaces]
+    async def _address(self, cell: Handle, instance: Instance) -> None:
+        interfaces = [self._pools(cell.plane, instance, one.network.name) for one in instance.spec.network_interfaces]
         if not all(interfaces):
             return  # some network is not ready; its subnet will tell
         try:
-            text = annotation(self._book.choose(plane, instance, interfaces))
+            text = annotation(self._book.choose(cell.plane, instance, interfaces))
         except Full as full:
             if NETWORK_ADDRESSES in instance.metadata.annotations:
-                instance = await write.patch(
-                    INSTANCE, instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: None}}}
-                )
-            await self._tell(write, instance, (False, reasons.NETWORK_FAILED_TO_CREATE, str(full)))
+                instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: None}}})
+            await self._tell(cell, instance, (False, reasons.NETWORK_FAILED_TO_CREATE, str(full)))
             return
         if instance.metadata.annotations.get(NETWORK_ADDRESSES) != text:
-            instance = await write.patch(INSTANCE, instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: text}}})
-        self._book.written(plane, instance)
+            instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: text}}})
+        self._book.written(cell.plane, instance)
         if conditions.is_false(conditions.of(instance), ADDRESSES_ASSIGNED):
-            await self._tell(write, instance, (True, ADDRESSES_ASSIGNED, "The instance has its addresses"))
+            await self._tell(cell, instance, (True, ADDRESSES_ASSIGNED, "The instance has its addresses"))
 
-    async def _tell(self, write: Writer, instance: Instance, said: tuple[bool, str, str]) -> None:
-        await self._report(write, INSTANCE, instance, {ADDRESSES_ASSIGNED: said})
+    async def _tell(self, cell: Handle, instance: Instance, said: tuple[bool, str, str]) -> None:
+        await self._report(cell, instance, {ADDRESSES_ASSIGNED: said})
 
     def _pools(self, plane: Plane, instance: Instance, network_name: str) -> list[Pool]:
         """One a family of the network; none while any of them is missing."""
@@ -298,27 +290,16 @@ class NetworkController:
 
     # Writing
 
-    async def _report(
-        self, write: Writer, kind: Kind[Any], object_: Any, said: dict[str, tuple[bool, str, str]], **also: object
-    ) -> None:
-        generation, now = object_.metadata.generation, self._clock.now()
+    async def _report(self, cell: Handle, object_: Any, said: dict[str, tuple[bool, str, str]], **also: object) -> None:
+        generation, now = object_.metadata.generation, cell.now()
         wanted: list[Condition] = [
             conditions.condition(type_, status, reason, message, generation=generation, now=now)
             for type_, (status, reason, message) in said.items()
         ]
-        before = conditions.of(object_)
-        after = conditions.to_json(conditions.updated(before, wanted))
-        await write.status(kind, object_, plain(object_.status_json) | also | {"conditions": after})
+        await cell.write.status(object_, conditions.status_with(object_, wanted, **also))
 
 
-async def _made(plane: Plane, write: Writer, kind: Kind[Any], body: Json) -> Any:
-    try:
-        return await write.create(kind, body)
-    except AlreadyExists:
-        return await plane.client.get(kind, body["metadata"]["name"], body["metadata"]["namespace"])
-
-
-def _is_made_here(network: Network) -> bool:
+def is_made_here(network: Network) -> bool:
     return _MADE_HERE.items() <= network.metadata.labels.items()
 
 

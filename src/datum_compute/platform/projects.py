@@ -12,12 +12,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, NotFound
 from datum_compute.kube.kinds import DEFINITION, NAMESPACE, Kind
-from datum_compute.kube.meta import plain
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.runtime import Pass, Source, itself
 
 FINALIZER = f"{RESOURCE_MANAGER_GROUP}/project-controller"
 DEFAULT_NAMESPACE = "default"
@@ -36,47 +31,37 @@ class ProjectController:
     name = "project"
 
     def __init__(
-        self,
-        fleet: Fleet,
-        clock: Clock,
-        open_plane: Callable[[str], Client],
-        close_plane: Callable[[str], None] = lambda name: None,
+        self, open_plane: Callable[[str], Client], close_plane: Callable[[str], None] = lambda name: None
     ) -> None:
-        self._fleet = fleet
-        self._clock = clock
         self._open_plane = open_plane
         self._close_plane = close_plane
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(ROOT, PROJECT, itself),)
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        root = self._fleet.plane(request.plane)
-        project = root.informer(PROJECT).get("", request.name)
+    async def reconcile(self, pass_: Pass) -> None:
+        project = pass_.get(PROJECT)
         if project is None:
-            self._close_plane(request.name)
+            self._close_plane(pass_.request.name)
             return
-        write = root.writer(self.name)
         client = self._open_plane(project.name)
         if project.metadata.deleting:
             if await _emptied(client):
-                await write.remove_finalizers(PROJECT, project, FINALIZER)
+                await pass_.write.remove_finalizers(project, FINALIZER)
             else:
                 pass_.no_later_than(_LOOK_AGAIN_SECONDS)
             return
-        project = await write.add_finalizer(PROJECT, project, FINALIZER)
+        project = await pass_.write.add_finalizer(project, FINALIZER)
         try:
             await client.get(NAMESPACE, DEFAULT_NAMESPACE)
         except NotFound:
             await _create_namespace(client)
-        await self._report_ready(write, project)
+        await self._report_ready(pass_, project)
 
-    async def _report_ready(self, write: Writer, project: Project) -> None:
-        before = conditions.of(project)
-        generation, now = project.metadata.generation, self._clock.now()
+    async def _report_ready(self, pass_: Pass, project: Project) -> None:
+        generation, now = project.metadata.generation, pass_.now()
         ready = conditions.condition(READY, True, "Ready", "Project is ready for use", generation=generation, now=now)
-        after = conditions.to_json(conditions.updated(before, [ready]))
-        await write.status(PROJECT, project, plain(project.status_json) | {"conditions": after})
+        await pass_.write.status(project, conditions.status_with(project, [ready]))
 
 
 async def _create_namespace(client: Client) -> None:

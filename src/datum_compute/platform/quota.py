@@ -26,19 +26,13 @@ from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Condition, Json, plain, timestamp
 from datum_compute.platform.allocation import Decision, Pool, State, decide, decide_as_milo_does
 from datum_compute.platform.claim_rules import violation
 from datum_compute.platform.grants import LIMITS, registration
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request
-from datum_compute.runtime.writes import Writer
+from datum_compute.runtime import Change, Pass, Plane, Request, Source
+from datum_compute.runtime.informer import UNSERVED_SECONDS
 
 _REASONS = {
     State.GRANTED: reasons.QUOTA_AVAILABLE,
@@ -52,6 +46,9 @@ def _whole_plane(plane: Plane, change: Change[Any]) -> Iterable[Request]:
     yield Request(plane.name, QUOTA_NAMESPACE, plane.name)
 
 
+_KINDS = (RESOURCE_REGISTRATION, RESOURCE_GRANT, RESOURCE_CLAIM, ALLOWANCE_BUCKET)
+
+
 class QuotaBroker:
     """One request a project: registrations, active grants, decided claims, and buckets that show the sums.
 
@@ -61,106 +58,103 @@ class QuotaBroker:
 
     name = "quota-broker"
 
-    def __init__(self, fleet: Fleet, clock: Clock, *, strict: bool = False) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(self, *, strict: bool = False) -> None:
         self._decide = self._as_milo_does if strict else self._kindly
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(PROJECT, NAMESPACE, _whole_plane),
-            Source(PROJECT, RESOURCE_REGISTRATION, _whole_plane),
-            Source(PROJECT, RESOURCE_GRANT, _whole_plane),
-            Source(PROJECT, RESOURCE_CLAIM, _whole_plane),
-            Source(PROJECT, ALLOWANCE_BUCKET, _whole_plane),
+            Source(PROJECT, RESOURCE_REGISTRATION, _whole_plane, optional=True),
+            Source(PROJECT, RESOURCE_GRANT, _whole_plane, optional=True),
+            Source(PROJECT, RESOURCE_CLAIM, _whole_plane, optional=True),
+            Source(PROJECT, ALLOWANCE_BUCKET, _whole_plane, optional=True),
         )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        namespace = plane.informer(NAMESPACE).get("", QUOTA_NAMESPACE)
+    async def reconcile(self, pass_: Pass) -> None:
+        namespace = pass_.informer(NAMESPACE).get("", QUOTA_NAMESPACE)
         if namespace is None or namespace.metadata.deleting:
             return  # no quota is set up (yet); claims stay pending
-        write = plane.writer(self.name)
-        registered = {one.spec.resource_type: one for one in await self._register(plane, write)}
+        if not all(pass_.serves(kind) for kind in _KINDS):
+            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            return
+        registered = {one.spec.resource_type: one for one in await self._register(pass_)}
         grants = [
-            await self._activate(write, grant, registered.keys()) for grant in plane.informer(RESOURCE_GRANT).all()
+            await self._activate(pass_, grant, registered.keys()) for grant in pass_.informer(RESOURCE_GRANT).all()
         ]
-        await self._decide(plane, write, [grant for grant in grants if _counts(grant)], registered)
+        await self._decide(pass_, [grant for grant in grants if _counts(grant)], registered)
 
     async def _kindly(
         self,
-        plane: Plane,
-        write: Writer,
+        pass_: Pass,
         grants: Sequence[ResourceGrant],
         registered: dict[str, ResourceRegistration],
     ) -> None:
         """The project's own claims: those that break a rule are refused, the others decided whole, again and again."""
-        consumer = ConsumerRef(PROJECT_KIND.name, plane.name, api_group=RESOURCE_MANAGER_GROUP)
+        consumer = ConsumerRef(PROJECT_KIND.name, pass_.name, api_group=RESOURCE_MANAGER_GROUP)
         # Those of buckets too: one whose last grant has gone shows that nothing is left of it.
-        shown = [one.spec for one in plane.informer(ALLOWANCE_BUCKET).all()]
+        shown = [one.spec for one in pass_.informer(ALLOWANCE_BUCKET).all()]
         types = {one.resource_type for one in shown if _same_consumer(one.consumer_ref, consumer)}
         types |= _types(grants, consumer)
         pools = [Pool(consumer, type_, _limit(grants, consumer, type_)) for type_ in sorted(types)]
         sound: list[ResourceClaim] = []
-        for claim in plane.informer(RESOURCE_CLAIM).all():
+        for claim in pass_.informer(RESOURCE_CLAIM).all():
             if _same_consumer(claim.spec.consumer_ref, consumer):
                 if broken := violation(claim, registered):
-                    await self._refuse(write, claim, broken)
+                    await self._refuse(pass_, claim, broken)
                 else:
                     sound.append(claim)
         decisions, allocated = decide(sound, {pool.resource_type: pool.limit for pool in pools})
         for decision in decisions:
-            await self._tell(write, decision)
+            await self._tell(pass_, decision)
         for pool in pools:
-            await self._show(plane, write, pool, allocated.get(pool.resource_type, 0), decisions, grants)
+            await self._show(pass_, pool, allocated.get(pool.resource_type, 0), decisions, grants)
 
     async def _as_milo_does(
         self,
-        plane: Plane,
-        write: Writer,
+        pass_: Pass,
         grants: Sequence[ResourceGrant],
         registered: dict[str, ResourceRegistration],
     ) -> None:
         """Every claim on the plane. What is broken was refused before it came here, by Milo's admission."""
-        claims = plane.informer(RESOURCE_CLAIM).all()
-        pools = _pools(plane.informer(ALLOWANCE_BUCKET).all(), grants, claims)
+        claims = pass_.informer(RESOURCE_CLAIM).all()
+        pools = _pools(pass_.informer(ALLOWANCE_BUCKET).all(), grants, claims)
         decisions, allocated = decide_as_milo_does(claims, pools)
         for pool in pools:  # before any claim is told: what is not shown as taken must not be given
-            await self._show(plane, write, pool, allocated[pool.name], decisions, grants)
+            await self._show(pass_, pool, allocated[pool.name], decisions, grants)
         for decision in decisions:
             if any(outcome.state is not State.PENDING for outcome in decision.outcomes):
-                await self._tell(write, decision)
+                await self._tell(pass_, decision)
 
-    async def _register(self, plane: Plane, write: Writer) -> list[ResourceRegistration]:
+    async def _register(self, pass_: Pass) -> list[ResourceRegistration]:
         for limit in LIMITS:
-            if plane.informer(RESOURCE_REGISTRATION).get("", limit.name) is None:
-                await write.create(RESOURCE_REGISTRATION, registration(limit))
-        found = plane.informer(RESOURCE_REGISTRATION).all()
+            if pass_.informer(RESOURCE_REGISTRATION).get("", limit.name) is None:
+                await pass_.write.create(RESOURCE_REGISTRATION, registration(limit))
+        found = pass_.informer(RESOURCE_REGISTRATION).all()
         for one in found:
-            status = self._condition(one.metadata.generation, True, "RegistrationActive", "The type can be granted")
-            await write.status(RESOURCE_REGISTRATION, one, _with(one, status))
+            status = self._active(pass_, one.metadata.generation, True, "RegistrationActive", "The type can be granted")
+            await pass_.write.status(one, _with(one, status))
         return found
 
-    async def _activate(self, write: Writer, grant: ResourceGrant, registered: Iterable[str]) -> ResourceGrant:
+    async def _activate(self, pass_: Pass, grant: ResourceGrant, registered: Iterable[str]) -> ResourceGrant:
         unknown = sorted({allowance.resource_type for allowance in grant.spec.allowances} - set(registered))
         sentence = f"No registration for {', '.join(unknown)}" if unknown else "The grant counts"
         reason = reasons.VALIDATION_FAILED if unknown else "GrantActive"
-        condition = self._condition(grant.metadata.generation, not unknown, reason, sentence)
-        return await write.status(RESOURCE_GRANT, grant, _with(grant, condition))
+        condition = self._active(pass_, grant.metadata.generation, not unknown, reason, sentence)
+        return await pass_.write.status(grant, _with(grant, condition))
 
-    async def _refuse(self, write: Writer, claim: ResourceClaim, why: str) -> None:
+    async def _refuse(self, pass_: Pass, claim: ResourceClaim, why: str) -> None:
         condition = conditions.condition(
             GRANTED,
             False,
             reasons.VALIDATION_FAILED,
             why,
             generation=claim.metadata.generation,
-            now=self._clock.now(),
+            now=pass_.now(),
         )
-        await write.status(RESOURCE_CLAIM, claim, _with(claim, condition))
+        await pass_.write.status(claim, _with(claim, condition))
 
-    async def _tell(self, write: Writer, decision: Decision) -> None:
-        claim, now = decision.claim, self._clock.now()
+    async def _tell(self, pass_: Pass, decision: Decision) -> None:
+        claim, now = decision.claim, pass_.now()
         if _says(claim, decision):
             return
         condition = conditions.condition(
@@ -176,23 +170,19 @@ class QuotaBroker:
             "allocations": _allocations(decision, now),
             "conditions": conditions.to_json(conditions.updated(conditions.of(claim), [condition])),
         }
-        await write.status(RESOURCE_CLAIM, claim, status)
+        await pass_.write.status(claim, status)
 
     async def _show(
         self,
-        plane: Plane,
-        write: Writer,
+        pass_: Pass,
         pool: Pool,
         allocated: int,
         decisions: Iterable[Decision],
         grants: Iterable[ResourceGrant],
     ) -> None:
-        bucket = plane.informer(ALLOWANCE_BUCKET).get(QUOTA_NAMESPACE, pool.name)
+        bucket = pass_.informer(ALLOWANCE_BUCKET).get(QUOTA_NAMESPACE, pool.name)
         if bucket is None:
-            try:
-                bucket = await write.create(ALLOWANCE_BUCKET, _bucket(pool))
-            except AlreadyExists:
-                bucket = await plane.client.get(ALLOWANCE_BUCKET, pool.name, QUOTA_NAMESPACE)
+            bucket = await pass_.write.ensure(ALLOWANCE_BUCKET, _bucket(pool))
         contributing = [
             {"name": grant.name, "lastObservedGeneration": grant.metadata.generation, "amount": amount}
             for grant in grants
@@ -208,11 +198,11 @@ class QuotaBroker:
             "contributingGrantRefs": contributing,
         }
         if not _shows(bucket, status):
-            status["lastReconciliation"] = timestamp(self._clock.now())
-            await write.status(ALLOWANCE_BUCKET, bucket, status)
+            status["lastReconciliation"] = timestamp(pass_.now())
+            await pass_.write.status(bucket, status)
 
-    def _condition(self, generation: int, status: bool, reason: str, message: str) -> Condition:
-        return conditions.condition(ACTIVE, status, reason, message, generation=generation, now=self._clock.now())
+    def _active(self, pass_: Pass, generation: int, status: bool, reason: str, message: str) -> Condition:
+        return conditions.condition(ACTIVE, status, reason, message, generation=generation, now=pass_.now())
 
 
 def _says(claim: ResourceClaim, decision: Decision) -> bool:
@@ -258,8 +248,7 @@ def _allocations(decision: Decision, now: datetime) -> list[Json]:
 
 
 def _with(object_: ResourceRegistration | ResourceGrant | ResourceClaim, condition: Condition) -> Json:
-    after = conditions.to_json(conditions.updated(conditions.of(object_), [condition]))
-    return plain(object_.status_json) | {"observedGeneration": condition.observed_generation, "conditions": after}
+    return conditions.status_with(object_, [condition], observedGeneration=condition.observed_generation)
 
 
 def _holds(decision: Decision, pool: Pool) -> bool:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.instance import Instance
 from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.quantity import mebibytes, millicores
 from datum_compute.api.template import Container, InstanceRuntime, Volume
-from datum_compute.kube.meta import Json, owner_reference, plain
+from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.providers import confinement
+from datum_compute.providers.pod_settings import PodSettings
 from datum_compute.providers.pod_state import POD
 
 MANAGED_BY = "managed-by"
@@ -22,7 +24,7 @@ def runs_in_pod(instance: Instance) -> bool:
     return instance.spec.runtime.sandbox is not None
 
 
-def pod_of(instance: Instance) -> Json:
+def pod_of(instance: Instance, settings: PodSettings) -> Json:
     """Made once and never changed: a template that changes makes a new Instance."""
     runtime, given = instance.spec.runtime, plain(instance.spec.runtime_json)
     sandbox = runtime.sandbox
@@ -35,15 +37,19 @@ def pod_of(instance: Instance) -> Json:
         for container, share in zip(sandbox.containers, shares, strict=True)
     ]
     pull_secrets = [{"name": secret.name} for secret in sandbox.image_pull_secrets]
-    owner = owner_reference(INSTANCE.api_version, INSTANCE.name, instance.metadata, controller=True)
+    owner = controller_reference(instance)
+    runtime_class = settings.runtime_class or given.get("class")
     spec: Json = {
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "securityContext": confinement.pod(),
         "containers": containers,
         **({"volumes": [_volume(volume, plain(instance.spec_json)) for volume in mounted.values()]} if mounted else {}),
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-        **({"runtimeClassName": given["class"]} if given.get("class") else {}),
+        **({"runtimeClassName": runtime_class} if runtime_class else {}),
+        **({"nodeSelector": settings.node_selector} if settings.node_selector else {}),
+        **({"tolerations": list(settings.tolerations)} if settings.tolerations else {}),
     }
     body = POD.body(instance.name, instance.namespace, labels=labels_of(instance), ownerReferences=[owner])
     return body | {"spec": spec}
@@ -74,6 +80,7 @@ def _container(container: Container, given: Json, mounted: Mapping[str, Volume],
         **({"ports": ports} if ports else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         "resources": {"limits": share, "requests": share},
+        "securityContext": confinement.container(),
     }
 
 

@@ -8,26 +8,30 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from datum_compute.kube.meta import missing_or_different
+from datum_compute.kube.meta import KubeObject, plain
+from datum_compute.kube.patches import changes, difference
 from datum_compute.providers import report
+from datum_compute.providers.pod_policy import NETWORK_POLICY, policy_of
+from datum_compute.providers.pod_settings import PodSettings
 from datum_compute.providers.pod_shape import labels_of, left_out, pod_of, runs_in_pod
 from datum_compute.providers.pod_state import CRASHED, FAILED, POD, Pod, address_of, report_of
 from datum_compute.providers.report import Report, reported
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, controller_of, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.requests import Pass, Request, Unfinished
-from datum_compute.runtime.writes import Writer
+from datum_compute.runtime import Pass, Problems, Source, Unfinished, controller_of, itself
 
 _FIRST_WAIT, _LONGEST_WAIT = 30.0, 600.0
 TAKEN = Report("Unknown", report.PROVISIONING.reason, "The site still has something else of the instance's name")
+UNPROTECTED = Report(
+    "Unknown",
+    reasons.NETWORK_FAILED_TO_CREATE,
+    "The site cannot limit who reaches the instance, so it is not started",
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -48,57 +52,95 @@ class PodsProvider:
 
     name = "pods-provider"
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(self, settings: PodSettings = PodSettings()) -> None:  # noqa: B008 - frozen
+        self._settings = settings
         self._failures: dict[str, _Failures] = {}  # by uid of the Instance
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself), Source(CELL, POD, controller_of(INSTANCE)), waking(INSTANCE))
+        return (
+            Source(CELL, INSTANCE, itself),
+            Source(CELL, POD, controller_of(INSTANCE)),
+            Source(CELL, NETWORK_POLICY, controller_of(INSTANCE), best_effort=True),
+            waking(INSTANCE),
+        )
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        instance = plane.informer(INSTANCE).get(request.namespace, request.name)
-        if instance is None or is_foreign(plane, request.namespace):
+    async def reconcile(self, pass_: Pass) -> None:
+        instance = pass_.get(INSTANCE)
+        if instance is None or is_foreign(pass_.plane, instance.namespace):
             return
-        write = plane.writer(self.name)
-        pod = plane.informer(POD).get(instance.namespace, instance.name)
+        pod = pass_.informer(POD).get(instance.namespace, instance.name)
         if instance.metadata.deleting:
-            await self._tear_down(plane, write, instance)
+            await self._tear_down(pass_, instance)
             return
         if instance.spec.controller is not None and instance.spec.controller.scheduling_gates:
             return
         if not runs_in_pod(instance):
             return
-        instance = await write.add_finalizer(INSTANCE, instance, FINALIZER)
+        instance = await pass_.write.add_finalizer(instance, FINALIZER)
+        problems = Problems()
+        with problems.collect("The network policy"):
+            await self._protect(pass_, instance, starting=pod is None)
         if pod is None:
-            pod = await self._start(plane, write, instance)
+            await self._hold_back(pass_, instance, problems)
+            pod = await self._start(pass_, instance)
         if not _is_of(pod, instance):
-            await self._tell(write, instance, TAKEN, "")
+            await self._tell(pass_, instance, TAKEN, "")
             raise Unfinished(f"{pod.namespace}/{pod.name} belongs to somebody else")
-        await self._relabel(write, instance, pod)
-        said = await self._judge(write, instance, pod, pass_)
-        await self._tell(write, instance, said, address_of(pod))
+        await self._relabel(pass_, instance, pod)
+        said = await self._judge(pass_, instance, pod)
+        await self._tell(pass_, instance, said, address_of(pod))
+        problems.raise_worst()
 
-    async def _start(self, plane: Plane, write: Writer, instance: Instance) -> Pod:
+    async def _protect(self, pass_: Pass, instance: Instance, *, starting: bool) -> None:
+        """Before its Pod is made, so that nobody reaches it in between."""
+        wanted = policy_of(instance, self._settings)
+        found = pass_.informer(NETWORK_POLICY).get(instance.namespace, instance.name)
+        # Where policies cannot be watched, one is made with the Pod and never looked at again.
+        if found is None and wanted is not None and (starting or pass_.serves(NETWORK_POLICY)):
+            found = await pass_.write.ensure(NETWORK_POLICY, wanted)
+        if found is None:
+            return
+        if not _is_of(found, instance):
+            if wanted is not None:
+                raise Unfinished(f"NetworkPolicy {found.namespace}/{found.name} belongs to somebody else")
+        elif wanted is None:
+            await pass_.write.delete(found)
+        elif change := difference(plain(found.spec_json), wanted["spec"]):
+            await pass_.write.patch_seen(found, {"spec": change})
+
+    async def _hold_back(self, pass_: Pass, instance: Instance, problems: Problems) -> None:
+        """What asked to be protected does not start without; what runs already goes on."""
+        for problem in problems:
+            _log.warning("policy refused", instance=f"{instance.namespace}/{instance.name}", error=str(problem.error))
+            if isinstance(problem.error, BadRequest | Invalid):
+                await self._tell(pass_, instance, report.MISCONFIGURED, "")
+            elif isinstance(problem.error, Unfinished):
+                await self._tell(pass_, instance, TAKEN, "")
+            elif problem.is_refusal or isinstance(problem.error, NotFound):
+                await self._tell(pass_, instance, UNPROTECTED, "")
+        problems.raise_worst()
+
+    async def _start(self, pass_: Pass, instance: Instance) -> Pod:
         try:
-            body = pod_of(instance)
+            body = pod_of(instance, self._settings)
         except ValueError as error:  # an amount that no machine has
-            await self._tell(write, instance, report.MISCONFIGURED, "")
+            await self._tell(pass_, instance, report.MISCONFIGURED, "")
             raise Unfinished(f"{instance.namespace}/{instance.name} cannot become a Pod: {error}") from None
         if disks := left_out(instance):
             _log.warning("disks left out", instance=f"{instance.namespace}/{instance.name}", volumes=disks)
+        if (named := plain(instance.spec.runtime_json).get("class")) and named != body["spec"]["runtimeClassName"]:
+            _log.warning("runtime class replaced", instance=f"{instance.namespace}/{instance.name}", asked_for=named)
         try:
-            return await write.create(POD, body)
+            return await pass_.write.create(POD, body)
         except AlreadyExists:
-            return await plane.client.get(POD, instance.name, instance.namespace)
+            return await pass_.client.get(POD, instance.name, instance.namespace)
         except (BadRequest, Forbidden, Invalid) as error:
             # Told in our words: what the server says is about a Pod, which users have never heard of.
             _log.warning("pod refused", instance=f"{instance.namespace}/{instance.name}", error=str(error))
-            await self._tell(write, instance, report.MISCONFIGURED, "")
+            await self._tell(pass_, instance, report.MISCONFIGURED, "")
             raise
 
-    async def _judge(self, write: Writer, instance: Instance, pod: Pod, pass_: Pass) -> Report:
+    async def _judge(self, pass_: Pass, instance: Instance, pod: Pod) -> Report:
         """What the Pod says; one that has failed for good is replaced, when its time has come."""
         said, uid = report_of(pod), instance.metadata.uid
         if said.running:
@@ -110,40 +152,47 @@ class PodsProvider:
         if now < failures.again_at:
             pass_.no_later_than(failures.again_at - now)
             return CRASHED
-        failures.again_at = now + min(_FIRST_WAIT * 2**failures.count, _LONGEST_WAIT)
+        failures.again_at = now + wait_after(failures.count)
         failures.count += 1
-        await write.delete(POD, pod)
+        await pass_.write.delete(pod)
         return CRASHED
 
-    async def _relabel(self, write: Writer, instance: Instance, pod: Pod) -> None:
-        wanted = labels_of(instance)
-        changed: dict[str, str | None] = dict(missing_or_different(wanted, pod.metadata.labels))
-        changed |= dict.fromkeys(key for key in COMPUTE_LABELS if key in pod.metadata.labels and key not in wanted)
-        if changed and not pod.metadata.deleting:
-            await write.patch(POD, pod, {"metadata": {"labels": changed}})
+    async def _relabel(self, pass_: Pass, instance: Instance, pod: Pod) -> None:
+        patch = changes(pod, labels={**dict.fromkeys(COMPUTE_LABELS), **labels_of(instance)})
+        if patch and not pod.metadata.deleting:
+            await pass_.write.patch(pod, patch)
 
-    async def _tear_down(self, plane: Plane, write: Writer, instance: Instance) -> None:
+    async def _tear_down(self, pass_: Pass, instance: Instance) -> None:
         """The Pod is deleted by name: its owner, which would take it along, waits for this finalizer."""
         if FINALIZER not in instance.metadata.finalizers:
             return
         self._failures.pop(instance.metadata.uid, None)
-        pod = plane.informer(POD).get(instance.namespace, instance.name)
+        pod = pass_.informer(POD).get(instance.namespace, instance.name)
         if pod is None:  # as far as we have heard; what still runs must not be let go of
             with suppress(NotFound):
-                pod = await plane.client.get(POD, instance.name, instance.namespace)
+                pod = await pass_.client.get(POD, instance.name, instance.namespace)
         if pod is not None and _is_of(pod, instance):
             if not pod.metadata.deleting:
-                await write.delete(POD, pod)
-            await self._tell(write, instance, report.STOPPING, "")
+                await pass_.write.delete(pod)
+            await self._tell(pass_, instance, report.STOPPING, "")
             return
-        await write.remove_finalizers(INSTANCE, instance, FINALIZER)
+        policy = pass_.informer(NETWORK_POLICY).get(instance.namespace, instance.name)
+        if policy is not None and _is_of(policy, instance):
+            with suppress(Forbidden):  # it goes with its owner all the same, only later
+                await pass_.write.delete(policy)
+        await pass_.write.remove_finalizers(instance, FINALIZER)
 
-    async def _tell(self, write: Writer, instance: Instance, said: Report, address: str) -> None:
+    async def _tell(self, pass_: Pass, instance: Instance, said: Report, address: str) -> None:
         """The Pod has one address, which is that of the first interface."""
         others = [""] * (len(instance.spec.network_interfaces) - 1)
-        await write.status(INSTANCE, instance, reported(instance, said, [address, *others], self._clock.now()))
+        await pass_.write.status(instance, reported(instance, said, [address, *others], pass_.now()))
 
 
-def _is_of(pod: Pod, instance: Instance) -> bool:
-    owner = pod.metadata.controller
+def wait_after(failures: int) -> float:
+    """Seconds until a Pod that fails now is replaced, by how often one of its Instance was replaced before."""
+    return float(min(_FIRST_WAIT * 2 ** min(failures, 10), _LONGEST_WAIT))
+
+
+def _is_of(object_: KubeObject, instance: Instance) -> bool:
+    owner = object_.metadata.controller
     return owner is not None and owner.uid == instance.metadata.uid

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -18,10 +19,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.meta import Json
 from datum_compute.providers import report
 from datum_compute.providers.report import Report, reported, unavailable
-from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.requests import Pass, Request
+from datum_compute.runtime import Pass, Source, itself
 
 
 class Failure(Enum):
@@ -59,36 +57,32 @@ class SimulatedProvider:
 
     name = "simulated-provider"
 
-    def __init__(self, fleet: Fleet, clock: Clock, behaviour: Behaviour) -> None:
-        self._fleet = fleet
-        self._clock = clock
+    def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self._since: dict[tuple[str, bool], float] = {}  # by uid and whether it stops
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(CELL, INSTANCE, itself), waking(INSTANCE))
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None:
-        plane = self._fleet.plane(request.plane)
-        instance = plane.informer(INSTANCE).get(request.namespace, request.name)
-        if instance is None or is_foreign(plane, request.namespace):
+    async def reconcile(self, pass_: Pass) -> None:
+        write, instance = pass_.write, pass_.get(INSTANCE)
+        if instance is None or is_foreign(pass_.plane, instance.namespace):
             return
-        write = plane.writer(self.name)
         if instance.metadata.deleting:
             if FINALIZER not in instance.metadata.finalizers:
                 return
             if self._elapsed(instance, pass_):
-                await write.remove_finalizers(INSTANCE, instance, FINALIZER)
+                await write.remove_finalizers(instance, FINALIZER)
                 self._forget(instance)
             else:
-                await write.status(INSTANCE, instance, self._status(instance, report.STOPPING))
+                await write.status(instance, _status(instance, report.STOPPING, pass_.now()))
             return
         if instance.spec.controller is not None and instance.spec.controller.scheduling_gates:
             return
         if self.behaviour.wait_for_addresses and addresses_of(instance) is None:
             return
-        instance = await write.add_finalizer(INSTANCE, instance, FINALIZER)
-        await write.status(INSTANCE, instance, self._status(instance, self._report(instance, pass_)))
+        instance = await write.add_finalizer(instance, FINALIZER)
+        await write.status(instance, _status(instance, self._report(instance, pass_), pass_.now()))
 
     def _report(self, instance: Instance, pass_: Pass) -> Report:
         match self._failure(instance):
@@ -136,9 +130,10 @@ class SimulatedProvider:
         for stopping in (False, True):
             self._since.pop((instance.metadata.uid, stopping), None)
 
-    def _status(self, instance: Instance, said: Report) -> Json:
-        addresses = [entry[0] if entry else "" for entry in addresses_of(instance) or ()]
-        return reported(instance, said, addresses, self._clock.now())
+
+def _status(instance: Instance, said: Report, now: datetime) -> Json:
+    addresses = [entry[0] if entry else "" for entry in addresses_of(instance) or ()]
+    return reported(instance, said, addresses, now)
 
 
 def _runs(instance: Instance) -> bool:

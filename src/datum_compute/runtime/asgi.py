@@ -1,55 +1,76 @@
-"""An ASGI application behind a socket, served by a task of this loop. Entry points: `config`, `AsgiServer`."""
+"""An ASGI application behind a socket, served by a task of this loop within limits. Entry point: `AsgiServer`."""
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
 from typing import Any
 
 import uvicorn
 
+from datum_compute.runtime.connections import Connection, Connections, Limits, Tls
+
 _LAST_SECONDS = 2  # for answers that are under way when a server stops
-
-
-def config(application: Any, **more: Any) -> uvicorn.Config:
-    """Says nothing of its own: applications log what fails in them, and junk from clients is nobody's concern."""
-    quiet: dict[str, Any] = {
-        "interface": "asgi3",
-        "http": "httptools",
-        "ws": "none",
-        "lifespan": "off",
-        "log_config": None,
-        "log_level": "critical",
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,
-        "timeout_graceful_shutdown": _LAST_SECONDS,
-    }
-    return uvicorn.Config(application, **(quiet | more))
+_BACKLOG = 1024  # connections that the kernel keeps until they are accepted
+_ACCEPTED_AT_ONCE = 16  # so that those accepted before get on meanwhile, and need not be displaced
 
 
 class AsgiServer(uvicorn.Server):
-    """Leaves signals to the process."""
+    """Leaves signals to the process, and says nothing of its own: applications log what fails in them, and junk from
+    clients is nobody's concern."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._ready = asyncio.Event()
+    def __init__(self, application: Any, *, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> None:
+        limits = limits or Limits()
+        self._tls = tls
+        self._connections = Connections(limits)
+        super().__init__(
+            uvicorn.Config(
+                application,
+                interface="asgi3",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=_LAST_SECONDS,
+            )
+        )
 
     async def start(self, listening: socket.socket, name: str) -> asyncio.Task[None]:
-        """Returns when calls are answered; the task ends after `should_exit` is set."""
-        serving = asyncio.create_task(self.serve([listening]), name=name)
-        started = asyncio.create_task(self._ready.wait())
-        await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        if serving.done():
+        """Returns when calls are answered; the task ends after `should_exit` is set. The socket is closed with it."""
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        try:
+            await self.startup([listening])
+        except BaseException:
             listening.close()
-            serving.result()
-        return serving
+            raise
+        return asyncio.create_task(self._serve([listening]), name=name)
+
+    # What uvicorn does in its own way
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready.set()
+        loop = asyncio.get_running_loop()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+        def connection() -> asyncio.BaseProtocol:
+            http = Connection(
+                self._connections, config=self.config, server_state=self.server_state, app_state={}, _loop=loop
+            )
+            return http if self._tls is None else Tls(http, self._tls, loop)
+
+        self.servers = []
+        for listening in sockets or ():
+            self.servers.append(await loop.create_server(connection, sock=listening, backlog=_ACCEPTED_AT_ONCE))
+            listening.listen(_BACKLOG)
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.expire()
+        return await super().on_tick(counter)
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.main_loop()
+        self._connections.drop_waiting()
+        await self.shutdown(sockets)

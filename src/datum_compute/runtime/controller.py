@@ -4,30 +4,46 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from zlib import crc32
 
 import msgspec
 import structlog
 from msgspec import Struct
 
-from datum_compute.kube.errors import ApiError, Conflict
+from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NamespaceTerminating, NotFound
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.runtime import logs
+from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.damping import Author, Damped, author
 from datum_compute.runtime.fleet import Fleet, NotEngaged
 from datum_compute.runtime.histogram import PASS_SECONDS, Histogram
-from datum_compute.runtime.informer import Change
+from datum_compute.runtime.informer import RELIST_SECONDS, Change
 from datum_compute.runtime.missed import Missed
+from datum_compute.runtime.once import Once
+from datum_compute.runtime.pace import LONGEST_PAUSE, Paced
+from datum_compute.runtime.passes import Pass, Signature
 from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.problems import worst
 from datum_compute.runtime.queue import WorkQueue
-from datum_compute.runtime.requests import Drop, Pass, Request, Unfinished
+from datum_compute.runtime.requests import Drop, Request, Unfinished
+from datum_compute.runtime.selection import EVERYTHING, Selection
 
 T = TypeVar("T", bound=KubeObject)
 
-WORKERS = 64
-PER_GROUP = 8
+PER_GROUP = 32  # passes at once that wait for the same plane
+RESERVED = 2  # of them for every plane, whatever the others do
+SHARED = 512  # more than `RESERVED`, on all planes together
+SPARE = 32  # workers that stay when there is nothing to do
 _SOON = 0.01  # after a conflict: the newer object is already on its way
 _SOON_AT_MOST = 1.0
+_ENDING = 5.0  # until a namespace that terminates is looked at again, should nobody hear of its end
+# AlreadyExists and NotFound may only mean that a cache is behind: for about 2 s they are taken for that.
+LAG_TRIES = 9
 CRASHES_KEPT = 20
+SEVERAL_CONFLICTS = 4  # in a row: more than a cache that was a moment behind, which is nothing to tell
+MANY_CONFLICTS = 20  # in a row, which is a matter of about 15 s: no coincidence any more
+STANDBY_AT_MOST = 10_000  # requests that a replica which does not lead remembers
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +51,10 @@ _log = structlog.get_logger(__name__)
 class Source(Struct, Generic[T], frozen=True):
     """A kind to watch on every plane of a role. Without a map it is only cached, for passes to read.
 
-    An optional kind is watched only where the plane serves it, which is looked at again every few minutes. Changes for
-    which `when` is false are ignored. A transform keeps less of each object; all who watch the kind share it.
+    An optional kind is watched only where the plane serves it, which is looked at again every few minutes; a
+    best-effort one also only where this process may list it, so that its cache shows what there is and never proves
+    what is not. Changes for which `when` is false are ignored. With a selection only those
+    objects are listed and watched, in a cache of their own: passes read it with `plane.informer(kind, selection)`.
     """
 
     role: str
@@ -44,19 +62,23 @@ class Source(Struct, Generic[T], frozen=True):
     map: Callable[[Plane, Change[T]], Iterable[Request | Drop]] | None = None
     indexes: dict[str, Callable[[T], Iterable[str]]] = {}
     optional: bool = False
+    best_effort: bool = False
     when: Callable[[Change[T]], bool] | None = None
-    transform: Callable[[T], T] | None = None
+    selection: Selection = EVERYTHING
 
 
 class Reconciler(Protocol):
-    """Brings the world closer to what an object asks for. Raising means: again, later."""
+    """Brings the world closer to what an object asks for. Raising means: again, later.
+
+    Its writes are counted under its name. Its events show that as well, or its `component` where it has one.
+    """
 
     @property
     def name(self) -> str: ...
 
     def sources(self) -> Sequence[Source[Any]]: ...
 
-    async def reconcile(self, request: Request, pass_: Pass) -> None: ...
+    async def reconcile(self, pass_: Pass) -> None: ...
 
 
 @runtime_checkable
@@ -74,6 +96,13 @@ class Grouping(Protocol):
     """A reconciler whose requests are held up by something else than the plane that they name."""
 
     def group(self, request: Request) -> Hashable: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A reconciler that remembers something about planes; it hears of each that leaves, also of one never engaged."""
+
+    def disengaged(self, plane: Plane) -> None: ...
 
 
 def _by_plane(request: Request) -> Hashable:
@@ -113,25 +142,29 @@ Place = OnPlane | OfRole  # where a pass failed; a plane may be called like a ro
 class Controller:
     """One queue and its workers. `run` never returns; a pass that fails is tried again, the process goes on."""
 
-    def __init__(self, reconciler: Reconciler, fleet: Fleet, *, workers: int = WORKERS) -> None:
+    def __init__(self, reconciler: Reconciler, fleet: Fleet, clock: Clock) -> None:
         self.name = reconciler.name
         self.dropped: Counter[str] = Counter()  # events without a request, by reason
         self.passes = 0
         self.panics = 0
         self.results: Counter[str] = Counter()  # how passes ended: success, requeue, requeue_after, error
         self.pass_seconds = Histogram(PASS_SECONDS)
-        self.workers = workers
         self.crashes: list[Exception] = []  # what was no API error: defects, for tests to find
         self._reconciler = reconciler
         self._fleet = fleet
+        self._signature = Signature(self.name, getattr(reconciler, "component", self.name), clock)
+        self._named = [source for source in reconciler.sources() if source.map is itself]
         self._hired = 0
         self._idle = 0
         group = reconciler.group if isinstance(reconciler, Grouping) else _by_plane
-        self.queue: WorkQueue[Request] = WorkQueue(group, PER_GROUP)
+        self.queue: WorkQueue[Request] = WorkQueue(group, PER_GROUP, reserved=RESERVED, shared=SHARED)
         self._conflicts: dict[Request, int] = {}
         self._failed_on: dict[Request, Place] = {}  # what did not do as it was asked
         self._returns: dict[Place, int] = {}  # the pass, by number, in which it was last found to be back
         self._missed = Missed()
+        self._told: Once[tuple[str, str, str, str, str]] = Once()  # events dropped: plane, kind, object and reason
+        self._working = False
+        self._forgot = False  # requests that came before this replica led
         self._subscriptions: dict[str, list[Callable[[], None]]] = {}
         fleet.join(self)
 
@@ -140,21 +173,30 @@ class Controller:
     def prepare(self, plane: Plane) -> None:
         for source in self._reconciler.sources():
             if source.role in plane.roles:
-                informer = plane.declare(source.kind, optional=source.optional, transform=source.transform)
+                informer = plane.declare(
+                    source.kind,
+                    optional=source.optional,
+                    best_effort=source.best_effort,
+                    selection=source.selection,
+                )
                 for name, values in source.indexes.items():
-                    informer.index(name, values)
+                    informer.index(name, values, self._index_crashed)
 
     def engaged(self, plane: Plane) -> None:
         ends = self._subscriptions.setdefault(plane.name, [])
         for source in self._reconciler.sources():
             if source.role in plane.roles and source.map is not None:
-                ends.append(plane.informer(source.kind).subscribe(self._handler(plane, source)))
+                ends.append(plane.informer(source.kind, source.selection).subscribe(self._handler(plane, source)))
+            if source.role in plane.roles and source.optional:
+                informer = plane.informer(source.kind, source.selection)
+                ends.append(informer.on_served(lambda: self._look_at_all_on(plane)))
         if isinstance(self._reconciler, Sweeper) and self._reconciler.sweep_role in plane.roles:
             ends.append(self._sweeping(self._reconciler, plane))
-        plane.on_return(lambda: self._returned(OnPlane(plane.name)))
+        ends.append(plane.on_return(lambda: self._returned(OnPlane(plane.name))))
         self._returned(OnPlane(plane.name))
         for role in plane.roles:
             self._returned(OfRole(role))
+        self._told.forget(lambda said: said[0] == plane.name)
         missed = self._missed.take(plane.name)
         for request in self._everything_for(plane.name) if missed is None else missed:
             self.queue.add(request, initial=True)
@@ -167,12 +209,19 @@ class Controller:
             for request in [request for request in memory if request.plane == plane.name]:
                 del memory[request]
         self._returns.pop(OnPlane(plane.name), None)
+        self._told.forget(lambda said: said[0] == plane.name)
         for role in plane.roles:
             self._returned(OfRole(role))  # there may have been one too many
+        if isinstance(self._reconciler, Remembering):
+            self._reconciler.disengaged(plane)
 
     def _handler(self, plane: Plane, source: Source[T]) -> Callable[[Change[T]], None]:
         def handle(change: Change[T]) -> None:
-            self._ask(self._mapped(plane, source, change), initial=change.initial)
+            requests = self._mapped(plane, source, change)
+            for drop in requests:
+                if isinstance(drop, Drop):
+                    self._tell_dropped(drop, plane, source.kind, change)
+            self._ask(requests, initial=change.initial)
 
         return handle
 
@@ -189,24 +238,68 @@ class Controller:
             _log.error("map crashed", controller=self.name, plane=plane.name, exc_info=error)
             return [Drop("crashed")]
 
+    def _index_crashed(self, error: Exception) -> None:
+        """An object that is not in an index is missed like one that was not mapped."""
+        self._crashed(error)
+        self.dropped["crashed"] += 1
+
     def _ask(self, requests: Iterable[Request | Drop], *, initial: bool) -> None:
         for request in requests:
             if isinstance(request, Drop):
                 self.dropped[request.reason] += 1
             elif self._fleet.has(request.plane):
+                self._make_room()
                 self.queue.add(request, initial=initial)
             else:
                 # Engaging the plane lists what is on it; an object that is only missing there would be overlooked.
                 self.dropped["plane_not_engaged"] += 1
                 self._missed.add(request)
+                if self._told.first((request.plane, "", "", "", "plane_not_engaged")):
+                    _log.info("events wait for their plane", controller=self.name, plane=request.plane)
+
+    def _tell_dropped(self, drop: Drop, plane: Plane, kind: Kind[Any], change: Change[Any]) -> None:
+        object_ = change.object
+        log = _log.bind(controller=self.name, plane=plane.name, kind=kind.name, reason=drop.reason)
+        log = log.bind(object=f"{object_.namespace}/{object_.name}")
+        first = self._told.first((plane.name, kind.resource, object_.namespace, object_.name, drop.reason))
+        if first and not drop.ordinary and change.after is not None:
+            log.warning("event dropped")
+        else:
+            log.debug("event dropped")
+
+    def _look_at_all_on(self, plane: Plane) -> None:
+        """A kind has come that passes did without: no event tells of it while it is empty."""
+        for source in self._reconciler.sources():
+            if source.role in plane.roles:
+                for object_ in plane.informer(source.kind, source.selection).all():
+                    self._ask(self._mapped(plane, source, Change(None, object_, initial=True)), initial=True)
+
+    def _make_room(self) -> None:
+        """While nobody takes requests, those of objects that come and go must not add up for ever."""
+        if not self._working and len(self.queue) >= STANDBY_AT_MOST:
+            self.queue.drop(lambda request: True)
+            self._forgot = True
+
+    def _remember(self) -> None:
+        """Asks for all that there is, as a process that has just started does."""
+        self._forgot = False
+        for request in self._everything():
+            if self._fleet.has(request.plane):
+                self.queue.add(request, initial=True)
+        if isinstance(self._reconciler, Sweeper):
+            for plane in self._fleet.of_role(self._reconciler.sweep_role):
+                self._sweep(self._reconciler, plane)
 
     def _everything_for(self, name: str) -> Iterable[Request]:
         """What every object in every cache asks for on a plane."""
+        return (request for request in self._everything() if request.plane == name)
+
+    def _everything(self) -> Iterable[Request]:
         for source in self._reconciler.sources():
             for plane in self._fleet.of_role(source.role):
-                for object_ in plane.informer(source.kind).all():
+                for object_ in plane.informer(source.kind, source.selection).all():
                     for request in self._mapped(plane, source, Change(None, object_, initial=True)):
-                        if isinstance(request, Request) and request.plane == name:
+                        if isinstance(request, Request):
                             yield request
 
     def _sweeping(self, sweeper: Sweeper, plane: Plane) -> Callable[[], None]:
@@ -217,16 +310,19 @@ class Controller:
         def sweep() -> None:
             nonlocal timer
             timer = loop.call_later(sweeper.sweep_seconds, sweep)
-            try:
-                found = list(sweeper.sweep(plane))
-            except Exception as error:
-                self._crashed(error)
-                _log.error("sweep crashed", controller=self.name, plane=plane.name, exc_info=error)
-                return
-            self._ask(found, initial=True)
+            self._sweep(sweeper, plane)
 
         sweep()
         return lambda: timer.cancel()
+
+    def _sweep(self, sweeper: Sweeper, plane: Plane) -> None:
+        try:
+            found = list(sweeper.sweep(plane))
+        except Exception as error:
+            self._crashed(error)
+            _log.error("sweep crashed", controller=self.name, plane=plane.name, exc_info=error)
+            return
+        self._ask(found, initial=True)
 
     def _returned(self, place: Place) -> None:
         self._returns[place] = self.passes
@@ -246,21 +342,27 @@ class Controller:
         await self.queue.drained()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._hired, self._idle = 0, 0
-            self._hire(tasks)
+        self._working = True
+        if self._forgot:
+            self._remember()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._hired, self._idle = 0, 0
+                self._hire(tasks)
+        finally:
+            self._working = False
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:
-        tasks.create_task(self._work(tasks), name=f"{self.name}/{self._hired}")
         self._hired += 1
+        tasks.create_task(self._work(tasks), name=f"{self.name}/{self._hired}")
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
-        while True:
+        while self._idle < SPARE:
             self._idle += 1
             request = await self.queue.get()
             self._idle -= 1
-            if not self._idle and self._hired < self.workers:
-                self._hire(tasks)  # somebody is always there for the next request
+            if not self._idle:
+                self._hire(tasks)  # somebody is always there for the next request that the queue lets through
             try:
                 if self._fleet.has(request.plane):
                     await self._pass(request)
@@ -276,19 +378,22 @@ class Controller:
                 raise asyncio.CancelledError
 
     async def _pass(self, request: Request) -> None:
-        pass_ = Pass(request, self.queue.since(request))
+        pass_ = self.new_pass(request, self.queue.since(request))
         self.passes += 1
         number = self.passes
         logs.about(self.name, request, number)
+        author.set(Author(request, self._asked(request)))
         self._failed_on.pop(request, None)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self._reconciler.reconcile(request, pass_)
+            await self._reconciler.reconcile(pass_)
         except Exception as error:
             match worst_of(error):
                 case Conflict():
                     self._again_soon(request, pass_)
+                case NamespaceTerminating():
+                    self._after_the_end(request, pass_)
                 case worst:
                     self._failed(request, pass_, worst, number)
         else:
@@ -300,6 +405,19 @@ class Controller:
                 self.queue.add_after(request, pass_.floor)
         self.pass_seconds.observe(loop.time() - began)
 
+    def new_pass(self, request: Request, since: float = 0.0) -> Pass:
+        """A pass as a reconciler gets it; tests that reconcile by hand make theirs with it."""
+        return Pass(request, self._fleet, self._signature, since)
+
+    def _asked(self, request: Request) -> tuple[str, int | None] | None:
+        """The uid and generation of the object that a request names, where a source says what that is."""
+        plane = self._fleet.plane(request.plane)
+        for source in self._named:
+            if source.role in plane.roles:
+                named = plane.informer(source.kind, source.selection).get(request.namespace, request.name)
+                return (named.metadata.uid, named.metadata.generation) if named is not None else None
+        return None
+
     def _again_soon(self, request: Request, pass_: Pass) -> None:
         """A conflict is no failure: the cache is about to hear of the newer object."""
         self.results["requeue"] += 1
@@ -307,25 +425,60 @@ class Controller:
         self._conflicts[request] = seen + 1
         soon = min(_SOON * 2 ** min(seen, 10), _SOON_AT_MOST)
         delay = soon if pass_.floor is None else min(soon, pass_.floor)
-        _log.debug("conflict, requeue after", controller=self.name, request=str(request), seconds=delay)
+        log = _log.bind(controller=self.name, request=str(request), seconds=delay, conflicts=seen + 1)
+        if seen + 1 == MANY_CONFLICTS:
+            log.warning("conflict after conflict: somebody else keeps changing what this pass writes")
+        elif seen + 1 == SEVERAL_CONFLICTS:
+            log.info("conflict, requeue after")
+        else:
+            log.debug("conflict, requeue after")
+        self.queue.add_retry(request, delay)
+
+    def _after_the_end(self, request: Request, pass_: Pass) -> None:
+        """A namespace that goes is no failure: what is in it goes along, and what is made anew waits for its end."""
+        self.results["requeue_after"] += 1
+        self.queue.forget_failures(request)
+        delay = _ENDING if pass_.floor is None else min(_ENDING, pass_.floor)
+        _log.debug("namespace terminates, requeue after", controller=self.name, request=str(request), seconds=delay)
         self.queue.add_retry(request, delay)
 
     def _failed(self, request: Request, pass_: Pass, error: Exception, number: int) -> None:
-        self.results["error"] += 1
+        is_expected = isinstance(error, NotEngaged) and error.coming  # its plane is a moment away
+        self.results["requeue" if is_expected else "error"] += 1
         place = _place(error)
         if place is not None and self._returns.get(place, 0) >= number:
             self.queue.forget_failures(request)  # it came back while this pass was still at it
         elif place is not None:
             self._failed_on[request] = place
-        delay = self.queue.add_failed(request, no_later_than=pass_.floor)
+        delay = self._again_after(request, pass_, error)
         log = _log.bind(controller=self.name, request=str(request), again_in=delay)
-        if isinstance(error, ApiError):
+        if is_expected or isinstance(error, Damped | Paced):
+            log.debug("pass waits", error=str(error))  # for what was reported once, when it began
+        elif isinstance(error, ApiError):
             log.warning("pass failed", plane=error.plane, error=str(error))
         elif isinstance(error, Unfinished | msgspec.MsgspecError):
             log.warning("pass unfinished", error=str(error))
         else:
             self._crashed(error)
             log.error("pass crashed", exc_info=error)
+
+    def _again_after(self, request: Request, pass_: Pass, error: Exception) -> float:
+        """Queues a request whose pass failed, as soon as trying again can help; returns the delay."""
+        match error:
+            case Damped(retry_after=seconds):
+                delay = seconds if pass_.floor is None else min(seconds, pass_.floor)
+            case ApiError(retry_after=seconds) if seconds > 0:
+                # Also when the floor is sooner: until then its plane takes no call anyway.
+                delay = min(seconds, LONGEST_PAUSE)
+            case AlreadyExists() | NotFound() if self.queue.failures(request) < LAG_TRIES:
+                return self.queue.add_failed(request, no_later_than=pass_.floor)
+            case ApiError(retryable=False):
+                pace = RELIST_SECONDS * _spread(request)
+                delay = pace if pass_.floor is None else min(pace, pass_.floor)
+            case _:
+                return self.queue.add_failed(request, no_later_than=pass_.floor)
+        self.queue.add_retry(request, delay)
+        return delay
 
     def _crashed(self, error: Exception) -> None:
         self.panics += 1
@@ -342,11 +495,16 @@ def _place(error: Exception) -> Place | None:
     return None
 
 
+def _spread(request: Request) -> float:
+    """Between 0.9 and 1.1, always the same for a request: what was refused together is not tried again together."""
+    return 0.9 + 0.2 * crc32(str(request).encode()) / 2**32
+
+
 def worst_of(error: Exception) -> Exception:
-    """The one error to act on when several things were done at once: a defect, else a failure, else a conflict."""
+    """The one error to act on when several things were done at once."""
     if not isinstance(error, ExceptionGroup):
         return error
-    return min(map(worst_of, error.exceptions), key=lambda one: (isinstance(one, ApiError), isinstance(one, Conflict)))
+    return worst(map(worst_of, error.exceptions))
 
 
 def _told_to_end() -> bool:

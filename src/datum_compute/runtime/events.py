@@ -16,7 +16,8 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from datum_compute.kube.kinds import EVENT, Kind
 from datum_compute.kube.meta import Json, KubeObject, timestamp
-from datum_compute.runtime.writes import Write, Writes
+from datum_compute.runtime.pace import LONGEST_PAUSE
+from datum_compute.runtime.writes import Ledger, Write
 
 LONGEST_MESSAGE = 1024  # bytes
 WAITING_AT_MOST = 1000
@@ -61,7 +62,7 @@ class Recorder:
     Call it on a transition, never on every pass; what repeats all the same becomes a count on the event it repeats.
     """
 
-    def __init__(self, client: Client, writes: Writes) -> None:
+    def __init__(self, client: Client, writes: Ledger) -> None:
         self.dropped: Counter[str] = Counter()  # by reason: too_many, refused, out_of_reach, crashed
         self._client = client
         self._writes = writes
@@ -70,21 +71,17 @@ class Recorder:
         self._wake = asyncio.Event()
         self._told: OrderedDict[Happening, _Told] = OrderedDict()
 
-    def warning(
-        self, component: str, kind: Kind[Any], object_: KubeObject, reason: str, message: str, *, now: datetime
-    ) -> None:
-        self._record(component, "Warning", kind, object_, reason, message, now)
+    def warning(self, component: str, object_: KubeObject, reason: str, message: str, *, now: datetime) -> None:
+        self._record(component, "Warning", object_, reason, message, now)
 
-    def normal(
-        self, component: str, kind: Kind[Any], object_: KubeObject, reason: str, message: str, *, now: datetime
-    ) -> None:
-        self._record(component, "Normal", kind, object_, reason, message, now)
+    def normal(self, component: str, object_: KubeObject, reason: str, message: str, *, now: datetime) -> None:
+        self._record(component, "Normal", object_, reason, message, now)
 
     def _record(
-        self, component: str, type_: str, kind: Kind[Any], object_: KubeObject, reason: str, message: str, now: datetime
+        self, component: str, type_: str, object_: KubeObject, reason: str, message: str, now: datetime
     ) -> None:
         happening = Happening(
-            component, type_, kind, object_.namespace, object_.name, object_.metadata.uid, reason, _cut(message)
+            component, type_, object_.kind, object_.namespace, object_.name, object_.metadata.uid, reason, _cut(message)
         )
         if (waiting := self._waiting.get(happening)) is not None:
             waiting.last, waiting.times = now, waiting.times + 1
@@ -105,10 +102,12 @@ class Recorder:
 
     async def _tell(self, happening: Happening, waiting: _Waiting) -> None:
         for _ in range(TRIES):
+            pause = PAUSE_SECONDS
             try:
                 await self._write(happening, waiting)
                 return
             except ApiError as error:
+                pause = max(pause, min(error.retry_after, LONGEST_PAUSE))
                 # Who may not tell, as in a namespace that is being emptied, must not hold up what others can be told.
                 if not error.retryable or isinstance(error, Forbidden):
                     self._drop("refused", happening, error)
@@ -117,7 +116,7 @@ class Recorder:
                 # A defect here must not end the task that all caches of the plane run in.
                 self._drop("crashed", happening, error)
                 return
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(pause)
         self.dropped["out_of_reach"] += 1
 
     def _drop(self, why: str, happening: Happening, error: Exception) -> None:

@@ -1,26 +1,37 @@
 """The planes a process works on; they come and go. Entry point: `Fleet`."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Protocol
 
 from datum_compute.kube.errors import ApiError
 from datum_compute.runtime.plane import Plane
 
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+LATE_SECONDS = 30.0  # a plane that is not engaged by then hangs
+
 
 class NotEngaged(ApiError):
-    """The plane is not (or no longer) one this process works on."""
+    """The plane is not (or no longer) one this process works on.
+
+    While `coming` the plane is being engaged for the first time and nothing has failed yet: a moment to wait for, not
+    an outage to report. The request runs again when the plane is engaged, as for every plane that is not.
+    """
 
     code, reason, retryable = 503, "PlaneNotEngaged", True
 
-    def __init__(self, message: str, *, plane: str = "", role: str = "") -> None:
+    def __init__(self, message: str, *, plane: str = "", role: str = "", coming: bool = False) -> None:
         super().__init__(message, plane=plane)
         self.role = role  # of the plane that is needed, where any of that role will do
+        self.coming = coming
 
 
 class Member(Protocol):
     """Who wants to know about planes: declares its caches before a plane is engaged, works on it afterwards.
 
-    `disengaged` comes for every plane that leaves, for one that was never engaged as well.
+    `disengaged` comes for every plane that leaves, for one that was never engaged as well. A member that raises is told
+    all of it again after a pause, in the order `disengaged`, `prepare`, `engaged`.
     """
 
     def prepare(self, plane: Plane) -> None: ...
@@ -36,6 +47,7 @@ class Fleet:
     def __init__(self) -> None:
         self._planes: dict[str, Plane] = {}
         self._coming: dict[str, Plane] = {}
+        self._began: dict[str, float] = {}  # loop time at which each plane was first called
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._members: list[Member] = []
         self._tasks: asyncio.TaskGroup | None = None
@@ -46,7 +58,7 @@ class Fleet:
     def plane(self, name: str) -> Plane:
         plane = self._planes.get(name)
         if plane is None:
-            raise NotEngaged(f"plane {name} is not engaged", plane=name)
+            raise NotEngaged(f"plane {name} is not engaged", plane=name, coming=not self.tried(name))
         return plane
 
     def has(self, name: str) -> bool:
@@ -56,21 +68,34 @@ class Fleet:
         """Whether a plane is engaged or about to be."""
         return name in self._planes or name in self._coming
 
+    def tried(self, name: str) -> bool:
+        """False only while a plane is being engaged for the first time, nothing has failed yet, and it is not late."""
+        coming = self._coming.get(name)
+        if coming is None or coming.troubles.any:
+            return True
+        began = self._began.get(name)
+        return began is not None and asyncio.get_running_loop().time() >= began + LATE_SECONDS
+
+    def up(self, name: str) -> bool:
+        """Whether a plane is engaged and all of its caches follow it."""
+        return name in self._planes and self._planes[name].follows
+
     def planes(self) -> list[Plane]:
         return list(self._planes.values())
 
     def of_role(self, role: str) -> list[Plane]:
         return [plane for plane in self._planes.values() if role in plane.roles]
 
-    def known(self, role: str) -> list[Plane]:
-        """The planes of a role that are engaged or about to be."""
-        return [plane for plane in (*self._planes.values(), *self._coming.values()) if role in plane.roles]
+    def known(self, role: str = "") -> list[Plane]:
+        """The planes, of a role or all, that are engaged or about to be."""
+        return [plane for plane in (*self._planes.values(), *self._coming.values()) if not role or role in plane.roles]
 
     def only(self, role: str) -> Plane:
         """The plane of a role that has exactly one."""
         found = self.of_role(role)
         if len(found) != 1:
-            raise NotEngaged(f"{len(found)} planes of role {role} are engaged, one is needed", role=role)
+            coming = any(not self.tried(plane.name) for plane in self._coming.values() if role in plane.roles)
+            raise NotEngaged(f"{len(found)} planes of role {role} are engaged, one is needed", role=role, coming=coming)
         return found[0]
 
     def add(self, plane: Plane) -> None:
@@ -84,11 +109,13 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Stops following a plane; what waits for it is dropped."""
         plane = self._planes.pop(name, None) or self._coming.pop(name, None)
+        self._began.pop(name, None)
         if (run := self._runs.pop(name, None)) is not None:
             run.cancel()
         if plane is not None:
             for member in self._members:
-                member.disengaged(plane)
+                self._tell(member, plane, "disengage")
+            plane.leave()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -98,14 +125,57 @@ class Fleet:
             await asyncio.get_running_loop().create_future()  # planes may be added at any time
 
     def _start(self, tasks: asyncio.TaskGroup, plane: Plane) -> None:
+        self._began[plane.name] = asyncio.get_running_loop().time()
         self._runs[plane.name] = tasks.create_task(self._follow(plane), name=f"plane/{plane.name}")
 
     async def _follow(self, plane: Plane) -> None:
-        for member in self._members:
-            member.prepare(plane)
+        """A defect of a member is retried for that member; nobody else notices."""
+        unprepared = [member for member in self._members if not self._tell(member, plane, "prepare")]
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(plane.run(), name=f"caches/{plane.name}")
+            tasks.create_task(_kept_running(plane), name=f"caches/{plane.name}")
             await plane.synced()
             self._planes[plane.name] = self._coming.pop(plane.name)
-            for member in self._members:
-                member.engaged(plane)
+            failing = [
+                member for member in self._members if member in unprepared or not self._tell(member, plane, "engage")
+            ]
+            for pause in _pauses():
+                if not failing:
+                    break
+                await asyncio.sleep(pause)
+                failing = [member for member in failing if not self._engaged_anew(member, plane)]
+
+    def _engaged_anew(self, member: Member, plane: Plane) -> bool:
+        self._tell(member, plane, "disengage")
+        return self._tell(member, plane, "prepare") and self._tell(member, plane, "engage")
+
+    def _tell(self, member: Member, plane: Plane, step: str) -> bool:
+        """Whether the member could take the news of a plane."""
+        try:
+            match step:
+                case "prepare":
+                    member.prepare(plane)
+                case "engage":
+                    member.engaged(plane)
+                case "disengage":
+                    member.disengaged(plane)
+        except Exception as error:
+            plane.troubles.crashed("", step, error)
+            return False
+        return True
+
+
+async def _kept_running(plane: Plane) -> None:
+    for pause in _pauses():
+        try:
+            await plane.run()
+        except Exception as error:
+            plane.troubles.crashed("", "run", error)
+        await asyncio.sleep(pause)
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait after each of a row of defects."""
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)

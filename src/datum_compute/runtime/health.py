@@ -20,10 +20,14 @@ from datum_compute.runtime.informer import RELIST_SECONDS
 CHECK_SECONDS = 2.0
 BEAT_SECONDS = 1.0
 LATE_SECONDS = 5.0
+NAMED = 10
 STALLED_SECONDS = 2 * RELIST_SECONDS  # every cache hears from its server at least once a relist
 
 Check = Callable[[], bool | Awaitable[bool]]
 """True when all is well. Raises `Unwell` to say what is not."""
+
+Note = Callable[[], str]
+"""One sentence on what is not as it should be and yet no reason to call the process unready; empty when all is well."""
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -85,10 +89,57 @@ def engaged(fleet: Fleet, *planes: str) -> Check:
     def check() -> bool:
         missing = [name for name in planes if not fleet.has(name)]
         if missing:
-            raise Unwell(f"not engaged yet: {', '.join(missing)}")
+            raise Unwell(f"not engaged yet: {_some(missing)}")
         return True
 
     return check
+
+
+def all_tried(fleet: Fleet) -> Check:
+    """Every plane that is known now is engaged, or its first attempt failed: more waiting would not help."""
+
+    def check() -> bool:
+        untried = [plane.name for plane in fleet.known() if not fleet.tried(plane.name)]
+        if untried:
+            raise Unwell(f"not tried yet: {_some(untried)}")
+        return True
+
+    return check
+
+
+def latched(check: Check) -> Check:
+    """Passes for good once it has passed, for what says that a process has started."""
+    passed = False
+
+    async def latch() -> bool:
+        nonlocal passed
+        if not passed:
+            answer = check()
+            passed = await answer if inspect.isawaitable(answer) else answer
+        return passed
+
+    return latch
+
+
+def away(fleet: Fleet) -> Note:
+    """Which planes are not followed now, and in which phase that fails."""
+
+    def note() -> str:
+        planes = fleet.known()
+        gone = [
+            f"{plane.name} ({phase.value})" if (phase := plane.troubles.phase) is not None else plane.name
+            for plane in planes
+            if not fleet.up(plane.name)
+        ]
+        return f"{len(gone)} of {len(planes)} are away: {_some(gone)}" if gone else ""
+
+    return note
+
+
+def _some(names: list[str]) -> str:
+    """As many as fit into a line that people read."""
+    left_out = len(names) - NAMED
+    return ", ".join(sorted(names)[:NAMED]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 class Outcome(Struct, frozen=True):
@@ -120,12 +171,18 @@ class Probes:
     """A raw ASGI application for `/healthz`, `/readyz` and, with a registry, `/metrics`.
 
     As on Kubernetes' own servers, `?verbose` lists the checks, `?exclude=<name>` leaves one out, `/readyz/<name>` is
-    one alone, and one that fails makes the answer 500 with its reason.
+    one alone, and one that fails makes the answer 500 with its reason. `/readyz?verbose` also lists the notes.
     """
 
     def __init__(
-        self, live: Mapping[str, Check], ready: Mapping[str, Check], registry: CollectorRegistry | None = None
+        self,
+        live: Mapping[str, Check],
+        ready: Mapping[str, Check],
+        registry: CollectorRegistry | None = None,
+        *,
+        notes: Mapping[str, Note] | None = None,
     ) -> None:
+        self._notes = dict(notes or {})
         ping: dict[str, Check] = {"ping": lambda: True}
         self._checks = {"healthz": ping | dict(live), "livez": ping | dict(live), "readyz": ping | dict(ready)}
         self._registry = registry
@@ -151,13 +208,16 @@ class Probes:
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         left_out = query.get("exclude", [])
         asked = {key: check for key, check in checks.items() if key not in left_out and name in ("", key)}
-        return _told(probe, await examine(asked), verbose="verbose" in query)
+        outcomes, verbose = await examine(asked), "verbose" in query
+        notes = [f"[!]{key}: {text}" for key, note in self._notes.items() if (text := note())]
+        return _told(probe, outcomes, notes if probe == "readyz" and not name else [], verbose=verbose)
 
 
-def _told(probe: str, outcomes: list[Outcome], *, verbose: bool) -> tuple[int, bytes, str]:
+def _told(probe: str, outcomes: list[Outcome], notes: list[str], *, verbose: bool) -> tuple[int, bytes, str]:
     failed = any(outcome.problem for outcome in outcomes)
     if not failed and not verbose:
         return 200, b"ok", _TEXT
     lines = [f"[-]{each.name} failed: {each.problem}" if each.problem else f"[+]{each.name} ok" for each in outcomes]
+    lines += notes
     lines.append(f"{probe} check {'failed' if failed else 'passed'}\n")
     return 500 if failed else 200, "\n".join(lines).encode(), _TEXT

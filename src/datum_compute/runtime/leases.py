@@ -1,4 +1,4 @@
-"""Which of several replicas works: the one that holds a Lease. Entry points: `Election`, `LeaseLost`.
+"""Who holds a Lease. Entry points: `Election` says which of several replicas works; `LeaseView`, `Tenure`.
 
 No two machines' clocks are compared. A lease has run out when this process has not seen it change for as long as its
 holder asked for, measured on this process's own loop; and its holder stops earlier than that, counted from the moment
@@ -14,14 +14,17 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, NotFound, ServerError
+from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, ServerError, Timeout
 from datum_compute.kube.kinds import LEASE, Lease
 from datum_compute.kube.meta import Json, decode, plain
 from datum_compute.kube.transport import Call
 from datum_compute.runtime.clock import Clock
+from datum_compute.runtime.phases import Phase, advice, phase_of
+from datum_compute.runtime.troubles import Repeats
 
 JITTER = 1.2
 RELEASED_SECONDS = 1
+USUAL_SECONDS = 15  # where a lease does not say
 _NEVER = float("-inf")
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +38,124 @@ class NotLeading(ApiError):
     """A write that was not sent, because another replica may be at work by now."""
 
     code, reason = 503, "NotLeading"
+
+
+class LeaseView:
+    """A Lease as somebody sees it who only looks: who holds it, and whether they still do."""
+
+    def __init__(self, client: Client, namespace: str, name: str) -> None:
+        self.namespace = namespace
+        self.name = name
+        self._client = client
+        self._seen: _Seen | None = None
+
+    @property
+    def holder(self) -> str:
+        """The identity in the lease when it was last looked at, expired or not; empty for nobody."""
+        return self._seen.record.holder_identity if self._seen is not None else ""
+
+    @property
+    def expiry(self) -> float:
+        """The loop time at which a lease runs out that is not renewed; the end of time while none is known."""
+        if self._seen is None:
+            return float("inf")
+        return self._seen.at + self._seen.record.lease_duration_seconds
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody may still count on it."""
+        return bool(self.holder) and asyncio.get_running_loop().time() < self.expiry
+
+    async def look(self) -> None:
+        """Notes when the lease was last seen to change. One that is gone leaves its holder the rest of its time."""
+        try:
+            lease = await self._client.get(LEASE, self.name, self.namespace)
+        except NotFound:
+            if self._seen is not None:
+                self._seen = _Seen(None, self._seen.record, self._seen.at)
+            return
+        record = _record(lease)
+        changed = self._seen is None or self._seen.record != record
+        at = asyncio.get_running_loop().time() if changed or self._seen is None else self._seen.at
+        self._seen = _Seen(lease, record, at)
+
+
+class Tenure(LeaseView):
+    """A Lease as one identity sees it that wants to hold it.
+
+    After `renew_seconds` without a renewal it no longer counts as held, which is before anybody else may take it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        lease_seconds: int,
+        renew_seconds: float,
+    ) -> None:
+        if not lease_seconds > renew_seconds > 0:
+            raise ValueError(
+                f"a lease of {lease_seconds} s must be longer than its renewal may take ({renew_seconds} s)"
+            )
+        if not identity:
+            raise ValueError(f"a candidate for lease {namespace}/{name} needs an identity")
+        super().__init__(client, namespace, name)
+        self.identity = identity
+        self.held_until = _NEVER  # loop time
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._renew_seconds = renew_seconds
+
+    @property
+    def held(self) -> bool:
+        """Whether this identity may rely on the lease now. Turns false by itself when the renewals fail."""
+        return self.held_until > _NEVER and asyncio.get_running_loop().time() < self.held_until
+
+    @property
+    def free(self) -> bool:
+        """Whether this identity may take it: it is nobody's, its own, or has expired."""
+        return self.holder == self.identity or not self.alive
+
+    async def take(self) -> None:
+        """Takes or renews it, as it was last seen; `Conflict` when it has changed since."""
+        sent = asyncio.get_running_loop().time()
+        await self._write(holder=self.identity, seconds=self._lease_seconds)
+        self.held_until = sent + self._renew_seconds
+
+    def lose(self) -> None:
+        """From now on it is not held, whatever was renewed before."""
+        self.held_until = _NEVER
+
+    async def give_up(self) -> None:
+        """The next candidate need not wait for the lease to run out; one that another holds is left alone."""
+        self.lose()
+        await self.look()
+        if self._seen is not None and self.holder == self.identity:
+            await self._write(holder="", seconds=RELEASED_SECONDS)
+
+    async def _write(self, *, holder: str, seconds: int) -> None:
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = self._seen.record if self._seen is not None else None
+        spec: Json = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": now}
+        if before is None:
+            spec |= {"acquireTime": now, "leaseTransitions": 0}
+        elif before.holder_identity == holder:
+            spec |= {"acquireTime": before.acquire_time or now, "leaseTransitions": before.lease_transitions}
+        else:
+            spec |= {"acquireTime": now, "leaseTransitions": before.lease_transitions + bool(holder)}
+        body = LEASE.body(self.name, self.namespace)
+        if self._seen is None or self._seen.lease is None:
+            written = await self._client.create(LEASE, body | {"spec": spec})
+        else:
+            lease = self._seen.lease
+            # Only what it has: servers refuse a grace period, even of none, for what is not being deleted.
+            metadata = {key: value for key, value in msgspec.to_builtins(lease.metadata).items() if value}
+            kept = {"metadata": metadata, "spec": plain(lease.spec_json) | spec}
+            written = await self._client.replace(LEASE, body | kept)
+        self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
 
 
 class Election:
@@ -52,7 +173,7 @@ class Election:
         identity: str,
         clock: Clock,
         generator: random.Random,
-        lease_seconds: int = 15,
+        lease_seconds: int = USUAL_SECONDS,
         renew_seconds: float = 10,
         retry_seconds: float = 2,
     ) -> None:
@@ -61,25 +182,20 @@ class Election:
                 f"a lease of {lease_seconds} s must be longer than its renewal may take ({renew_seconds} s), "
                 f"and that longer than {JITTER} times the wait between two tries ({retry_seconds} s)"
             )
-        if not identity:
-            raise ValueError(f"a candidate for lease {namespace}/{name} needs an identity")
+        self._tenure = Tenure(client, namespace, name, identity, clock, lease_seconds, renew_seconds)
         self.name = name
         self.identity = identity
-        self._client = client
         self._namespace = namespace
-        self._clock = clock
         self._generator = generator
-        self._lease_seconds = lease_seconds
         self._renew_seconds = renew_seconds
         self._retry_seconds = retry_seconds
+        self._repeats = Repeats()
         self._own_paths = (LEASE.path(namespace), LEASE.path(namespace, name))
-        self._leads_until = _NEVER  # loop time
-        self._seen: _Seen | None = None
 
     @property
     def leading(self) -> bool:
         """Whether this replica may write now. Turns false by itself when the renewals fail."""
-        return self._leads_until > _NEVER and asyncio.get_running_loop().time() < self._leads_until
+        return self._tenure.held
 
     def check(self, call: Call) -> None:
         """The guard of everything the leader writes; only the lease itself may be written by those who do not lead."""
@@ -91,22 +207,40 @@ class Election:
         while True:
             try:
                 async with asyncio.timeout(self._renew_seconds):
-                    await self._look()
-                    if self._is_free():
-                        await self._take()
-            except (ApiError, TimeoutError) as error:
-                _log.debug("lease not taken", lease=self.name, error=str(error) or "no answer")
+                    await self._tenure.look()
+                    if self._tenure.free:
+                        await self._tenure.take()
+            except (AlreadyExists, Conflict) as error:
+                _log.debug("lease not taken", lease=self.name, error=str(error))  # another was faster
+            except ApiError as error:
+                self._cannot_take(error)
+            except TimeoutError:
+                self._cannot_take(Timeout(f"no answer within {self._renew_seconds:g} s"))
             if self.leading:
                 _log.info("leading", lease=self.name, identity=self.identity)
                 return
-            await self._pause(until=self._expiry())
+            await self._pause(until=self._tenure.expiry)
+
+    def _cannot_take(self, error: ApiError) -> None:
+        phase = phase_of(error, Phase.LIST)
+        check = advice(error, phase, LEASE.resource, "get, create and update")
+        if isinstance(error, NotFound):
+            check = f"check that namespace {self._namespace} exists"
+        if self._repeats.is_due(phase):
+            _log.warning(
+                "lease cannot be taken, so this replica does not work",
+                lease=f"{self._namespace}/{self.name}",
+                phase="lease" if phase is Phase.LIST else phase.value,
+                error=str(error),
+                check=check,
+            )
 
     async def hold(self) -> None:
         """Raises `LeaseLost` at the moment when this replica may no longer write, and never returns."""
         try:
             while True:
                 await self._pause()
-                async with asyncio.timeout_at(self._leads_until):
+                async with asyncio.timeout_at(self._tenure.held_until):
                     await self._renew()
         except TimeoutError:
             raise LeaseLost(
@@ -114,16 +248,13 @@ class Election:
                 "another replica may take over"
             ) from None
         finally:
-            self._leads_until = _NEVER
+            self._tenure.lose()
 
     async def release(self) -> None:
         """Best effort, for when all work has ended: the next candidate need not wait for the lease to run out."""
-        self._leads_until = _NEVER
         try:
             async with asyncio.timeout(self._retry_seconds):
-                await self._look()
-                if self._seen is not None and self._seen.record.holder_identity == self.identity:
-                    await self._write(holder="", seconds=RELEASED_SECONDS)
+                await self._tenure.give_up()
         except (ApiError, TimeoutError) as error:
             _log.info("lease not released", lease=self.name, error=str(error) or "no answer")
 
@@ -132,7 +263,7 @@ class Election:
         while True:
             try:
                 async with asyncio.timeout(self._renew_seconds / 2):
-                    await self._take()
+                    await self._tenure.take()
                 return
             except (ApiError, TimeoutError) as error:
                 _log.info("lease not renewed", lease=self.name, error=str(error) or "no answer")
@@ -142,64 +273,11 @@ class Election:
     async def _look_for_usurper(self) -> None:
         try:
             async with asyncio.timeout(self._renew_seconds / 2):
-                await self._look()
+                await self._tenure.look()
         except (ApiError, TimeoutError):
             return
-        holder = self._seen.record.holder_identity if self._seen is not None else self.identity
-        if holder != self.identity:
+        if (holder := self._tenure.holder) != self.identity:
             raise LeaseLost(f"lease {self._namespace}/{self.name} is held by {holder or 'nobody'} now")
-
-    async def _look(self) -> None:
-        """Notes when the lease was last seen to change. One that is gone leaves its holder the rest of its time."""
-        try:
-            lease = await self._client.get(LEASE, self.name, self._namespace)
-        except NotFound:
-            if self._seen is not None:
-                self._seen = _Seen(None, self._seen.record, self._seen.at)
-            return
-        record = _record(lease)
-        changed = self._seen is None or self._seen.record != record
-        at = asyncio.get_running_loop().time() if changed or self._seen is None else self._seen.at
-        self._seen = _Seen(lease, record, at)
-
-    def _is_free(self) -> bool:
-        if self._seen is None:
-            return True
-        if self._seen.record.holder_identity in ("", self.identity):
-            return True
-        return asyncio.get_running_loop().time() >= self._expiry()
-
-    def _expiry(self) -> float:
-        """The loop time at which a lease runs out that is not renewed; the end of time while none is known."""
-        if self._seen is None:
-            return float("inf")
-        return self._seen.at + (self._seen.record.lease_duration_seconds or self._lease_seconds)
-
-    async def _take(self) -> None:
-        sent = asyncio.get_running_loop().time()
-        await self._write(holder=self.identity, seconds=self._lease_seconds)
-        self._leads_until = sent + self._renew_seconds
-
-    async def _write(self, *, holder: str, seconds: int) -> None:
-        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = self._seen.record if self._seen is not None else None
-        spec: Json = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": now}
-        if before is None:
-            spec |= {"acquireTime": now, "leaseTransitions": 0}
-        elif before.holder_identity == holder:
-            spec |= {"acquireTime": before.acquire_time or now, "leaseTransitions": before.lease_transitions}
-        else:
-            spec |= {"acquireTime": now, "leaseTransitions": before.lease_transitions + bool(holder)}
-        body = LEASE.body(self.name, self._namespace)
-        if self._seen is None or self._seen.lease is None:
-            written = await self._client.create(LEASE, body | {"spec": spec})
-        else:
-            lease = self._seen.lease
-            # Only what it has: servers refuse a grace period, even of none, for what is not being deleted.
-            metadata = {key: value for key, value in msgspec.to_builtins(lease.metadata).items() if value}
-            kept = {"metadata": metadata, "spec": plain(lease.spec_json) | spec}
-            written = await self._client.replace(LEASE, body | kept)
-        self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
 
     async def _pause(self, until: float = float("inf")) -> None:
         """For a moment; not beyond `until`, unless that is over."""
@@ -212,7 +290,7 @@ class _Record(Struct, frozen=True, rename="camel"):
     """What a holder says. A change in any of it is a sign of life."""
 
     holder_identity: str = ""
-    lease_duration_seconds: int = 0
+    lease_duration_seconds: int = USUAL_SECONDS
     acquire_time: str = ""
     renew_time: str = ""
     lease_transitions: int = 0

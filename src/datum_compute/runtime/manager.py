@@ -1,22 +1,22 @@
 """Runs controllers over a fleet until it is stopped, cancelled, or no longer leads. Entry point: `Manager`."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Controller, Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.health import Check, Heartbeat, caches_follow
 from datum_compute.runtime.leases import Election
 from datum_compute.runtime.metrics import RuntimeCollector
 from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.tasks import first
 from datum_compute.runtime.writes import Writes
 
 GRACE_SECONDS = 10.0
-_CANCEL_SECONDS = 3.0
 
 
 class Manager:
@@ -31,6 +31,7 @@ class Manager:
         self,
         fleet: Fleet,
         reconcilers: Sequence[Reconciler],
+        clock: Clock,
         *,
         election: Election | None = None,
         registry: CollectorRegistry | None = None,
@@ -39,7 +40,7 @@ class Manager:
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self.fleet = fleet
-        self.controllers = {reconciler.name: Controller(reconciler, fleet) for reconciler in reconcilers}
+        self.controllers = {reconciler.name: Controller(reconciler, fleet, clock) for reconciler in reconcilers}
         self.election = election
         self._heartbeat = Heartbeat() if registry is not None else None
         self._grace_seconds = grace_seconds
@@ -73,13 +74,13 @@ class Manager:
     async def run(self) -> None:
         work = self._work() if self.election is None else self._work_in_turn(self.election)
         beat = [self._heartbeat.run()] if self._heartbeat is not None else []
-        await _first(self.fleet.run(), work, *beat)
+        await first(self.fleet.run(), work, *beat)
 
     async def _work_in_turn(self, election: Election) -> None:
         try:
-            await _first(self._stopping.wait(), election.acquire())
+            await first(self._stopping.wait(), election.acquire())
             if not self._stopping.is_set():
-                await _first(election.hold(), self._work())
+                await first(election.hold(), self._work())
         finally:
             await election.release()
 
@@ -107,21 +108,3 @@ class _Guarded:
     def engaged(self, plane: Plane) -> None: ...
 
     def disengaged(self, plane: Plane) -> None: ...
-
-
-async def _first(*coroutines: Coroutine[Any, Any, object]) -> None:
-    """Ends when and how the first of them ends. The others are cancelled; one that will not hear of it is left behind,
-    because a replica that lost its lease must end whatever its passes do."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
-        for task in ended:
-            if not task.cancelled():
-                task.exception()  # looked at, so that nobody is told of it again
-    for task in tasks:
-        if task in done:
-            task.result()

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datum_compute.runtime.controller import Controller
+from datum_compute.runtime.controller import PER_GROUP, Controller
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.health import Heartbeat
 from datum_compute.runtime.histogram import Histogram
 from datum_compute.runtime.informer import State
 from datum_compute.runtime.leases import Election
-from datum_compute.runtime.writes import Writes
+from datum_compute.runtime.writes import Write, Writes
 
 RESULTS = ("success", "error", "requeue", "requeue_after")
 
@@ -59,7 +59,10 @@ class RuntimeCollector(Collector):
         yield from self._of_queues()
         yield from self._of_planes()
         if self._writes is not None:
-            yield self._of_writes(self._writes)
+            yield self._of_writes("api_writes", "Calls that write.", self._writes.counts)
+            yield self._of_writes(
+                "api_writes_damped", "Writes that were held back because somebody undoes them.", self._writes.damped
+            )
         if self._election is not None:
             leads = GaugeMetricFamily("leader_election_master_status", "Whether this replica leads.", labels=["name"])
             leads.add_metric([self._election.name], self._election.leading)
@@ -83,7 +86,7 @@ class RuntimeCollector(Collector):
             "controller_runtime_reconcile_time_seconds", "How long passes take.", labels=label
         )
         most = GaugeMetricFamily(
-            "controller_runtime_max_concurrent_reconciles", "Passes that may run at once.", labels=label
+            "controller_runtime_max_concurrent_reconciles", "Passes that may run at once for one plane.", labels=label
         )
         active = GaugeMetricFamily("controller_runtime_active_workers", "Passes that run now.", labels=label)
         for controller in self._controllers:
@@ -92,7 +95,7 @@ class RuntimeCollector(Collector):
             errors.add_metric([controller.name], controller.results["error"])
             panics.add_metric([controller.name], controller.panics)
             _add(seconds, controller.name, controller.pass_seconds)
-            most.add_metric([controller.name], controller.workers)
+            most.add_metric([controller.name], PER_GROUP)
             active.add_metric([controller.name], len(controller.queue.running_seconds()))
         return total, errors, panics, seconds, most, active
 
@@ -135,14 +138,37 @@ class RuntimeCollector(Collector):
         silent = GaugeMetricFamily(
             f"{self._prefix}cache_silent_seconds", "How long ago the server was last heard.", labels=labels
         )
+        rewinds = CounterMetricFamily(
+            f"{self._prefix}cache_rewinds",
+            "Lists that were older than what had been seen, as after a server was restored from a backup.",
+            labels=labels,
+        )
         now = asyncio.get_running_loop().time()
         for plane in planes:
             for informer in plane.informers():
-                place = [plane.name, informer.kind.name]
+                place = [plane.name, informer.label]
                 objects.add_metric(place, len(informer))
                 watching.add_metric(place, informer.state is State.WATCHING)
+                rewinds.add_metric(place, informer.rewinds)
                 if informer.synced.is_set():
                     silent.add_metric(place, now - informer.heard)
+        up = GaugeMetricFamily(
+            f"{self._prefix}plane_up", "Whether the plane is engaged and all of its caches follow it.", labels=["plane"]
+        )
+        phases = ["plane", "kind", "phase"]
+        failures = CounterMetricFamily(
+            f"{self._prefix}plane_failures",
+            "Lists and watches that failed, by the phase they failed in.",
+            labels=phases,
+        )
+        defects = CounterMetricFamily(
+            f"{self._prefix}plane_defects", "Unforeseen errors met while following a plane.", labels=phases
+        )
+        for plane in self._fleet.known():
+            up.add_metric([plane.name], self._fleet.up(plane.name))
+            for family, counts in ((failures, plane.troubles.failures), (defects, plane.troubles.defects)):
+                for (kind, phase), count in sorted(counts.items()):
+                    family.add_metric([plane.name, kind, phase], count)
         dropped = CounterMetricFamily(
             f"{self._prefix}events_dropped", "Changes that led to no request.", labels=["controller", "reason"]
         )
@@ -155,12 +181,12 @@ class RuntimeCollector(Collector):
         for plane in planes:
             for reason, count in sorted(plane.events.dropped.items()):
                 untold.add_metric([plane.name, reason], count)
-        return engaged, objects, watching, silent, dropped, untold
+        return engaged, up, failures, defects, objects, watching, silent, rewinds, dropped, untold
 
-    def _of_writes(self, writes: Writes) -> Metric:
+    def _of_writes(self, name: str, help_: str, counts: Counter[Write]) -> Metric:
         labels = ["plane", "controller", "verb", "kind"]
-        total = CounterMetricFamily(f"{self._prefix}api_writes", "Calls that write.", labels=labels)
-        for write, count in sorted(writes.counts.items(), key=lambda item: str(item[0])):
+        total = CounterMetricFamily(f"{self._prefix}{name}", help_, labels=labels)
+        for write, count in sorted(counts.items(), key=lambda item: str(item[0])):
             total.add_metric([write.plane, write.controller, write.verb, write.kind], count)
         return total
 

@@ -11,8 +11,11 @@ from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.transport import Call, Transport
 from datum_compute.runtime.events import Recorder
 from datum_compute.runtime.informer import Informer, cache_name
+from datum_compute.runtime.pace import Pace, Patient
 from datum_compute.runtime.reach import FailFast, Reach
-from datum_compute.runtime.writes import Writer, Writes
+from datum_compute.runtime.selection import EVERYTHING, Selection
+from datum_compute.runtime.troubles import Troubles
+from datum_compute.runtime.writes import PlaneWrites, Writer, Writes
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -32,44 +35,58 @@ class Plane:
     ) -> None:
         self.name = name
         self.roles = (role, *also)
-        self._reach = Reach(transport)
-        self._watching = Client(name, self._reach)
+        pace = Pace(name, transport)
+        self._reach = Reach(pace)
+        self._watching = Client(name, Patient(self._reach, pace))
         self.client = Client(name, FailFast(self._reach))
-        self.events = Recorder(self.client, writes)
-        self._writes = writes
+        self.unguarded = Client(name, pace)  # for calls that every replica makes, whether it leads or not
+        self._writes = PlaneWrites(name, writes)
+        self.events = Recorder(self.client, self._writes)
+        self.troubles = Troubles(name, self._reach.served_again)
         self._generator = generator
         self._informers: dict[str, Informer[Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self.on_return(self._look_again)
 
-    def informer(self, kind: Kind[T]) -> Informer[T]:
-        """The one cache of a kind on this plane; asking for it the first time starts it."""
-        informer = self._informers.get(cache_name(kind))
+    def informer(self, kind: Kind[T], selection: Selection = EVERYTHING) -> Informer[T]:
+        """The one cache of a kind, or of what is selected of it, on this plane; asked for the first time, it starts."""
+        name = cache_name(kind, selection)
+        informer = self._informers.get(name)
         if informer is None:
-            informer = Informer(self._watching, kind, self._generator)
-            self._informers[cache_name(kind)] = informer
+            informer = Informer(self._watching, kind, self._generator, selection=selection, troubles=self.troubles)
+            self._informers[name] = informer
             if self._tasks is not None:
                 self._start(self._tasks, informer)
         return cast("Informer[T]", informer)
 
     def declare(
-        self, kind: Kind[T], *, optional: bool = False, transform: Callable[[T], T] | None = None
+        self,
+        kind: Kind[T],
+        *,
+        optional: bool = False,
+        best_effort: bool = False,
+        selection: Selection = EVERYTHING,
     ) -> Informer[T]:
-        """The cache of a kind, before the plane is followed. It is optional only if nobody needs it."""
-        known = cache_name(kind) in self._informers
-        informer = self.informer(kind)
-        if known and informer.transform is not transform:
-            raise ValueError(f"{kind.resource} on plane {self.name} cannot be kept in two forms")
-        informer.optional = optional and (informer.optional or not known)
-        informer.transform = transform
+        """The cache of a kind, before the plane is followed. It is optional, or best effort, only if all who use it
+        say so."""
+        known = cache_name(kind, selection) in self._informers
+        informer = self.informer(kind, selection)
+        informer.optional = (optional or best_effort) and (informer.optional or not known)
+        informer.best_effort = best_effort and (informer.best_effort or not known)
         return informer
 
     def serves(self, kind: Kind[Any]) -> bool:
-        """Whether the plane has a kind that it need not have; what is not optional is taken for granted."""
-        informer = self._informers.get(cache_name(kind))
-        return informer is None or informer.served
+        """Whether the plane has a kind that it need not have; what is not optional is taken for granted.
+
+        A kind that comes while the plane is engaged is found within a few minutes; nobody is told while it is empty.
+        """
+        return all(informer.served for informer in self._informers.values() if informer.kind.resource == kind.resource)
 
     def writer(self, controller: str) -> Writer:
-        return Writer(self.client, self._informers, controller, self._writes)
+        def warn(object_: KubeObject, reason: str, message: str) -> None:
+            self.events.warning(controller, object_, reason, message, now=self._writes.clock.now())
+
+        return Writer(self.client, self._informers, controller, self._writes, warn)
 
     def informers(self) -> list[Informer[Any]]:
         return list(self._informers.values())
@@ -79,13 +96,36 @@ class Plane:
         """Whether its last call was answered at all."""
         return not self._reach.silent
 
-    def on_return(self, callback: Callable[[], None]) -> None:
-        """Called when the plane answers again after it had not."""
-        self._reach.on_return.append(callback)
+    @property
+    def follows(self) -> bool:
+        """Whether it answers and none of its caches fails."""
+        return self.answers and self.troubles.phase is None
+
+    def on_return(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Called when the plane answers again after it had not, or lets its caches follow again after it had refused;
+        the returned function ends it."""
+
+        def returned() -> None:
+            try:
+                callback()
+            except Exception as error:  # whose call found out that the plane is back must not fail for it
+                self.troubles.crashed("", "return", error)
+
+        self._reach.on_return.append(returned)
+        return lambda: self._reach.on_return.remove(returned)
+
+    def _look_again(self) -> None:
+        for informer in self._informers.values():
+            informer.look_again()
 
     def guard(self, may: Callable[[Call], None]) -> None:
         """Asked right before each call that writes; when it raises, nothing is sent."""
-        self._reach.guards.append(may)
+        if may not in self._reach.guards:
+            self._reach.guards.append(may)
+
+    def leave(self) -> None:
+        """The plane is no longer one this process works on; what was counted by its name is forgotten."""
+        self._writes.leave()
 
     async def synced(self) -> None:
         for informer in list(self._informers.values()):

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from datum_compute.runtime.histogram import QUEUE_SECONDS, Histogram
@@ -12,25 +12,39 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_BACKOFF = 0.005
 LONGEST_BACKOFF = 30.0
+_SHARE = 4  # one part in so many of the places that are left is what a group may take
 
 
 class WorkQueue(Generic[K]):
     """Deduplicated: a key waits once, runs on one worker, and runs again when it was added while running.
 
     Live changes go before the initial list, so that a restart does not make users wait for what did not change. Groups
-    take turns and run at most `at_once` keys each, so that one whose passes hang does not hold up the others.
+    take turns and run at most `at_once` keys each. However many groups hang, each other one has room for `reserved`
+    keys; what a group runs beyond them is taken from `shared` places, of which it never gets more than a part of those
+    that are left, so that some are left for the next. The group of a key may change: it stays in the one that it was
+    added to until its run is done.
     """
 
-    def __init__(self, group: Callable[[K], Hashable] = lambda key: None, at_once: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        group: Callable[[K], Hashable] = lambda key: None,
+        at_once: int = sys.maxsize,
+        *,
+        reserved: int = 1,
+        shared: int = sys.maxsize,
+    ) -> None:
         self.adds = 0
         self.retries = 0
         self.waited = Histogram(QUEUE_SECONDS)
         self.worked = Histogram(QUEUE_SECONDS)
         self._group = group
         self._at_once = at_once
+        self._reserved = reserved
+        self._shared = shared  # places that no group has taken
         self._busy: Counter[Hashable] = Counter()  # keys running, by group
-        self._live: _Lane[K] = _Lane(group)
-        self._initial: _Lane[K] = _Lane(group)
+        self._groups: dict[K, Hashable] = {}  # of each key that waits or runs
+        self._live: _Lane[K] = _Lane(self._groups)
+        self._initial: _Lane[K] = _Lane(self._groups)
         self._running: dict[K, _Run] = {}
         self._since: dict[K, float] = {}  # when the oldest change that no pass has seen to came in
         self._queued: dict[K, float] = {}  # when each key that waits began to
@@ -42,7 +56,7 @@ class WorkQueue(Generic[K]):
         self._quiet.set()
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._initial)
+        return len(self._queued)
 
     def add(self, key: K, *, initial: bool = False) -> None:
         self.adds += 1
@@ -53,6 +67,7 @@ class WorkQueue(Generic[K]):
             self._initial.remove(key)
             self._live.add(key)
         elif key not in self._live and key not in self._initial:
+            self._groups[key] = self._group(key)
             (self._initial if initial else self._live).add(key)
             self._queued[key] = asyncio.get_running_loop().time()
             self._wake_one()
@@ -85,6 +100,10 @@ class WorkQueue(Generic[K]):
         self.add_retry(key, delay)
         return delay
 
+    def failures(self, key: K) -> int:
+        """How often the key has failed in a row."""
+        return self._failures.get(key, 0)
+
     def since(self, key: K) -> float:
         """Loop time at which the oldest change came in that the running pass of this key looks at."""
         return self._running[key].since
@@ -107,7 +126,9 @@ class WorkQueue(Generic[K]):
         self.waited.observe(now - self._queued.pop(key))
         self._running[key] = _Run(self._since.pop(key), now)
         self._quiet.clear()
-        self._busy[self._group(key)] += 1
+        group = self._groups[key]
+        self._busy[group] += 1
+        self._shared -= self._busy[group] > self._reserved
         if (delayed := self._delayed.pop(key, None)) is not None:
             delayed.cancel()
         return key
@@ -115,7 +136,8 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         run = self._running.pop(key)
         self.worked.observe(asyncio.get_running_loop().time() - run.started)
-        group = self._group(key)
+        group = self._groups.pop(key)
+        self._shared += self._busy[group] > self._reserved
         self._busy[group] -= 1
         if not self._busy[group]:
             del self._busy[group]
@@ -129,6 +151,7 @@ class WorkQueue(Generic[K]):
         """Forgets keys that will not come again; passes that run are not stopped."""
         for key in [key for key in self._queued if is_over(key)]:
             (self._live if key in self._live else self._initial).remove(key)
+            del self._groups[key]
         for memory in (self._failures, self._since, self._queued):
             for key in [key for key in memory if is_over(key)]:
                 del memory[key]
@@ -156,7 +179,9 @@ class WorkQueue(Generic[K]):
         return self._initial.take(self._has_room) if key is None else key
 
     def _has_room(self, group: Hashable) -> bool:
-        return self._busy[group] < self._at_once
+        busy = self._busy[group]
+        beyond = busy - self._reserved
+        return busy < self._at_once and (beyond < 0 or beyond < self._shared / _SHARE)
 
     def _due(self, key: K) -> None:
         self._delayed.pop(key, None)
@@ -182,21 +207,21 @@ class _Run:
 class _Lane(Generic[K]):
     """Keys that wait: first come first served in each group, and the groups in turns."""
 
-    def __init__(self, group: Callable[[K], Hashable]) -> None:
-        self._group = group
+    def __init__(self, groups: Mapping[K, Hashable]) -> None:
+        self._groups = groups
         self._waiting: dict[Hashable, OrderedDict[K, None]] = {}
 
     def __len__(self) -> int:
         return sum(len(keys) for keys in self._waiting.values())
 
     def __contains__(self, key: K) -> bool:
-        return key in self._waiting.get(self._group(key), ())
+        return key in self._groups and key in self._waiting.get(self._groups[key], ())
 
     def add(self, key: K) -> None:
-        self._waiting.setdefault(self._group(key), OrderedDict())[key] = None
+        self._waiting.setdefault(self._groups[key], OrderedDict())[key] = None
 
     def remove(self, key: K) -> None:
-        group = self._group(key)
+        group = self._groups[key]
         del self._waiting[group][key]
         if not self._waiting[group]:
             del self._waiting[group]

@@ -1,14 +1,15 @@
 """Whether a plane answers, learnt from the calls that are made anyway. Entry points: `Reach`, `FailFast`.
 
-A plane is away when a call did not reach it or got no answer. An error that the server itself gives, a 500 among them,
-is an answer. What a gateway says in its place (502, 503, 504) is none, but costs nobody time, so calls still go out.
+A plane is silent while calls do not reach it or get no answer. Any answer, whatever it says, ends the silence. With
+502, 503 or 504, which a gateway gives in the place of a server, the plane is still away: what failed on it runs again
+when it gives another answer. A watch that breaks off proves neither; the next call finds out.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from datum_compute.kube.errors import Timeout, Unavailable
+from datum_compute.kube.errors import ApiError, Timeout, Unavailable
 from datum_compute.kube.transport import Answer, Call, Transport
 
 FIRST_PROBE = 0.01
@@ -43,11 +44,10 @@ class Reach:
         try:
             answer = await self._transport.call(call)
         except (Unavailable, Timeout) as error:
-            self._away = True
-            self.silent = self.silent or not error.answered  # a refusal costs nobody time
+            self._not_served(answered=error.answered)
             raise
         if answer.code in _GATEWAY:
-            self._away = True
+            self._not_served(answered=True)
         else:
             self._answered()
         return answer
@@ -57,13 +57,28 @@ class Reach:
 
     @asynccontextmanager
     async def _streaming(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        opened = False
         try:
             async with self._transport.stream(call) as lines:
+                opened = True
                 self._answered()
                 yield lines
-        except (Unavailable, Timeout):
-            self._away = self.silent = True
+        except (Unavailable, Timeout) as error:
+            self._not_served(answered=opened or error.answered)
             raise
+        except ApiError as error:
+            if error.answered:
+                self._answered()
+            raise
+
+    def served_again(self) -> None:
+        """Caches get what the server had refused them: what it refused to passes may succeed now too."""
+        self._away = True
+        self._answered()
+
+    def _not_served(self, *, answered: bool) -> None:
+        self._away = True
+        self.silent = not answered
 
     def _answered(self) -> None:
         self.silent = False

@@ -1,4 +1,4 @@
-"""What a controller is asked to look at, and one look at it. Entry points: `Request`, `Drop`, `Pass`."""
+"""What a controller is asked to look at. Entry points: `Request`, `Drop`, `Unfinished`."""
 
 from msgspec import Struct
 
@@ -21,24 +21,11 @@ class Request(Struct, frozen=True, order=True):
 
 
 class Drop(Struct, frozen=True):
-    """An event that leads to no request; counted by its reason."""
+    """An event that leads to no request: counted by its reason, and logged once per object unless it is ordinary."""
 
     reason: str
+    ordinary: bool = False  # what belongs to somebody else, and is expected here
 
 
 class Unfinished(Exception):
     """The pass cannot go on for a reason that is no API error; it is tried again with backoff."""
-
-
-class Pass:
-    """One run of a controller over one request. It ends in any way it likes; the floor it declared is kept."""
-
-    def __init__(self, request: Request, since: float = 0.0) -> None:
-        self.request = request
-        self.since = since  # loop time at which the oldest change that this pass looks at came in
-        self.floor: float | None = None
-
-    def no_later_than(self, seconds: float | None) -> None:
-        """The same request runs again after at most this long, whatever happens in the rest of the pass."""
-        if seconds is not None:
-            self.floor = seconds if self.floor is None else min(self.floor, seconds)

@@ -7,10 +7,10 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.history import name_of
+from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import plain
-from tests.cli.conftest import Compute, World, condition, nothing, placement, template
+from tests.cli.conftest import IMAGE, Compute, FakeClock, World, condition, nothing, placement, template
 from tests.cli.server import ApiServer
 
 NEW = ("deploy", "shop", "--image=registry.example/shop:2.1", "--city=DFW,AMS", "--min=2", "--port=8080")
@@ -43,13 +43,15 @@ def test_a_new_workload_from_flags_to_running(api: ApiServer, compute: Compute, 
         "  workload/shop created\n"
         "Waiting for rollout. Ctrl-C to detach (rollout continues in background).\n"
         "\n"
-        "  PLACEMENT   CITY   UPDATED   READY   OLD   PHASE\n"
-        "  default     AMS    0         0       0     Pending\n"
-        "  default     DFW    0         0       0     Pending\n"
-        "  default     DFW    1         1       0     Updating\n"
-        "  default     DFW    2         2       0     Done\n"
-        "  default     AMS    2         2       0     Done\n"
-        "Rollout complete in 8s.\n"
+        "  PLACEMENT   CITY   DESIRED   UPDATED   READY   OLD   PHASE\n"
+        "  default     AMS    2         —         0       —     Pending\n"
+        "  default     DFW    2         —         0       —     Pending\n"
+        "  default     AMS    2         0         0       0     Pending\n"
+        "  default     DFW    2         0         0       0     Pending\n"
+        "  default     DFW    2         1         1       0     Updating\n"
+        "  default     DFW    2         2         2       0     Done\n"
+        "  default     AMS    2         2         2       0     Done\n"
+        "Rollout complete in 8.0s.\n"
         "\n"
         "  Instances:\n"
         "    AMS   shop-default-ams-0   198.51.100.0\n"
@@ -230,6 +232,10 @@ def test_every_change_is_told_before_it_is_made_and_values_never(
 
 def test_no_change_is_no_write(api: ApiServer, compute: Compute, world: World) -> None:
     rich(world)
+    world.observe()
+    world.deployment("DFW")
+    world.report("DFW", 2, 2)
+    api.requests.clear()
     result = compute("deploy", "shop", "--image=shop:1", "--min=2", "--city=dfw", "--env=LOG_LEVEL=debug")
     assert (result.code, result.lines[1:]) == (0, ["No changes detected."])
     assert api.writes() == []
@@ -288,7 +294,7 @@ def test_a_dry_run_lets_the_server_check_and_writes_nothing(api: ApiServer, comp
     result = compute(*NEW, "--dry-run")
     assert (result.code, result.lines[-1]) == (0, "No changes made (dry run).")
     assert api.all(WORKLOAD) == []
-    assert [seen.query for seen in api.writes()] == [{"dryRun": "All"}]
+    assert [seen.query for seen in api.writes()] == [{"dryRun": "All", "fieldValidation": "Strict"}]
     world.workload(("DFW",))
     result = compute("deploy", "shop", "--image=other", "--dry-run")
     assert (result.code, result.lines[-2:]) == (
@@ -387,11 +393,45 @@ def test_a_redeploy_is_never_done_before_the_server_saw_it(api: ApiServer, compu
     result = compute("deploy", "shop", "--image=shop:9", steps=steps)
     rows = [row.split() for row in result.lines if row.startswith("  default")]
     assert rows == [
-        ["default", "DFW", "2", "2", "0", "Pending"],
-        ["default", "DFW", "0", "2", "2", "Pending"],
-        ["default", "DFW", "2", "2", "0", "Done"],
+        ["default", "DFW", "2", "—", "2", "—", "Pending"],
+        ["default", "DFW", "2", "0", "2", "2", "Pending"],
+        ["default", "DFW", "2", "2", "2", "2", "Done"],
     ]
     assert "Rollout complete in 10s." in result.out
+
+
+@pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing"])
+def test_a_second_deploy_of_what_does_not_start_fails_like_the_first(
+    api: ApiServer, compute: Compute, world: World, reason: str
+) -> None:
+    world.workload(("DFW",))
+    world.observe()
+    world.deployment("DFW")
+    world.report("DFW", 1, 0, available=condition("Available", "False", "InstancesProvisioning", "not yet"))
+    world.instance("DFW", 0, condition("Programmed", "False", reason, "it does not start"))
+    result = compute("deploy", "shop", f"--image={IMAGE}", "--timeout=20s", steps=[nothing] * 10)
+    assert result.code == 5
+    assert "No changes detected." in result.lines
+    blocked = result.lines.index(f"    Blocked reason: {reason} — it does not start")
+    assert "on its own" not in result.lines[blocked + 1]
+    assert result.err == (
+        "Error: Still rolling out after 20s; nothing was undone.\n"
+        f"  DFW: {reason} — it does not start\n"
+        "\ncompute status shop\n"
+    )
+
+
+def test_a_server_that_falls_silent_is_named_when_the_wait_ends(api: ApiServer, compute: Compute, world: World) -> None:
+    world.workload(("DFW",))
+    world.observe()
+
+    def away() -> None:
+        api.answer("GET", "/workloads/", 500, "out of order", times=1000)
+
+    result = compute("deploy", "shop", f"--image={IMAGE}", "--timeout=20s", steps=[away, *[nothing] * 10])
+    assert result.code == 5
+    assert "Error: the server has not answered for" in result.err
+    assert "Still rolling out" not in result.err
 
 
 def test_stuck_on_quota_is_blocked_within_32_seconds_and_told_once(
@@ -517,3 +557,13 @@ def test_without_a_watch_it_is_read_every_two_seconds(api: ApiServer, compute: C
     reads = [seen for seen in api.requests if seen.path.endswith("/workloads/shop")]
     assert result.code == 5
     assert len(reads) == 1 + 6
+
+
+def test_an_unchanged_deploy_tells_the_time_since_the_change(compute: Compute, world: World, clock: FakeClock) -> None:
+    world.workload(("DFW",))
+    world.observe()
+    world.deployment("DFW")
+    world.report("DFW", 1, 1, replicas=2)
+    clock.turn(60)
+    result = compute("deploy", "shop", f"--image={IMAGE}", steps=[lambda: world.report("DFW", 2, 2)])
+    assert (result.code, result.lines[-1]) == (0, "Rollout complete in 1m 2s.")

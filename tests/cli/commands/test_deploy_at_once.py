@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.history import CURRENT, name_of
-from datum_compute.cli.revisions import spec_hash
+from datum_compute.cli.workload.history import CURRENT, name_of
+from datum_compute.cli.workload.revisions import spec_hash
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import plain
 from tests.cli.conftest import Compute

@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import yaml
 
 from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.history import name_of
+from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import Json, plain
 from tests.cli.conftest import IMAGE, Compute, World, placement, template
@@ -91,9 +93,9 @@ def test_what_the_server_fills_in_is_no_change(api: ApiServer, compute: Compute,
     compute("deploy", "-f", "shop.yaml", "--no-wait")
     generation = api.get(WORKLOAD, "shop").metadata.generation
     api.requests.clear()
-    result = compute("deploy", "-f", "shop.yaml")
+    result = compute("deploy", "-f", "shop.yaml", "--no-wait")
     assert (result.code, result.out) == (0, "No changes detected.\n")
-    assert all(seen.query == {"dryRun": "All"} for seen in api.writes())
+    assert all(seen.query["dryRun"] == "All" for seen in api.writes())
     assert api.get(WORKLOAD, "shop").metadata.generation == generation
     assert list(api.get(CONFIG_MAP, name_of("shop")).data) == ["1"]
 
@@ -242,7 +244,7 @@ class TestSaving:
         assert saved["spec"] == plain(api.get(WORKLOAD, "shop").spec_json)
         assert "status" not in saved
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert compute("deploy", "-f", "workload.yaml").out == "No changes detected.\n"
+        assert compute("deploy", "-f", "workload.yaml", "--no-wait").out == "No changes detected.\n"
 
     def test_not_when_told_so(self, api: ApiServer, compute: Compute, tmp_path: Path) -> None:
         assert "Saved" not in compute(*NEW, "-y", "--no-save", tty=True).out
@@ -265,7 +267,7 @@ class TestSaving:
         self, api: ApiServer, compute: Compute, tmp_path: Path, world: World
     ) -> None:
         world.workload(("DFW",))
-        same = ("deploy", "shop", f"--image={IMAGE}")
+        same = ("deploy", "shop", f"--image={IMAGE}", "--no-wait")
         assert compute(*same, tty=True).lines[1:] == ["No changes detected."]
         assert compute(*same, "--save").lines[1:] == ["No changes detected.", "Saved workload.yaml"]
 
@@ -318,3 +320,34 @@ def test_one_manifest_at_a_time(api: ApiServer, compute: Compute, write: Write) 
         "Error: -f was given more than once; deploy one manifest after the other\n",
     )
     assert api.requests == []
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, '{"a":' * 50_000], ids=["YAML", "JSON"])
+def test_a_manifest_that_is_nested_without_end_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
+    """In a process of its own, because the YAML loader would end it."""
+    manifest = tmp_path / "deep.yaml"
+    manifest.write_text(text)
+    command = [sys.executable, "-m", "datum_compute.cli.main", "deploy", "-f", str(manifest)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [f"Error: {manifest}: it is nested more than 100 levels deep"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (manifest() | {"speck": {}}, 'Error: shop.yaml: unknown field "speck"\n'),
+        (manifest(lables={"a": "b"}), 'Error: shop.yaml: unknown field "metadata.lables"\n'),
+        (
+            manifest() | {"spec": manifest()["spec"] | {"replicas": 3}},
+            'Error: workload "shop" was rejected:\n  unknown field "spec.replicas"\n',
+        ),
+    ],
+)
+def test_fields_that_nobody_knows_are_refused(
+    api: ApiServer, compute: Compute, write: Write, body: Json, error: str
+) -> None:
+    write(body)
+    result = compute("deploy", "-f", "shop.yaml", "--no-wait")
+    assert (result.code, result.err) == (1, error)
+    assert api.all(WORKLOAD) == []

@@ -8,10 +8,10 @@ import yaml
 
 from datum_compute.api.labels import WORKLOAD_NAME, WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.history import CURRENT, name_of
+from datum_compute.cli.workload.history import CURRENT, name_of
 from datum_compute.kube.kinds import CONFIG_MAP
 from datum_compute.kube.meta import plain
-from tests.cli.conftest import IMAGE, Compute, FakeClock, World
+from tests.cli.conftest import IMAGE, Compute, FakeClock, World, template
 from tests.cli.server import ApiServer
 
 NEWER = "registry.example/shop:2.2"
@@ -221,7 +221,7 @@ def test_a_message_stands_in_the_history(api: ApiServer, deployed: Compute) -> N
 
 @pytest.mark.parametrize(
     ("environ", "actor"),
-    [({"DATUM_COMPUTE_ACTOR": "ada"}, "ada"), ({}, "")],
+    [({"DATUM_COMPUTE_ACTOR": "ada"}, "ada"), ({}, "system:compute")],  # as the server knows them
 )
 def test_who_it_was(api: ApiServer, deployed: Compute, environ: dict[str, str], actor: str) -> None:
     deployed("scale", "shop", "--min=2", environ=environ)
@@ -280,3 +280,22 @@ def test_a_dry_run_of_undo_gives_the_object_to_programs(api: ApiServer, deployed
     assert containers[0]["image"] == IMAGE
     assert result.err.endswith("No changes made (dry run).\n")
     assert len(entries(api)) == 2
+
+
+def test_undo_after_an_outside_edit_goes_back_to_the_last_revision(api: ApiServer, deployed: Compute) -> None:
+    deployed("deploy", "shop", "--image=registry.example/shop:3", "--no-wait")
+    api.patch(WORKLOAD, "shop", {"spec": {"template": template("registry.example/broken")}})
+    result = deployed("rollout", "undo", "shop")
+    assert result.code == 0
+    assert "Creating revision #4 (copy of #2)..." in result.lines
+    assert b'"registry.example/shop:3"' in bytes(api.get(WORKLOAD, "shop").spec_json)
+    assert [row.split()[0] for row in deployed("rollout", "history", "shop").lines[1:5]] == ["#4", "#3", "#2", "#1"]
+
+
+def test_undo_to_what_is_there_already_starts_nothing(api: ApiServer, deployed: Compute) -> None:
+    deployed("scale", "shop", "--min=5")
+    deployed("scale", "shop", "--min=1")
+    api.requests.clear()
+    result = deployed("rollout", "undo", "shop", "--to-revision=1")
+    assert (result.code, result.out) == (0, 'Workload "shop" already is as revision #1 asks; nothing to do.\n')
+    assert api.writes() == []

@@ -135,7 +135,6 @@ def test_describe_one_that_waits_for_quota(api: ApiServer, compute: Compute, clo
         "  QuotaGranted   False    QuotaExceeded   1m    Requested 1 instance, 0 available.\n"
         "\n"
         "Next steps:\n"
-        "  Reduce replicas:   compute scale shop --min=1\n"
         "  Check quota:       compute quota\n"
     )
 

@@ -1,14 +1,19 @@
 """The local verbs around a daemon that only pretends; the real one has tests of its own."""
 
 import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from datum_compute.local import daemon, state
-from datum_compute.local.daemon import LocalError
-from datum_compute.local.state import Running
-from tests.cli.conftest import Compute, FakeClock
+from datum_compute.api.quota import INSTANCES, MEMORY, VCPUS
+from datum_compute.local import backups, daemon, projects, state
+from datum_compute.local.backups import Backup, Restored
+from datum_compute.local.projects import ProjectState
+from datum_compute.local.settings import DEFAULT_CITIES, Settings
+from datum_compute.local.state import LocalError, Running
+from tests.cli.conftest import NOW, Compute, FakeClock
 
 
 class Pretended:
@@ -19,16 +24,17 @@ class Pretended:
         self.calls: list[tuple[object, ...]] = []
         self.error = ""
 
-    def up(self, directory: Path, port: int = 0) -> Running:
-        self.calls.append(("up", directory, port))
+    def up(self, directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running:  # noqa: B008  (frozen)
+        self.calls.append(("up", directory, port, wanted))
         if self.error:
             raise LocalError(self.error)
-        self.running = Running(
-            77, 6443, "https://127.0.0.1:6443", str(directory), "demo", ["DFW", "AMS", "SIN"], ["demo", "other"]
-        )
+        cities = wanted.over(Settings(DEFAULT_CITIES)).cities
+        limits = {INSTANCES: 10, VCPUS: 40_000, MEMORY: 81_920} | wanted.limits
+        url = "https://127.0.0.1:6443"
+        self.running = Running(77, 6443, url, str(directory), "demo", [*cities], cities, limits)
         return self.running
 
-    def down(self, directory: Path) -> bool:
+    def down(self, directory: Path, tell: Callable[[str], None]) -> bool:
         self.calls.append(("down", directory))
         found, self.running = self.running, None
         return found is not None
@@ -36,8 +42,24 @@ class Pretended:
     def reset(self, directory: Path) -> None:
         self.calls.append(("reset", directory))
 
-    def backup(self, directory: Path, path: Path) -> None:
+    def backup(self, directory: Path, path: Path | None, now: datetime) -> Path:
         self.calls.append(("backup", directory, path))
+        return path or state.Paths(directory).backups / "2026-11-02T120000Z.db"
+
+    def backups(self, directory: Path) -> list[Backup]:
+        found = [("replaced-2026-11-02T110000Z", 3600, 540_672), ("2026-11-02T100000Z", 7200, 397_312)]
+        folder = state.Paths(directory).backups
+        return [Backup(name, folder / f"{name}.db", NOW - timedelta(seconds=age), size) for name, age, size in found]
+
+    def restore(self, directory: Path, wanted: str, now: datetime) -> Restored:
+        self.calls.append(("restore", directory, wanted))
+        if self.error:
+            raise LocalError(self.error)
+        folder = state.Paths(directory).backups
+        return Restored(folder / "2026-11-02T100000Z.db", folder / "replaced-2026-11-02T120000Z.db")
+
+    def projects(self, running: Running, seconds: float) -> list[ProjectState]:
+        return [ProjectState("demo", "Ready"), ProjectState("other", "Starting")]
 
     def find(self, directory: Path) -> Running | None:
         return self.running
@@ -46,8 +68,13 @@ class Pretended:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
     fake = Pretended()
-    for name in ("up", "down", "reset", "backup"):
-        monkeypatch.setattr(daemon, name, getattr(fake, name))
+    for module, names in (
+        (daemon, ("up", "down", "reset")),
+        (backups, ("backup", "backups", "restore")),
+        (projects, ("projects",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(fake, name))
     monkeypatch.setattr(state, "running", fake.find)
     return fake
 
@@ -65,19 +92,23 @@ def test_up_says_what_runs_and_what_to_type_next(compute: Compute, pretended: Pr
         "The local federation is running at https://127.0.0.1:6443 (process 77).\n"
         "  Project:  demo\n"
         "  Cities:   DFW, AMS, SIN\n"
+        "  Limits:   10 instances, 40 vCPUs, 80 GiB of memory\n"
         f"  State:    {where}\n"
+        "\n"
+        "  Instances are simulated: no container runs, and the tag of an image decides whether it works\n"
+        "  (:crashing does not; see 'compute local up --help').\n"
         "\n"
         "  Next steps:\n"
         "    Deploy:    compute deploy hello --image=registry.example/hello:1 --city=DFW,AMS --min=2\n"
         f"    kubectl:   export KUBECONFIG={state.kubeconfig_path(where)}\n"
         "    Stop:      compute local down\n"
     )
-    assert pretended.calls == [("up", where, 0)]
+    assert pretended.calls == [("up", where, 0, Settings())]
 
 
 def test_another_directory_and_port(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
     result = compute("local", "up", "--dir", str(tmp_path / "x"), "--port=7000")
-    assert pretended.calls == [("up", tmp_path / "x", 7000)]
+    assert pretended.calls == [("up", tmp_path / "x", 7000, Settings())]
     assert f"    Stop:      compute local down --dir={tmp_path}/x" in result.lines
 
 
@@ -97,8 +128,15 @@ def test_down_once_and_again(compute: Compute, pretended: Pretended) -> None:
 
 def test_status(compute: Compute, pretended: Pretended) -> None:
     compute("local", "up")
-    assert "  Projects:  demo, other" in compute("local", "status").lines
-    assert json.loads(compute("local", "status", "-o", "json").out)["port"] == 6443
+    assert "  Projects:  demo, other (starting)" in compute("local", "status").lines
+    document = json.loads(compute("local", "status", "-o", "json").out)
+    assert document["port"] == 6443
+    assert document["projects"] == ["demo", "other"]
+    many = ",".join(f"C{number:02}" for number in range(30))
+    compute("local", "up", f"--city={many}")
+    assert (
+        "  Cities:    C00, C01, C02, C03, C04, C05, C06, C07, C08, C09 and 20 more" in compute("local", "status").lines
+    )
 
 
 def test_kubeconfig_is_one_path_and_nothing_else(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
@@ -125,8 +163,74 @@ def test_reset_asks_first(compute: Compute, pretended: Pretended, tmp_path: Path
 def test_a_backup_goes_to_the_file_that_is_named(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
     file = tmp_path / "monday.db"
     result = compute("local", "backup", str(file))
-    assert (result.code, result.out) == (0, f"The local federation was copied to {file}.\n")
-    assert pretended.calls == [("backup", tmp_path / "local", file)]
+    assert (result.code, result.out) == (
+        0,
+        f"The local federation was copied to {file}.\nRun 'compute local restore {file}' to go back to it.\n",
+    )
+    assert compute("local", "backup", "-q").out == (
+        f"The local federation was copied to {tmp_path}/local/backups/2026-11-02T120000Z.db.\n"
+    )
+    assert pretended.calls == [("backup", tmp_path / "local", file), ("backup", tmp_path / "local", None)]
+
+
+def test_backups_are_listed_and_one_is_restored(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
+    assert compute("local", "restore").lines == [
+        "NAME                          AGE   SIZE      MADE BY",
+        "replaced-2026-11-02T110000Z   1h    528 KiB   a restore",
+        "2026-11-02T100000Z            2h    388 KiB   backup",
+        "",
+        "Run 'compute local restore NAME' to go back to one.",
+    ]
+    assert compute("local", "restore", "-o", "name").lines == ["replaced-2026-11-02T110000Z", "2026-11-02T100000Z"]
+    assert json.loads(compute("local", "restore", "-o", "json").out)[1]["size"] == 397_312
+    folder = tmp_path / "local" / "backups"
+    assert compute("local", "restore", "2026-11-02T10").lines == [
+        f"The local federation was restored from {folder}/2026-11-02T100000Z.db.",
+        f"What was there before is kept as {folder}/replaced-2026-11-02T120000Z.db.",
+        "Run 'compute local up' to start it.",
+    ]
+    assert pretended.calls == [("restore", tmp_path / "local", "2026-11-02T10")]
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--city=,", "--city: name at least one city, like --city=DFW,FRA=Frankfurt"),
+        (
+            "--city=D",
+            '--city: "D" is no city: write a code of 2 to 8 letters and digits, like FRA or FRA=Frankfurt',
+        ),
+        (
+            "--city=DFW,new york",
+            '--city: "new york" is no city: write a code of 2 to 8 letters and digits, like FRA or FRA=Frankfurt',
+        ),
+        ("--city=FRA=Frankfurt,fra=Main", "--city: city FRA has two names, Frankfurt and Main; choose one"),
+        (
+            f"--city={','.join(f'C{number}' for number in range(101))}",
+            "--city: 101 cities are too many for one machine; choose at most 100",
+        ),
+        ("--limit=5", '--limit: "5" is no limit: write it like instances=50, vcpus=16 or memory=64Gi'),
+        ("--limit=disks=5", '--limit: "disks=5" is no limit: write it like instances=50, vcpus=16 or memory=64Gi'),
+        ("--limit=instances=many", '--limit: "instances=many" is no limit: write it like instances=50'),
+        ("--limit=instances=0", '--limit: "instances=0" is no limit: write it like instances=50'),
+        ("--limit=memory=64", '--limit: "memory=64" is no limit: write it like memory=64Gi'),
+        ("--limit=vcpus=4x", '--limit: "vcpus=4x" is no limit: write it like vcpus=16'),
+        ("--limit=memory=900000Ti", '--limit: "memory=900000Ti" is more than quota can count; choose less'),
+    ],
+)
+def test_cities_and_limits_that_make_no_sense_are_refused(
+    compute: Compute, pretended: Pretended, flag: str, sentence: str
+) -> None:
+    result = compute("local", "up", flag)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"Error: {sentence}\n"
+    assert pretended.calls == []
+
+
+def test_cities_and_limits_are_read_as_people_write_them(compute: Compute, pretended: Pretended) -> None:
+    compute("local", "up", "--city=dfw, FRA=Frankfurt am Main", "--city", "SIN,SIN", "--limit=vcpus=1.5,memory=2Gi")
+    wanted = Settings({"DFW": "", "FRA": "Frankfurt am Main", "SIN": ""}, {VCPUS: 1500, MEMORY: 2048})
+    assert [call[3] for call in pretended.calls] == [wanted]
 
 
 @pytest.fixture
@@ -158,6 +262,38 @@ def test_logs_can_be_followed_until_ctrl_c(
     monkeypatch.setattr(clock, "sleep", sleep)
     result = compute("local", "logs", "-f", "--tail=1")
     assert (result.code, result.out) == (0, "three\nfour\nfive\n")
+
+
+_UID = "1211d6ac-e74e-4899-be2a-4e885881cec2"
+LOGGED = [
+    (
+        '{"url": "https://127.0.0.1:6443", "event": "ready", "level": "info", '
+        '"timestamp": "2026-11-02T11:59:55.321421Z"}',
+        "2026-11-02 11:59:55Z  info     —           —                     ready  url=https://127.0.0.1:6443",
+    ),
+    (
+        f'{{"controller": "quota-gate", "plane": "cell-dfw", "namespace": "ns-{_UID}", "name": "web-0", "pass": 7, '
+        f'"request": "cell-dfw:ns-{_UID}/web-0", "seconds": 0.5, "error": "no  answer", "event": "claim refused", '
+        '"level": "warning", "timestamp": "2026-11-02T11:59:56.1Z"}',
+        "2026-11-02 11:59:56Z  warning  cell-dfw    quota-gate            claim refused  web-0  seconds=0.5  "
+        'error="no answer"',
+    ),
+    (
+        '{"plane": "hub", "controller": "federator", "request": "hub:other/web", "event": "pass crashed", "level": '
+        '"error", "exception": "Traceback (most recent call last):\\n  File x\\nKeyError: 5\\n", '
+        '"timestamp": "2026-11-02T11:59:57.1Z"}',
+        "2026-11-02 11:59:57Z  error    hub         federator             pass crashed  other/web  (KeyError: 5)",
+    ),
+    ("a line of somebody else", "a line of somebody else"),
+    ('{"no": "event"}', '{"no": "event"}'),
+    ("[1]", "[1]"),
+]
+
+
+def test_logs_are_lines_for_people_and_json_for_programs(compute: Compute, logged: Path) -> None:
+    logged.write_text("".join(f"{raw}\n" for raw, _ in LOGGED))
+    assert compute("local", "logs").lines == [shown for _, shown in LOGGED]
+    assert compute("local", "logs", "-o", "json").lines == [raw for raw, _ in LOGGED]
 
 
 def test_without_logs_there_is_nothing_to_show(compute: Compute) -> None:

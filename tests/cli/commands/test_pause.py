@@ -73,7 +73,7 @@ def test_status_in_json_says_that_it_is_not_complete(paused: Compute) -> None:
 def test_restart_and_undo_refuse_while_paused(api: ApiServer, paused: Compute, words: list[str]) -> None:
     result = paused(*words)
     assert (result.code, result.err) == (
-        4,
+        1,
         'Error: the rollout of workload "shop" is paused\n\ncompute rollout resume shop\n',
     )
     assert api.writes() == []

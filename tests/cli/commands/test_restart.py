@@ -1,9 +1,11 @@
+import json
+
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.labels import RESTARTED_AT
+from datum_compute.api.labels import CITY_RESTARTS, RESTARTED_AT
 from datum_compute.api.workload import WORKLOAD
-from tests.cli.conftest import Compute, World, placement
+from tests.cli.conftest import Compute, FakeClock, World, nothing, placement
 from tests.cli.server import ApiServer
 
 
@@ -35,18 +37,107 @@ def test_twice_in_one_second_are_two_restarts(api: ApiServer, compute: Compute, 
     assert restarted(api) == "2026-11-02T12:00:01Z"
 
 
-def test_one_city_in_every_placement(api: ApiServer, compute: Compute, world: World) -> None:
+DEPLOYMENTS = ("a-dfw", "b-dfw", "a-ams")
+
+
+@pytest.fixture
+def placed(world: World) -> World:
+    """Two placements in DFW and one in AMS."""
     world.workload(spec={"placements": [placement("a", ["DFW", "AMS"], 1), placement("b", ["DFW"], 1)]})
     for name, city in (("a", "DFW"), ("a", "AMS"), ("b", "DFW")):
         world.deployment(city, name)
+    return world
+
+
+def noted(api: ApiServer) -> dict[str, str]:
+    found: dict[str, str] = json.loads(api.get(WORKLOAD, "shop").metadata.annotations.get(CITY_RESTARTS, "{}"))
+    return found
+
+
+def hand_on(api: ApiServer, *deployments: str) -> None:
+    """What the workload controller does with a noted restart."""
+    for name in deployments:
+        mark = {"metadata": {"annotations": {RESTARTED_AT: noted(api)["DFW"]}}}
+        api.patch(WORKLOAD_DEPLOYMENT, f"shop-{name}", {"spec": {"template": mark}})
+
+
+def test_one_city_is_noted_on_the_workload_and_handed_on_by_the_server(
+    api: ApiServer, compute: Compute, placed: World, clock: FakeClock
+) -> None:
+    generation = placed.read().metadata.generation
+    api.before("GET", "/workloaddeployments", nothing, times=2)
+    api.before("GET", "/workloaddeployments", lambda: hand_on(api, "a-dfw"))
+    api.before("GET", "/workloaddeployments", lambda: hand_on(api, "b-dfw"))
     result = compute("restart", "shop", "--city=dfw")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0] == 'Restarting workload "shop" in DFW — rolling restart initiated.'
+    assert noted(api) == {"DFW": "2026-11-02T12:00:00Z"}
+    assert placed.read().metadata.generation == generation  # nothing of it rolls anywhere else
+    assert not [seen for seen in api.writes() if "/workloaddeployments" in seen.path]
+    assert sum(clock.slept) < 1
+
+
+def test_a_server_that_does_not_hand_it_on_is_helped_along(
+    api: ApiServer, compute: Compute, placed: World, clock: FakeClock
+) -> None:
+    result = compute("restart", "shop", "--city=dfw")
+    assert (result.code, result.err) == (0, "")
     assert result.lines[0] == 'Restarting workload "shop" in DFW — rolling restart initiated.'
     assert restarted(api) is None
-    assert [restarted_in(api, f"shop-{name}") is not None for name in ("a-dfw", "b-dfw", "a-ams")] == [
-        True,
-        True,
-        False,
-    ]
+    mark = noted(api)["DFW"]
+    assert [restarted_in(api, f"shop-{name}") for name in DEPLOYMENTS] == [mark, mark, None]
+    assert 10 <= sum(clock.slept) < 12
+
+
+def test_only_what_was_not_handed_on_is_written(api: ApiServer, compute: Compute, placed: World) -> None:
+    api.before("GET", "/workloaddeployments", nothing)
+    api.before("GET", "/workloaddeployments", lambda: hand_on(api, "b-dfw"))
+    assert compute("restart", "shop", "--city=DFW").code == 0
+    written = [seen.path.rpartition("/")[2] for seen in api.writes() if "/workloaddeployments/" in seen.path]
+    assert written == ["shop-a-dfw"]
+
+
+def test_without_the_right_to_help_along_it_says_what_is_left_to_do(
+    api: ApiServer, compute: Compute, placed: World
+) -> None:
+    api.answer("PUT", "/workloaddeployments/", 403, reason="Forbidden")
+    result = compute("restart", "shop", "--city=DFW")
+    assert result.code == 7
+    assert result.err == (
+        'Error: the server did not restart workload "shop" in DFW within 10 s, and you may not write its deployments\n'
+        "  The restart is noted on the workload and happens when compute takes it up.\n"
+        "  A server that knows nothing of such notes needs the role compute-user-on-project-city-restart:"
+        " ask an administrator.\n"
+    )
+    assert noted(api) == {"DFW": "2026-11-02T12:00:00Z"}
+
+
+@pytest.mark.parametrize("ahead", ["workload", "note", "deployment"])
+def test_a_city_restart_is_later_than_all_before_it(
+    api: ApiServer, compute: Compute, placed: World, ahead: str
+) -> None:
+    """Whose clock was ahead when it was written."""
+    future = "2026-11-02T12:05:00Z"
+    mark = {"metadata": {"annotations": {RESTARTED_AT: future}}}
+    note = json.dumps({"DFW": future, "AMS": "2026-11-01T00:00:00Z", "GONE": "2026-11-01T00:00:00Z"})
+    match ahead:
+        case "workload":
+            api.patch(WORKLOAD, "shop", {"spec": {"template": mark}})
+        case "note":
+            api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {CITY_RESTARTS: note}}})
+        case "deployment":
+            api.patch(WORKLOAD_DEPLOYMENT, "shop-b-dfw", {"spec": {"template": mark}})
+    assert compute("restart", "shop", "--city=DFW").code == 0
+    assert noted(api)["DFW"] == "2026-11-02T12:05:01Z"
+    assert noted(api).keys() - {"DFW"} == ({"AMS"} if ahead == "note" else set())
+    assert restarted_in(api, "shop-a-dfw") == restarted_in(api, "shop-b-dfw") == "2026-11-02T12:05:01Z"
+
+
+def test_a_restart_at_the_end_of_time_does_not_crash(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled()
+    mark = {"metadata": {"annotations": {RESTARTED_AT: "9999-12-31T23:59:59Z"}}}
+    api.patch(WORKLOAD, "shop", {"spec": {"template": mark}})
+    assert compute("restart", "shop").code == 0
 
 
 def test_a_city_that_it_does_not_run_in(api: ApiServer, compute: Compute, world: World) -> None:

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Compute, World, condition, nothing
+from datum_compute.api.labels import ROLLOUT_PAUSED
+from datum_compute.api.workload import WORKLOAD
+from tests.cli.conftest import Compute, FakeClock, World, condition, nothing, placement
 from tests.cli.server import ApiServer
 
 
@@ -25,10 +27,10 @@ def test_the_bare_form_is_status(api: ApiServer, compute: Compute, world: World,
     assert result.out == (
         'Rolling workload "shop"\n'
         "\n"
-        "  PLACEMENT   CITY   UPDATED   READY   OLD   PHASE\n"
-        "  default     DFW    1         1       1     Updating\n"
-        "  default     DFW    2         2       0     Done\n"
-        "Rollout complete in 2s.\n"
+        "  PLACEMENT   CITY   DESIRED   UPDATED   READY   OLD   PHASE\n"
+        "  default     DFW    2         1         1       0     Updating\n"
+        "  default     DFW    2         2         2       0     Done\n"
+        "Rollout complete in 2.0s.\n"
     )
 
 
@@ -41,7 +43,7 @@ def test_without_watching_it_shows_how_far_it_is(api: ApiServer, compute: Comput
     rolling(world)
     result = compute("rollout", "status", "shop", "--no-watch")
     assert result.code == 0
-    assert result.lines[-1] == "  default     DFW    1         1       1     Updating"
+    assert result.lines[-1] == "  default     DFW    2         1         1       0     Updating"
 
 
 def test_json_is_one_object_a_change(api: ApiServer, compute: Compute, world: World) -> None:
@@ -50,7 +52,7 @@ def test_json_is_one_object_a_change(api: ApiServer, compute: Compute, world: Wo
     assert result.err == ""
     rows = [json.loads(line) for line in result.lines]
     assert rows[0] == {
-        "time": "2026-11-02T12:00:00Z", "placement": "default", "city": "DFW", "updated": 1, "ready": 1, "old": 1,
+        "time": "2026-11-02T12:00:00Z", "placement": "default", "city": "DFW", "updated": 1, "ready": 1, "old": 0,
         "desired": 2, "phase": "Updating", "reason": "", "message": "",
     }  # fmt: skip
     assert [row.get("phase") for row in rows] == ["Updating", "Done", None]
@@ -65,17 +67,15 @@ def test_json_of_one_that_takes_too_long(api: ApiServer, compute: Compute, world
 
 
 def test_two_placements_in_one_city_are_two_rows(api: ApiServer, compute: Compute, world: World) -> None:
-    from tests.cli.conftest import placement
-
     world.workload(spec={"placements": [placement("a", ["DFW"], 2), placement("longer-name", ["DFW"], 2)]})
     world.observe()
     for name in ("a", "longer-name"):
         world.deployment("DFW", name)
         world.report("DFW", 2, 2, placement_name=name)
     assert compute("rollout", "shop").lines[2:5] == [
-        "  PLACEMENT     CITY   UPDATED   READY   OLD   PHASE",
-        "  a             DFW    2         2       0     Done",
-        "  longer-name   DFW    2         2       0     Done",
+        "  PLACEMENT     CITY   DESIRED   UPDATED   READY   OLD   PHASE",
+        "  a             DFW    2         2         2       0     Done",
+        "  longer-name   DFW    2         2         2       0     Done",
     ]
 
 
@@ -100,7 +100,7 @@ def test_with_real_watches(api: ApiServer, compute: Compute, world: World) -> No
     """The same through threads and sockets; what moves is another thread, not a script."""
     import threading
 
-    from datum_compute.cli.watching import Watches
+    from datum_compute.cli.talk.watching import Watches
 
     rolling(world)
     reported = threading.Event()
@@ -114,3 +114,92 @@ def test_with_real_watches(api: ApiServer, compute: Compute, world: World) -> No
     compute.watching = Watches
     result = compute("rollout", "shop")
     assert (result.code, result.lines[-2].split()[-1]) == (0, "Done")
+
+
+@pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing"])
+def test_what_does_not_start_is_named_at_once_in_every_city_and_with_who_acts(
+    compute: Compute, world: World, reason: str
+) -> None:
+    world.workload()
+    world.observe()
+    for city in ("AMS", "DFW"):
+        world.deployment(city)
+        world.report(city, 1, 0, available=condition("Available", "False", "InstancesProvisioning", "not yet"))
+        world.instance(city, 0, condition("Programmed", "False", reason, "it does not start"))
+    result = compute("rollout", "status", "shop", "--timeout=20s", steps=[nothing] * 10)
+    blocked = result.lines.index(f"    Blocked reason: {reason} — it does not start")
+    assert blocked == 4, "below the first row"
+    assert "deploy an image" in result.lines[blocked + 1] or "image's name" in result.lines[blocked + 1]
+    assert "on its own" not in result.out
+    assert result.code == 5
+    assert f"  AMS, DFW: {reason} — it does not start\n" in result.err
+
+
+def test_a_server_that_falls_silent_is_named_when_the_watch_ends(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
+    world.workload(("DFW",))
+    world.observe()
+
+    def away() -> None:
+        api.answer("GET", "/workloads/", 500, "out of order", times=1000)
+
+    result = compute("rollout", "status", "shop", "--timeout=20s", steps=[away, *[nothing] * 10])
+    assert result.code == 5
+    assert "Error: the server has not answered for" in result.err
+    assert "Still rolling out" not in result.err
+
+
+def test_a_wait_for_an_earlier_deployment_of_the_name_is_named_when_it_ends(compute: Compute, world: World) -> None:
+    world.workload(("DFW",))
+    world.observe()
+    world.deployment("DFW")
+    sentence = "Waiting for an earlier deployment of this name: 1 instance is still stopping"
+    stopping = condition("Available", "False", "Stopping", sentence)
+    world.report("DFW", 0, 0, replicas=1, desired=0, available=stopping, generation=-1)
+    result = compute("rollout", "status", "shop", "--timeout=10s", steps=[nothing] * 5)
+    assert (result.code, f"  DFW: Stopping — {sentence}" in result.err.splitlines()) == (5, True)
+
+
+def test_times_are_those_since_the_change_with_tenths(compute: Compute, world: World, clock: FakeClock) -> None:
+    rolling(world)
+    clock.turn(1.5)
+    result = compute("rollout", "shop", "-o", "json", steps=[lambda: world.report("DFW", 2, 2)])
+    assert json.loads(result.lines[-1]) == {"complete": True, "elapsedSeconds": 3.5}
+
+
+def test_how_long_something_took_that_was_over_before_is_not_known(compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    assert compute("rollout", "shop").lines[-1] == "Rollout complete."
+    result = compute("rollout", "shop", "-o", "json")
+    assert json.loads(result.lines[-1]) == {"complete": True, "elapsedSeconds": None}
+
+
+def test_how_long_an_outside_edit_took_is_not_known(api: ApiServer, compute: Compute, world: World) -> None:
+    rolling(world)
+    api.patch(WORKLOAD, "shop", {"spec": {"placements": [placement("default", ["DFW"], 1)]}})
+    world.observe()
+    result = compute("rollout", "shop", steps=[lambda: world.report("DFW", 1, 1, desired=1)])
+    assert (result.code, result.lines[-1]) == (0, "Rollout complete.")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_workload_that_is_being_deleted_says_so_and_what_it_waits_for(
+    api: ApiServer, compute: Compute, world: World, paused: bool
+) -> None:
+    world.settled()
+    marks = {"finalizers": ["example.com/controller"], "annotations": {ROLLOUT_PAUSED: "true"} if paused else {}}
+    api.patch(WORKLOAD, "shop", {"metadata": marks})
+    api.delete(WORKLOAD, "shop")
+    result = compute("rollout", "status", "shop")
+    assert result.code == 1
+    assert result.err.splitlines()[0] == 'Error: workload "shop" is being deleted: waiting for AMS, DFW'
+    assert "paused" not in result.out
+    assert "Next steps" not in compute("status", "shop").out
+
+
+def test_a_deletion_in_the_middle_ends_the_wait(api: ApiServer, compute: Compute, world: World) -> None:
+    rolling(world)
+    api.patch(WORKLOAD, "shop", {"metadata": {"finalizers": ["example.com/controller"]}})
+    result = compute("rollout", "shop", steps=[lambda: api.delete(WORKLOAD, "shop")])
+    assert (result.code, 'workload "shop" is being deleted: waiting for DFW' in result.err) == (1, True)

@@ -1,8 +1,9 @@
 import json
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.workload import WORKLOAD
-from tests.cli.conftest import Compute, World, placement
+from tests.cli.conftest import Compute, World, placement, template
 from tests.cli.server import ApiServer
 
 
@@ -67,7 +68,7 @@ def test_wait_watches_the_rollout(api: ApiServer, compute: Compute, world: World
     result = compute("scale", "shop", "--min=3", "--wait", steps=steps)
     assert result.code == 0
     assert result.lines[1] == 'Rolling workload "shop"  rev #1 → #2'
-    assert result.lines[-1] == "Rollout complete in 8s."
+    assert result.lines[-1] == "Rollout complete in 8.0s."
 
 
 def test_wait_can_time_out(api: ApiServer, compute: Compute, world: World) -> None:
@@ -84,3 +85,42 @@ def test_json_is_the_workload(api: ApiServer, compute: Compute, world: World) ->
     result = compute("scale", "shop", "--min=4", "-o", "json")
     assert json.loads(result.out)["spec"]["placements"][0]["scaleSettings"]["minReplicas"] == 4
     assert compute("scale", "shop", "--min=5", "-o", "name").out == "workload/shop\n"
+
+
+def test_waiting_for_what_is_so_already_claims_no_time(compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    result = compute("scale", "shop", "--min=2", "--wait")
+    assert (result.code, result.lines[-1]) == (0, "Rollout complete.")
+
+
+def test_a_scale_while_paused_is_neither_done_nor_complete(api: ApiServer, compute: Compute, world: World) -> None:
+    """All instances are on the template that the deployments keep, and that is not the newest."""
+    world.settled(("DFW",))
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    api.patch(WORKLOAD, "shop", {"spec": {"template": template("registry.example/shop:2.2")}})
+
+    def scaled() -> None:
+        carry_down(api)
+        world.instance("DFW", 2)
+        world.report("DFW", 3, 3, desired=3)
+        world.observe()
+        api.patch(WORKLOAD, "shop", {"status": {"updatedReplicas": 0}}, "status")
+
+    result = compute("scale", "shop", "--min=3", "--wait", steps=[scaled])
+    assert result.code == 1
+    assert result.lines[-1].split() == ["default", "DFW", "3", "0", "3", "3", "Paused"]
+    assert 'the rollout of workload "shop" is paused: 0 of 3 instances on the newest version' in result.err
+
+
+def test_a_pause_in_the_middle_of_a_rollout_ends_the_wait(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    newer = {"spec": {"template": template("registry.example/shop:2.2")}}
+    api.patch(WORKLOAD, "shop", newer)
+    api.patch(WORKLOAD_DEPLOYMENT, "shop-default-dfw", newer)
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    world.observe()
+    world.report("DFW", 1, 2, replicas=2)
+    result = compute("scale", "shop", "--min=2", "--wait")
+    assert result.code == 1
+    assert result.lines[-1].split() == ["default", "DFW", "2", "1", "2", "2", "Paused"]
+    assert "is paused: 1 of 2 instances on the newest version" in result.err

@@ -73,6 +73,8 @@ def test_json(api: ApiServer, compute: Compute, world: World) -> None:
         "updated": "2026-11-02T12:00:00Z",
         "health": "Degraded — 1 instances below desired count",
         "healthState": "Degraded",
+        "paused": False,
+        "deleting": False,
         "observed": True,
         "cities": [
             {
@@ -129,7 +131,7 @@ def test_a_city_that_has_no_deployment_yet_is_shown_with_the_others(
     world.deployment("AMS")
     world.report("AMS", 2, 2)
     assert (
-        "              DFW    0/0     2         datumcloud/d1-standard-2   [degraded]"
+        "              DFW    —       2         datumcloud/d1-standard-2   [degraded]"
         in compute("status", "shop").lines
     )
 
@@ -140,7 +142,7 @@ def test_a_city_that_is_no_longer_asked_for_is_shown_until_it_is_gone(
     world.settled()
     api.patch(WORKLOAD, "shop", {"spec": {"placements": [placement("default", ["AMS"], 2)]}})
     assert (
-        "              DFW    2/2     2         datumcloud/d1-standard-2   [removing]"
+        "              DFW    2/2     0         datumcloud/d1-standard-2   [removing]"
         in compute("status", "shop").lines
     )
 
@@ -176,11 +178,30 @@ def test_the_last_change_of_somebody_counts_not_that_of_a_controller(
     clock.turn(7200)
     later, latest = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
     managed = [
-        {"manager": "me", "time": later.isoformat()},
-        {"manager": "controller", "time": latest.isoformat(), "subresource": "status"},
+        {"manager": "me", "time": later.isoformat(), "fieldsV1": {"f:spec": {"f:placements": {}}}},
+        {"manager": "controller", "time": latest.isoformat(), "subresource": "status", "fieldsV1": {"f:status": {}}},
+        {"manager": "controller", "time": latest.isoformat(), "fieldsV1": {"f:metadata": {"f:finalizers": {}}}},
     ]
     body = api.do(api.engine._planes["demo"].answer(Call("GET", WORKLOAD.path("default", "shop")))).body
     value = json.loads(body)
     value["metadata"]["managedFields"] = managed
     api.rules.append(Rule("GET", "/workloads/shop", lambda: Answer(200, json.dumps(value).encode())))
     assert "Updated      1h ago                          Revision #—" in compute("status", "shop").lines
+
+
+def test_nobody_claims_to_know_when_an_outside_edit_was_made(
+    api: ApiServer, compute: Compute, world: World, clock: FakeClock
+) -> None:
+    """Where the server does not remember it."""
+    compute("deploy", "shop", "--image=registry.example/shop:1", "--city=AMS", "--no-wait", "-y", "--no-save")
+    clock.turn(2220)
+    assert "Updated      37m ago                         Revision #1" in compute("status", "shop").lines
+    cities = api.get(WORKLOAD, "shop").spec.placements[0].city_codes
+    for replicas in (3, 1):
+        edited = placement("default", cities, replicas) | {"scaleSettings": {"minReplicas": replicas}}
+        api.patch(WORKLOAD, "shop", {"spec": {"placements": [edited]}})
+        shown = next(line for line in compute("status", "shop").lines if line.startswith("Updated"))
+        assert shown.startswith("Updated      —   "), "also when it is as it was before"
+        assert json.loads(compute("status", "shop", "-o", "json").out)["updated"] is None
+        described = compute("workloads", "describe", "shop").lines
+        assert next(line for line in described if line.startswith("Updated")).split() == ["Updated", "—"]

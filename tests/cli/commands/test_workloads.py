@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.workload import WORKLOAD
 from tests.cli.conftest import Compute, FakeClock, World, condition, placement, template
 from tests.cli.server import ApiServer
@@ -30,8 +31,8 @@ def test_the_list_is_sorted_and_counted(api: ApiServer, compute: Compute, clock:
     assert result.out == (
         "NAME    HEALTH        READY   UP-TO-DATE   PLACEMENTS   IMAGE      AGE\n"
         "api     Degraded      1/2     1/2          default      shop:2.1   3d\n"
-        "batch   Unavailable   0/0     0/0          default      shop:2.1   3d\n"
-        "fresh   Unknown       0/0     0/0          default      shop:2.1   3d\n"
+        "batch   Unavailable   0/1     0/1          default      shop:2.1   3d\n"
+        "fresh   Unknown       0/1     —            default      shop:2.1   3d\n"
         "web     Available     4/4     4/4          default      shop:2.1   3d\n"
         "\n"
         "4 workloads — 1 Available, 1 Degraded, 1 Unavailable, 1 Unknown\n"
@@ -111,7 +112,7 @@ def test_wide_adds_the_instance_type(api: ApiServer, compute: Compute) -> None:
 
 def test_without_titles(api: ApiServer, compute: Compute) -> None:
     World(api, "web").settled()
-    assert compute("workloads", "--no-headers", "-q").out == "web   Available   4/4   4/4   default   shop:2.1   0s\n"
+    assert compute("workloads", "--no-headers").out == "web   Available   4/4   4/4   default   shop:2.1   0s\n"
 
 
 def test_at_80_columns_only_the_image_gives_way(api: ApiServer, compute: Compute) -> None:
@@ -120,7 +121,7 @@ def test_at_80_columns_only_the_image_gives_way(api: ApiServer, compute: Compute
     result = compute("workloads", tty=True, columns=80, environ={"NO_COLOR": "1"})
     assert result.lines[:2] == [
         "NAME   HEALTH    READY   UP-TO-DATE   PLACEMENTS   IMAGE                     AGE",
-        "web    Unknown   0/0     0/0          default      a/team/with/a/long/nam…   0s",
+        "web    Unknown   0/4     —            default      a/team/with…56789abcdef   0s",
     ]
     assert len(result.lines[0]) == 80
     assert image.partition("/")[2] in compute("workloads").out
@@ -215,3 +216,38 @@ def test_a_workload_of_another_writer_with_fields_we_do_not_know(api: ApiServer,
     assert json.loads(compute("workloads", "get", "shop", "-o", "json").out)["metadata"]["annotations"] == {
         "future": "yes"
     }
+
+
+def test_a_workload_that_is_being_deleted_is_not_called_available(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
+    world.settled()
+    api.patch(WORKLOAD, "shop", {"metadata": {"finalizers": ["compute.datumapis.com/workload-controller"]}})
+    api.delete(WORKLOAD, "shop")
+    listed = compute("workloads")
+    assert listed.lines[1].split()[:2] == ["shop", "Deleting"]
+    assert listed.lines[-1] == "1 workload — 0 Available, 0 Degraded, 0 Unavailable, 0 Unknown, 1 Deleting"
+    assert compute("workloads", "--health=deleting", "-o", "name").out == "workload/shop\n"
+    assert compute("workloads", "--health=available", "-o", "name").out == ""
+    assert "Health       Deleting — waiting for AMS, DFW" in compute("status", "shop").lines
+    status = json.loads(compute("status", "shop", "-o", "json").out)
+    assert (status["healthState"], status["deleting"]) == ("Deleting", True)
+    assert "Health       Deleting — waiting for AMS, DFW" in compute("workloads", "describe", "shop").lines
+
+
+def test_a_version_that_waits_for_a_resume_is_not_called_up_to_date(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
+    """The deployments keep their old template, and all of their instances are on that."""
+    world.settled()
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    api.patch(WORKLOAD, "shop", {"spec": {"template": template("registry.example/shop:2.2")}})
+    world.observe()
+    api.patch(WORKLOAD, "shop", {"status": {"updatedReplicas": 0, "currentReplicas": 0}}, "status")
+    listed = compute("workloads")
+    assert listed.lines[1].split()[:4] == ["shop", "Paused", "4/4", "0/4"]
+    assert listed.lines[-1] == "1 workload — 0 Available, 0 Degraded, 0 Unavailable, 0 Unknown, 1 Paused"
+    assert compute("workloads", "--health=paused", "-o", "name").out == "workload/shop\n"
+    assert "Health       Paused — 0 of 4 instances on the newest version" in compute("status", "shop").lines
+    status = json.loads(compute("status", "shop", "-o", "json").out)
+    assert (status["healthState"], status["paused"]) == ("Paused", True)

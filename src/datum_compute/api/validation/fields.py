@@ -35,6 +35,10 @@ class Field(Struct, frozen=True):
         """The same value under another path, where upstream's differ from the object."""
         return Field(path, self.value)
 
+    def reported_value(self, value: Any) -> "Field":
+        """Another value under the same path: a key of a map that is wrong itself."""
+        return Field(self.path, value)
+
     def _get(self, key: str) -> Any:
         return self.value.get(key) if isinstance(self.value, dict) else None
 
@@ -84,6 +88,9 @@ class Field(Struct, frozen=True):
     def duplicate(self, detail: str = "") -> Cause:
         more = f": {detail}" if detail else ""
         return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(self.value)}{more}", self.path)
+
+    def too_long(self, detail: str) -> Cause:
+        return Cause("FieldValueTooLong", f"Too long: {detail}", self.path)
 
     def forbidden(self, detail: str) -> Cause:
         return Cause("FieldValueForbidden", f"Forbidden: {detail}", self.path)

@@ -7,6 +7,7 @@ from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import SSH_KEYS
 from datum_compute.api.validation.facts import Facts
 from datum_compute.api.validation.fields import Field, clipped, label_violations, name_violations
+from datum_compute.api.validation.metadata import metadata_violations
 from datum_compute.api.validation.ssh import is_public_key
 from datum_compute.api.validation.volumes import Volumes, attachment_violations, boot_violations, volume_violations
 from datum_compute.kube.errors import Cause
@@ -15,7 +16,9 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](-?[a-z0-9]){0,14}")
 _LONGEST_PORT_NAME = 15
 
 
-def template_violations(template: Field, facts: Facts) -> Iterator[Cause]:
+def template_violations(template: Field, facts: Facts, before: Field) -> Iterator[Cause]:
+    """`before` is the template that was; nothing when the workload is being created."""
+    yield from metadata_violations(template["metadata"], before["metadata"])
     runtime, volumes = template["spec"]["runtime"], template["spec"]["volumes"]
     sandbox, machine = runtime["sandbox"], runtime["virtualMachine"]
     if machine.is_object and not sandbox.is_object:

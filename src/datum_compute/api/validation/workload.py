@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
+from datum_compute.api.labels import CITY_RESTARTS
+from datum_compute.api.restarts import is_note
 from datum_compute.api.validation.facts import Facts
 from datum_compute.api.validation.fields import Field, label_violations
 from datum_compute.api.validation.placements import Cities, placement_violations
@@ -16,12 +18,16 @@ _MOST = 250  # causes in one answer, so that no request makes a far larger respo
 def workload_violations(after: Json, facts: Facts, before: Json | None = None) -> list[Cause]:
     """Everything that is wrong with a Workload, in the order of the contract's table; empty when it is admitted.
 
-    Without `before` it is being created. An update of a Workload that is being deleted, or one that leaves the spec as
-    it is, is always let through, so that finalizers, labels and annotations can be changed whatever the rules say now.
+    Without `before` it is being created. An update of a Workload that is being deleted is always let through. One that
+    leaves the spec as it is answers only for restarts that it notes itself, so that finalizers, labels and annotations
+    can be changed whatever the rules say now.
     """
-    if before is not None and (_is_deleting(before) or _same_spec(before, after)):
+    if before is not None and _is_deleting(before):
         return []
-    found = list(islice(_violations(Field("", after), facts, Field("", before)), _MOST + 1))
+    noted = list(_restart_violations(Field("", after), Field("", before)))
+    if before is not None and _same_spec(before, after):
+        return noted
+    found = noted + list(islice(_violations(Field("", after), facts, Field("", before)), _MOST + 1))
     if len(found) > _MOST:
         more = f"Invalid value: there are more than {_MOST} mistakes; correct those listed first"
         found[_MOST:] = [Cause("FieldValueInvalid", more, "spec")]
@@ -38,7 +44,16 @@ def _violations(after: Field, facts: Facts, before: Field) -> Iterator[Cause]:
             yield from label_violations(metadata["name"])
     name, uid = metadata["name"].text, metadata["uid"].text
     yield from placement_violations(spec["placements"], name, uid, cities)
-    yield from template_violations(spec["template"], facts)
+    yield from template_violations(spec["template"], facts, before["spec"]["template"])
+
+
+def _restart_violations(after: Field, before: Field) -> Iterator[Cause]:
+    """Of cities, on the workload itself; a note that was there before is not looked at again."""
+    note = after["metadata"]["annotations"].entry(CITY_RESTARTS)
+    if not note.given or note.value == before["metadata"]["annotations"].entry(CITY_RESTARTS).value:
+        return
+    if not is_note(note.text):
+        yield note.invalid('must be JSON from city code to time, such as {"DFW": "2026-06-01T12:00:00Z"}')
 
 
 def _is_deleting(workload: Json) -> bool:

@@ -3,8 +3,14 @@
 import math
 
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_NAME, ServiceEntitlement
-from datum_compute.cli.durations import age, compact
-from datum_compute.cli.entitlement import (
+from datum_compute.cli.shell.failures import Exit, Failure, NotYet
+from datum_compute.cli.shell.flags import Duration, option
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.durations import age, compact
+from datum_compute.cli.show.fragments import head
+from datum_compute.cli.talk.entitlement import (
     WAIT_SECONDS,
     Access,
     access,
@@ -15,12 +21,6 @@ from datum_compute.cli.entitlement import (
     server_message,
     unavailable,
 )
-from datum_compute.cli.failures import Exit, Failure, NotYet
-from datum_compute.cli.flags import Duration, option
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.parts import head
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.tree import Verbs
 from datum_compute.kube.errors import NotFound
 
 _WORDS = {

@@ -5,17 +5,18 @@ from collections.abc import Iterable, Sequence
 import click
 from msgspec import Struct
 
+from datum_compute.answers.health import block
+from datum_compute.answers.places import Counts, counts
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION_BINDING, LocationBinding
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Exit, Failure
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.health import Counts, block, counts
-from datum_compute.cli.lines import NONE, Column, Line, Piece, Table, bad, good, line
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.tree import Verbs
+from datum_compute.cli.shell.failures import Exit, Failure
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.lines import NONE, Column, Line, Piece, Table, bad, good, line
+from datum_compute.cli.talk.entitlement import active_entitlement
 from datum_compute.kube import conditions
 
 

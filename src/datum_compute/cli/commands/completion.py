@@ -2,10 +2,10 @@
 
 import click
 
-from datum_compute.cli.completion import SHELLS, script
-from datum_compute.cli.flags import Choice
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.run import Run
+from datum_compute.cli.shell.completion import SHELLS, script
+from datum_compute.cli.shell.flags import Choice
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run
 
 
 @verb("completion")

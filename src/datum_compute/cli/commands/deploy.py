@@ -7,27 +7,28 @@ from typing import Any
 
 import click
 
+from datum_compute.answers.health import is_paused
+from datum_compute.answers.owners import Owners
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import Workload
-from datum_compute.cli import edits, manifest
-from datum_compute.cli.applying import How, Outcome, apply
 from datum_compute.cli.commands.instances import first_addresses
-from datum_compute.cli.edits import Asked, EnvChange
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Exit, Failure, usage
-from datum_compute.cli.flags import Cities, Duration, Name, Port, Replicas, message_option, option
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import Patience, follow, patience
-from datum_compute.cli.joins import Owners
-from datum_compute.cli.lines import NONE, Column, Piece, Table
-from datum_compute.cli.plan import from_flags, from_manifest
-from datum_compute.cli.questions import Ended, from_questions
-from datum_compute.cli.results import ABORTED, WRITTEN, is_paused
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.saving import DEFAULT_FILE, save
-from datum_compute.cli.surroundings import Surroundings
-from datum_compute.cli.terminal import Style, Terminal
+from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.failures import Exit, Failure, usage
+from datum_compute.cli.shell.flags import WORKLOAD_NAME, Cities, Duration, Image, Port, Replicas, message_option, option
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.lines import NONE, Column, Piece, Table
+from datum_compute.cli.show.results import ABORTED, WRITTEN
+from datum_compute.cli.show.terminal import Style, Terminal
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.workload import edits, manifest
+from datum_compute.cli.workload.applying import How, Outcome, apply
+from datum_compute.cli.workload.edits import Asked, EnvChange
+from datum_compute.cli.workload.follow import Patience, earlier_change, follow, patience
+from datum_compute.cli.workload.plan import from_flags, from_manifest
+from datum_compute.cli.workload.questions import Ended, from_questions
+from datum_compute.cli.workload.saving import DEFAULT_FILE, save
 from datum_compute.kube.meta import Json
 
 _VARIABLE = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
@@ -149,8 +150,8 @@ def _check_pairs(
 
 
 @verb("deploy", needs=[project, active_entitlement], outputs=WRITTEN, check=_check)
-@click.argument("workload", type=Name("workload"), metavar="WORKLOAD", required=False)
-@option("--image", metavar="IMAGE", help="Image of the container; needed for a new workload.")
+@click.argument("workload", type=WORKLOAD_NAME, metavar="WORKLOAD", required=False)
+@option("--image", type=Image(), metavar="IMAGE", help="Image of the container; needed for a new workload.")
 @option("--city", type=Cities(), multiple=True, help="Cities to run in, repeated or separated by commas.")
 @option("--min", "min_", type=Replicas(), metavar="N", help="Instances in each city; 1 for a new workload.")
 @option("--port", type=Port(), metavar="PORT", help="Port that the container listens on; 0 for none.")
@@ -230,20 +231,26 @@ def command(
         save_to = DEFAULT_FILE
     if save_to is not None:
         save(run, outcome.live.body(), save_to)
-    if outcome.changed:
+    if not dry_run:
         _accompany(run, outcome, None if detach or wait is False else patience(run, timeout, fail_fast=fail_fast))
     return outcome.code
 
 
 def _accompany(run: Run, outcome: Outcome, patience: Patience | None) -> None:
-    """Watches the rollout, or tells how; without patience nobody waits."""
+    """Watches the rollout, or tells how; without patience nobody waits.
+
+    A deploy that changes nothing waits as well: what it asks for may still be on its way, or fail.
+    """
     assert outcome.live is not None
     workload = outcome.live.object
     if is_paused(workload):
         run.terminal.note(f'Rollout of workload "{workload.name}" is paused.')
         run.terminal.hint(f"Run '{run.try_next(f'rollout resume {workload.name}')}' to let it go on.")
     elif patience is None:
-        run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload.name}')}' to watch progress.")
+        if outcome.changed:
+            run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload.name}')}' to watch progress.")
+    elif not outcome.changed:
+        follow(run, workload, patience, earlier=earlier_change(run, outcome.live), quietly=True)
     else:
         run.terminal.note("Waiting for rollout. Ctrl-C to detach (rollout continues in background).")
         if follow(run, workload, patience):

@@ -1,25 +1,26 @@
 """What was asked of a workload before. Entry point: `command`."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli import history
-from datum_compute.cli.changes import change_lines
-from datum_compute.cli.durations import age
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Exit, Failure
-from datum_compute.cli.flags import Count, option, workload_argument
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.lines import Column, Piece, Table, busy, good
-from datum_compute.cli.parts import last_change
-from datum_compute.cli.project import Read
-from datum_compute.cli.revisions import Entry, Revisions
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.specs import image
+from datum_compute.cli.shell.failures import Exit, Failure
+from datum_compute.cli.shell.flags import Count, option, workload_argument
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.fragments import ago, last_change
+from datum_compute.cli.show.lines import Column, Piece, Table, busy, good, same_beginning
+from datum_compute.cli.show.specs import image
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.talk.project import Read
+from datum_compute.cli.workload import history
+from datum_compute.cli.workload.changes import change_lines
+from datum_compute.cli.workload.revisions import Entry, Revisions
 from datum_compute.kube.meta import Json
 
 _CHANGES_WIDTH = 40
+_NEW_IMAGE = re.compile(r"image: (\S+) → ([^\s;]+)")
 _OUTSIDE = "changed outside datumctl"
 
 
@@ -65,11 +66,11 @@ def spec_of(entry: Entry) -> Json:
 
 
 def _column(title: str) -> Column:
-    return Column(title, shrinks=title in ("IMAGE", "CHANGES"))
+    return Column(title, shrinks=title in ("IMAGE", "CHANGES"), prose=title == "CHANGES")
 
 
 def _row(entry: Entry, known: Revisions, now: datetime) -> tuple[Piece, ...]:
-    when = f"{age(entry.time, now)} ago"
+    when = ago(entry.time, now)
     active = good("active") if entry.rev == known.current else ""
     return (f"#{entry.rev}", when, entry.image, entry.changes, entry.actor, active)
 
@@ -80,7 +81,7 @@ def _live(seen: Read[Workload], known: Revisions, now: datetime) -> list[tuple[P
     if known.active is None or not known.changed_outside(live):
         return []
     changes = "; ".join(change_lines(spec_of(known.active), live))
-    when = f"{age(last_change(seen), now)} ago"
+    when = ago(last_change(seen), now)
     return [("(live)", when, image(seen.object.spec.template.spec, ""), changes, "", busy(_OUTSIDE))]
 
 
@@ -89,7 +90,15 @@ def _cut(rows: Sequence[tuple[Piece, ...]]) -> list[tuple[Piece, ...]]:
 
 
 def _short(text: str) -> str:
+    """So much of what changed that it fits; of an image the part that differs, as the column beside it has it all."""
+    text = _NEW_IMAGE.sub(lambda found: f"image: {_differing(found[1], found[2])}", text)
     return text if len(text) <= _CHANGES_WIDTH else f"{text[: _CHANGES_WIDTH - 1]}…"
+
+
+def _differing(old: str, new: str) -> str:
+    """`2.0 → 2.1` where only the tag is another one, else with as much of the name as differs."""
+    start = same_beginning((old, new))
+    return f"{old[start:]} → {new[start:]}"
 
 
 def _document(entry: Entry, known: Revisions) -> Json:

@@ -3,12 +3,12 @@
 import click
 
 from datum_compute.api.instance_types import CATALOG, InstanceType
-from datum_compute.cli.failures import Exit, Failure
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.lines import Column, Piece, Table, good
-from datum_compute.cli.parts import head
-from datum_compute.cli.run import Run
-from datum_compute.cli.tree import Verbs
+from datum_compute.cli.shell.failures import Exit, Failure
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.fragments import head
+from datum_compute.cli.show.lines import Column, Piece, Table, good
 from datum_compute.kube.meta import Json
 
 _OUTPUTS = ("table", "json", "yaml", "name")
@@ -29,12 +29,12 @@ def list_(run: Run) -> None:
 
 
 @verb("describe", outputs=_OUTPUTS)
-@click.argument("name")
-def describe(run: Run, name: str) -> None:
+@click.argument("instance_type", metavar="NAME")
+def describe(run: Run, instance_type: str) -> None:
     """Describe an instance type."""
-    found = CATALOG.get(name)
+    found = CATALOG.get(instance_type)
     if found is None:
-        raise Failure(f'instance type "{name}" not found', Exit.NOT_FOUND, next_command="instance-types")
+        raise Failure(f'instance type "{instance_type}" not found', Exit.NOT_FOUND, next_command="instance-types")
     match run.output:
         case "json" | "yaml":
             run.terminal.data(_document(found), run.output)

@@ -6,23 +6,24 @@ from datetime import UTC, datetime
 import click
 from msgspec import Struct
 
+from datum_compute.answers.cities import affordable, cities
+from datum_compute.answers.health import Judged, State, judge
+from datum_compute.answers.owners import Owner, Owners, labelled
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Assignments, Instance
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.reasons import explain
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.durations import age
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import Choice, Name, option, watch_option
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.health import Judged, State, judge
-from datum_compute.cli.joins import Owner, Owners, labelled
-from datum_compute.cli.lines import Column, Line, Piece, Table, bad, busy, good, line
-from datum_compute.cli.looks import Look, Page, keep_showing, show
-from datum_compute.cli.parts import condition_table, event_table, fact_lines
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.specs import Fact, instance_type, is_machine, runtime_facts
-from datum_compute.cli.tree import Verbs
+from datum_compute.cli.shell.flags import INSTANCE_NAME, WORKLOAD_NAME, Choice, option, watch_option
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.durations import age
+from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines
+from datum_compute.cli.show.lines import Column, Line, Piece, Table, bad, busy, good, line
+from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
+from datum_compute.cli.show.views import Look, Page, keep_showing, show
+from datum_compute.cli.talk.entitlement import active_entitlement
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import EVENT, Event
 from datum_compute.kube.meta import Condition
@@ -39,30 +40,34 @@ class Entry(Struct, frozen=True):
 
 
 @verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
-@option("--workload", type=Name("workload"), metavar="NAME", help="Only those of this workload.")
+@click.argument("names", type=INSTANCE_NAME, nargs=-1, metavar="[NAME]...")
+@option("--workload", type=WORKLOAD_NAME, metavar="NAME", help="Only those of this workload.")
 @option("--city", metavar="CITY", help="Only those in this city.")
 @option("--status", type=Choice("available", "pending", "failed"), help="Only those in this state.")
 @watch_option
-def list_(run: Run, workload: str | None, city: str | None, status: str | None, watch: bool) -> None:
-    """List instances with their addresses and what they wait for."""
+def list_(
+    run: Run, names: Sequence[str], workload: str | None, city: str | None, status: str | None, watch: bool
+) -> None:
+    """List instances with their addresses and what they wait for, all of them or those that are named."""
     if not watch:
-        show(run, _look(run, workload, city, status))
+        show(run, _look(run, names, workload, city, status))
         return
-    keep_showing(run, [run.project.watch_call(INSTANCE)], lambda: _look(run, workload, city, status))
+    keep_showing(run, [run.project.watch_call(INSTANCE)], lambda: _look(run, names, workload, city, status))
 
 
-def _look(run: Run, workload: str | None, city: str | None, status: str | None) -> Look:
+def _look(run: Run, names: Sequence[str], workload: str | None, city: str | None, status: str | None) -> Look:
     selector = ""
     if workload is not None:
         selector = f"{WORKLOAD_UID}={run.project.get(WORKLOAD, workload).object.metadata.uid}"
-    listing = run.project.list(INSTANCE, selector)
+    listing = run.project.get_all(INSTANCE, names) if names else run.project.list(INSTANCE, selector)
     owners = _owners(run, listing.items)
     entries = {one.name: Entry(one, owners.of(one), judge(one)) for one in listing.items}
 
     def wanted(instance: Instance) -> bool:
         entry = entries[instance.name]
+        belongs = not names or workload in (None, entry.owner.workload)
         in_city = city is None or entry.owner.city.lower() == city.lower()
-        return in_city and (status is None or _group(entry.judged).lower() == status)
+        return belongs and in_city and (status is None or _group(entry.judged).lower() == status)
 
     def order(instance: Instance) -> tuple[str, str, str]:
         owner = entries[instance.name].owner
@@ -74,13 +79,13 @@ def _look(run: Run, workload: str | None, city: str | None, status: str | None) 
     def page(now: datetime) -> Page:
         if not shown:
             return Page([_nothing(run.project.name, workload, city, status)])
-        return Page([_table(shown, now, wide=run.output == "wide")], ["", _footer(shown)])
+        return Page([_table(shown, now, wide=run.output == "wide")], footer=["", _footer(shown)])
 
-    return Look(page, kept.as_json(), {f"instance/{one.object.name}": one.json for one in kept.found})
+    return Look(page, kept.document(names), {f"instance/{one.object.name}": one.json for one in kept.found})
 
 
 @verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
-@click.argument("instance", type=Name("instance"), metavar="INSTANCE")
+@click.argument("instance", type=INSTANCE_NAME, metavar="INSTANCE")
 def describe(run: Run, instance: str) -> None:
     """Show one instance: whose it is, what it runs, its conditions, and what happened to it."""
     seen = run.project.get(INSTANCE, instance)
@@ -119,10 +124,22 @@ def _group(judged: Judged) -> str:
 _TONES: dict[str, Callable[[str], Piece]] = {"Available": good, "Failed": bad, "Pending": busy}
 
 
-def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
-    titles = ("NAME", "WORKLOAD", "CITY", "EXTERNAL IP", "INTERNAL IP", "TYPE", "AGE", "STATUS")
-    columns = (*titles, "INSTANCE TYPE") if wide else titles
-    return Table(tuple(map(Column, columns)), [_row(entry, now, wide=wide) for entry in entries])
+def _table(entries: Sequence[Entry], now: datetime, *, wide: bool) -> Table:
+    """Where room is scarce, what the name or other columns tell as well goes first, and addresses that nobody has."""
+    are_public = any(first_addresses(entry.instance).external_ip for entry in entries)
+    columns = [
+        Column("NAME"),
+        Column("WORKLOAD", left_out=4),
+        Column("CITY"),
+        Column("EXTERNAL IP", left_out=2 if are_public else 6),
+        Column("INTERNAL IP", left_out=3),
+        Column("TYPE", left_out=5),
+        Column("AGE", left_out=1),
+        Column("STATUS"),
+    ]
+    if wide:
+        columns = [*(Column(column.title) for column in columns), Column("INSTANCE TYPE")]
+    return Table(tuple(columns), [_row(entry, now, wide=wide) for entry in entries])
 
 
 def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
@@ -214,12 +231,21 @@ def _network(addresses: Assignments) -> str:
 def _next_steps(run: Run, entry: Entry) -> list[str]:
     if entry.judged.state is not State.QUOTA_EXCEEDED:
         return []
-    return [
-        "",
-        "Next steps:",
-        f"  Reduce replicas:   {run.try_next(f'scale {entry.owner.workload} --min=1')}",
-        f"  Check quota:       {run.try_next('quota')}",
-    ]
+    steps = [f"  Check quota:       {run.try_next('quota')}"]
+    if most := _affordable(run, entry.owner.workload):
+        fewer = run.try_next(f"scale {entry.owner.workload} --min={most}")
+        steps.insert(0, f"  Reduce replicas:   {fewer}")
+    return ["", "Next steps:", *steps]
+
+
+def _affordable(run: Run, name: str) -> int:
+    """As `status` has it; 0 when the workload is gone, or not short of quota any more."""
+    workload = run.project.find(WORKLOAD, name)
+    if workload is None:
+        return 0
+    of_workload = f"{WORKLOAD_UID}={workload.object.metadata.uid}"
+    deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
+    return affordable(cities(workload.object, deployments, run.project.list(INSTANCE, of_workload).items))
 
 
 command = Verbs(

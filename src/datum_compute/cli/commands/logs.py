@@ -1,9 +1,9 @@
 """Logs, which this platform does not have yet. Entry point: `command`."""
 
-from datum_compute.cli.failures import Exit, Failure
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import workload_argument
-from datum_compute.cli.run import Run
+from datum_compute.cli.shell.failures import Exit, Failure
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import workload_argument
+from datum_compute.cli.shell.run import Run
 
 
 @verb("logs")

@@ -1,13 +1,14 @@
 """Holds a rollout where it is, and lets it go on. Entry points: `pause`, `resume`."""
 
+from datum_compute.answers.health import is_paused
 from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.reasons import ROLLOUT_PAUSED as PAUSED_REASON
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import workload_argument
-from datum_compute.cli.results import WRITTEN, is_paused, show_written, to_change
-from datum_compute.cli.run import Run, project
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import workload_argument
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.results import WRITTEN, show_written, to_change
+from datum_compute.cli.talk.entitlement import active_entitlement
 from datum_compute.kube.meta import Json
 
 CONFIRMED_SECONDS = 10.0

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from datum_compute.answers.owners import Owners, labelled
 from datum_compute.api import GROUP, reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, Instance
@@ -18,14 +19,13 @@ from datum_compute.api.quota import (
     WORKLOADS,
     AllowanceBucket,
 )
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Failure
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import option
-from datum_compute.cli.joins import Owners, labelled
-from datum_compute.cli.lines import Column, Line, Piece, Table, bad
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.specs import instance_type
+from datum_compute.cli.shell.failures import Failure
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import option
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.lines import Column, Line, Piece, Table, bad
+from datum_compute.cli.show.specs import instance_type
+from datum_compute.cli.talk.entitlement import active_entitlement
 from datum_compute.kube import conditions
 
 _BAR = 20

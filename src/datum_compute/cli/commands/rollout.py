@@ -1,20 +1,20 @@
 """The verbs around a rollout. Entry point: `command`."""
 
+from datum_compute.answers.health import is_paused
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import history
-from datum_compute.cli.boards import JsonBoard, board_for
 from datum_compute.cli.commands.history import command as history_verb
 from datum_compute.cli.commands.pause import pause, resume
 from datum_compute.cli.commands.restart import command as restart
 from datum_compute.cli.commands.undo import command as undo
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Failure
-from datum_compute.cli.flags import Count, Duration, option, workload_argument
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import announce, follow, patience, show_once
-from datum_compute.cli.results import is_paused
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.tree import Verbs
+from datum_compute.cli.shell.failures import Failure
+from datum_compute.cli.shell.flags import Count, Duration, option, workload_argument
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.progress import JsonBoard, board_for
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.workload import history
+from datum_compute.cli.workload.follow import announce, earlier_change, follow, patience, show_once
 
 
 @verb("status", needs=[project, active_entitlement], outputs=("table", "json"))
@@ -29,7 +29,8 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, revision
     Ctrl-C detaches; the rollout goes on. Waits for ever in a terminal and 15 minutes elsewhere, unless --timeout is
     given.
     """
-    seen = run.project.get(WORKLOAD, workload).object
+    found = run.project.get(WORKLOAD, workload)
+    seen = found.object
     board = JsonBoard(run) if run.output == "json" else board_for(run)
     known = history.read(run.project, seen)
     if revision is not None and known.current != revision:
@@ -37,7 +38,7 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, revision
             f'revision #{revision} of workload "{workload}" is not the active one; that is {_number(known.current)}',
             next_command=f"rollout history {workload}",
         )
-    if is_paused(seen):
+    if is_paused(seen) and not seen.metadata.deleting:
         if run.output == "json":
             run.terminal.record({"complete": False, "elapsedSeconds": 0, "paused": True})
         run.terminal.show(f'Rollout of workload "{workload}" is paused.')
@@ -46,7 +47,8 @@ def status(run: Run, workload: str, watch: bool, timeout: float | None, revision
     if run.output == "table":
         announce(run, seen, known)
     if watch:
-        follow(run, seen, patience(run, timeout, fail_fast=fail_fast), board)
+        earlier = earlier_change(run, found, known)
+        follow(run, seen, patience(run, timeout, fail_fast=fail_fast), board, earlier=earlier)
     else:
         show_once(run, seen, board)
 

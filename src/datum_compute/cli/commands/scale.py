@@ -1,22 +1,22 @@
 """How many instances run in each city. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import edits, history
-from datum_compute.cli.changes import change_lines
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import usage
-from datum_compute.cli.flags import Duration, Replicas, message_option, option, workload_argument
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import announce, follow, patience
-from datum_compute.cli.results import WRITTEN, show_written, to_change
-from datum_compute.cli.revisions import SCALE
-from datum_compute.cli.run import Run, project
+from datum_compute.cli.shell.failures import usage
+from datum_compute.cli.shell.flags import Duration, Replicas, message_option, option, workload_argument
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.results import WRITTEN, show_written, to_change
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.workload import edits, history
+from datum_compute.cli.workload.changes import change_lines
+from datum_compute.cli.workload.follow import announce, earlier_change, follow, patience
+from datum_compute.cli.workload.revisions import SCALE
 from datum_compute.kube.meta import Json
 
 
 def _check(workload: str, min_: int | None, **others: object) -> None:
     if min_ is None:
-        raise usage("min replicas must be at least 1", f"scale {workload} --min=2")
+        raise usage("--min is required", f"scale {workload} --min=2")
 
 
 @verb("scale", needs=[project, active_entitlement], outputs=WRITTEN, check=_check)
@@ -56,6 +56,7 @@ def command(
         history.record(run, written.after, history.Change(SCALE, message or "; ".join(lines), written.before))
     if wait:
         announce(run, written.after.object)
-        follow(run, written.after.object, patience(run, timeout))
+        earlier = None if written.changed else earlier_change(run, written.after)
+        follow(run, written.after.object, patience(run, timeout), earlier=earlier)
     elif written.changed:
         run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")

@@ -1,56 +1,27 @@
 """How a workload is doing, city by city. Entry point: `command`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from msgspec import Struct
-
-from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.answers.cities import City, Trouble, affordable, cities
+from datum_compute.answers.health import is_paused, workload_health
+from datum_compute.answers.places import observed
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import WORKLOAD_UID
+from datum_compute.api.reasons import Acts, explain
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli import history
-from datum_compute.cli.durations import age
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.flags import watch_option, workload_argument
-from datum_compute.cli.health import Counts, State, block, counts, judge, observed
-from datum_compute.cli.joins import deployment_of
-from datum_compute.cli.lines import Column, Line, Piece, Table, busy, hints, line
-from datum_compute.cli.looks import Look, Page, keep_showing, show
-from datum_compute.cli.parts import head, health_line, health_of, last_revision, revision_text
-from datum_compute.cli.project import Read
-from datum_compute.cli.revisions import Revisions
-from datum_compute.cli.rollout import Place
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.specs import image, instance_type
-
-
-class Trouble(Struct, frozen=True):
-    """Why a city has fewer ready instances than it should."""
-
-    reason: str = ""
-    message: str = ""
-    cause: str = ""  # the reason in plain words
-    waiting: bool = False  # nothing went wrong yet
-    quota: bool = False
-
-
-class City(Struct, frozen=True):
-    """One placement in one city. `asked`: the spec still names it."""
-
-    place: Place
-    numbers: Counts
-    asked: bool
-    trouble: Trouble | None = None
-
-    @property
-    def degraded(self) -> bool:
-        return self.numbers.ready < self.numbers.desired
-
-    @property
-    def missing(self) -> int:
-        return self.numbers.desired - self.numbers.ready
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import watch_option, workload_argument
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.fragments import ago, head, health_line, last_revision, revision_text
+from datum_compute.cli.show.lines import Column, Line, Piece, Table, busy, hints, line
+from datum_compute.cli.show.specs import image, instance_type
+from datum_compute.cli.show.views import Look, Page, keep_showing, show
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.talk.project import Read
+from datum_compute.cli.workload import history
+from datum_compute.cli.workload.revisions import Revisions
 
 
 @verb("status", needs=[project, active_entitlement], outputs=("table", "json", "yaml"))
@@ -83,49 +54,9 @@ def _look(run: Run, name: str) -> Look:
 
     def page(now: datetime) -> Page:
         view = _view(run.project.name, seen, deployments, found, known, now)
-        return Page(view, hints(*_next_steps(run, name, found)))
+        return Page(view, hints(*_next_steps(run, seen, found, known)))
 
     return Look(page, document, {f"workload/{name}": document})
-
-
-def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> list[City]:
-    """Every place that the spec names or a deployment is left in, placements in the order of the spec."""
-    by_place = {Place(one.spec.placement_name, one.spec.city_code): one for one in deployments}
-    asked = {
-        Place(placement.name, code): placement.scale_settings.min_replicas
-        for placement in workload.spec.placements
-        for code in placement.city_codes
-    }
-    order = {placement.name: index for index, placement in enumerate(workload.spec.placements)}
-    by_deployment: dict[str, list[Instance]] = {}
-    for instance in sorted(instances, key=lambda one: one.name):
-        by_deployment.setdefault(deployment_of(instance), []).append(instance)
-
-    found = []
-    for place in sorted({*by_place, *asked}, key=lambda one: (order.get(one.placement, len(order)), one)):
-        deployment = by_place.get(place)
-        if deployment is None:
-            numbers, trouble = Counts(desired=asked[place]), Trouble(cause="not set up yet", waiting=True)
-        else:
-            numbers = counts(deployment)
-            trouble = _trouble(deployment, by_deployment.get(deployment.name, ()))
-        short = numbers.ready < numbers.desired
-        found.append(City(place, numbers, place in asked, trouble if short else None))
-    return found
-
-
-def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> Trouble:
-    """From the first instance that is not ready; from the deployment where there is none."""
-    for instance in instances:
-        judged = judge(instance)
-        if judged.state is not State.AVAILABLE:
-            reason = judged.because.reason if judged.because else ""
-            waiting = not judged.line.startswith("Not available")
-            return Trouble(reason, judged.message, judged.cause, waiting, judged.state is State.QUOTA_EXCEEDED)
-    blocked = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
-    if blocked is None:
-        return Trouble(cause="not reported yet", waiting=True)
-    return Trouble(blocked.reason, blocked.message, blocked.reason, waiting=True)
 
 
 def _view(
@@ -138,11 +69,11 @@ def _view(
 ) -> list[str | Line | Table]:
     workload = seen.object
     spec = workload.spec.template.spec
-    since = age(last_revision(seen, known), now)
+    since = ago(last_revision(seen, known), now)
     return [
         head("Workload", workload.name, f"project: {project_name}"),
         head("Image", image(spec, "(virtual machine)")),
-        head("Updated", f"{since} ago", f"Revision {revision_text(seen, known)}"),
+        head("Updated", since, f"Revision {revision_text(seen, known)}"),
         "",
         health_line(workload, deployments),
         "",
@@ -158,7 +89,8 @@ def _places(
         return ["  No placements configured."]
     if not deployments:
         return ["  Waiting for the first city to report."]
-    columns = (Column("", least=9), Column("CITY"), Column("READY"), Column("DESIRED"), Column("TYPE"), Column(""))
+    titled = (Column("CITY"), Column("READY"), Column("DESIRED"), Column("TYPE", shrinks=True))
+    columns = (Column("", least=9), *titled, Column(""))
     rows: list[tuple[Piece, ...]] = []
     previous = ""
     for city in found:
@@ -166,7 +98,7 @@ def _places(
         name = city.place.placement if city.place.placement != previous else ""
         previous = city.place.placement
         mark = () if city.asked and not city.degraded else (busy("[degraded]") if city.asked else "[removing]",)
-        ready = f"{numbers.ready}/{numbers.replicas}"
+        ready = f"{numbers.ready}/{numbers.replicas}" if city.known else "—"  # an earlier one may still stop there
         kind = instance_type(workload.spec.template.spec)
         rows.append((name, city.place.city, ready, str(numbers.desired), kind, *mark))
     return [Table(columns, rows, indent=2)]
@@ -174,21 +106,30 @@ def _places(
 
 def _why(city: City, trouble: Trouble) -> list[str | Line]:
     what = "not ready" if trouble.waiting else "could not start"
-    lines: list[str | Line] = ["", line(f"  {city.place.city}: {city.missing} instances {what} — {trouble.cause}")]
+    lines: list[str | Line] = [
+        "",
+        line(f"  {city.place.city}: {city.numbers.missing} instances {what} — {trouble.cause}"),
+    ]
     return [*lines, f"    {trouble.message}"] if trouble.message else lines
 
 
-def _next_steps(run: Run, name: str, found: Sequence[City]) -> list[str]:
-    if not any(city.degraded for city in found):
-        return []
-    steps = []
-    short_of_quota = [city.numbers.ready for city in found if city.trouble and city.trouble.quota]
-    if short_of_quota:
-        steps += [
-            f"    Reduce replicas:   {run.try_next(f'scale {name} --min={max(min(short_of_quota), 1)}')}",
-            f"    Check quota:       {run.try_next('quota')}",
-        ]
-    return ["", "  Next steps:", *steps, f"    View instances:    {run.try_next(f'instances --workload={name}')}"]
+def _next_steps(run: Run, seen: Read[Workload], found: Sequence[City], known: Revisions) -> list[str]:
+    name, paused = seen.object.name, is_paused(seen.object)
+    if seen.object.metadata.deleting:
+        return []  # nothing can be changed any more
+    mine = any(city.degraded and city.trouble and explain(city.trouble.reason).acts is Acts.YOU for city in found)
+    steps = {}
+    if paused:
+        steps["Go on:"] = f"rollout resume {name}"
+    if most := affordable(found):
+        steps["Reduce replicas:"] = f"scale {name} --min={most}"
+        steps["Check quota:"] = "quota"
+    elif mine and not paused and known.undo_target(seen.body()["spec"]) is not None:
+        steps["Roll back:"] = f"rollout undo {name}"
+    if any(city.degraded for city in found):
+        steps["View instances:"] = f"instances --workload={name}"
+    lines = [f"    {label:<18} {run.try_next(line)}" for label, line in steps.items()]
+    return ["", "  Next steps:", *lines] if lines else []
 
 
 def _document(
@@ -200,7 +141,7 @@ def _document(
 ) -> dict[str, object]:
     workload = seen.object
     spec = workload.spec.template.spec
-    health = health_of(workload, deployments)
+    health = workload_health(workload, deployments)
     return {
         "name": workload.name,
         "project": run.project.name,
@@ -210,6 +151,8 @@ def _document(
         "updated": last_revision(seen, known),
         "health": str(health),
         "healthState": health.state,
+        "paused": is_paused(workload),
+        "deleting": workload.metadata.deleting,
         "observed": observed(workload),
         "cities": [
             {

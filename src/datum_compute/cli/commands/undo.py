@@ -1,17 +1,17 @@
 """Brings back what was asked of a workload before. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli import history
-from datum_compute.cli.changes import change_lines
 from datum_compute.cli.commands.history import spec_of, wanted
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.failures import Failure
-from datum_compute.cli.flags import Count, Duration, message_option, option, workload_argument
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.follow import announce, follow, patience
-from datum_compute.cli.results import NOTHING_DONE, WRITTEN, agreed, check_not_paused, show_written, to_change
-from datum_compute.cli.revisions import ROLLBACK, Entry, Revisions, spec_hash
-from datum_compute.cli.run import Run, project
+from datum_compute.cli.shell.failures import Failure
+from datum_compute.cli.shell.flags import Count, Duration, message_option, option, workload_argument
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.show.results import NOTHING_DONE, WRITTEN, agreed, check_not_paused, show_written, to_change
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.workload import history
+from datum_compute.cli.workload.changes import change_lines
+from datum_compute.cli.workload.follow import announce, follow, patience
+from datum_compute.cli.workload.revisions import ROLLBACK, Entry, Revisions, spec_hash
 from datum_compute.kube.meta import Json
 
 
@@ -49,6 +49,10 @@ def command(
     live: Json = seen.body()["spec"]
     target = _target(known, workload, live, to_revision)
     spec = spec_of(target)
+    if target.spec_hash == spec_hash(live):
+        sentence = f'Workload "{workload}" already is as revision #{target.rev} asks; nothing to do.'
+        show_written(run, WORKLOAD, seen, sentence)
+        return
     run.terminal.note(f'Changes to workload "{workload}":', *(f"  {line}" for line in change_lines(live, spec)))
 
     def edit(body: Json) -> Json:
@@ -60,12 +64,14 @@ def command(
         return
     if not agreed(run, yes=yes):
         return
-    run.terminal.note(f"Creating revision #{known.next_number} (copy of #{target.rev})...")
+    # What was changed from outside is put into the history first, so that it can be undone as well.
+    number = known.next_number + known.changed_outside(live)
+    run.terminal.note(f"Creating revision #{number} (copy of #{target.rev})...")
     written = run.project.update(WORKLOAD, seen, edit)
     text = message or f"rollback to rev #{target.rev}"
     history.record(run, written.after, history.Change(ROLLBACK, text, written.before, target.rev))
-    hint = run.try_next(f"rollout status {workload}")
-    show_written(run, WORKLOAD, written.after, f"Rollout started. Run '{hint}' to watch progress.")
+    watch = "" if wait else f" Run '{run.try_next(f'rollout status {workload}')}' to watch progress."
+    show_written(run, WORKLOAD, written.after, f"Rollout started.{watch}")
     if wait:
         announce(run, written.after.object)
         follow(run, written.after.object, patience(run, timeout))

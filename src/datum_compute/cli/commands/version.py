@@ -3,8 +3,8 @@
 import platform
 
 from datum_compute import __version__
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.run import Run
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run
 
 
 @verb("version", outputs=("table", "json", "yaml"))

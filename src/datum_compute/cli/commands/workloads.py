@@ -3,34 +3,48 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import click
 from msgspec import Struct
 
+from datum_compute.answers.health import (
+    DELETING,
+    HEALTH_STATES,
+    IDLE,
+    PAUSED,
+    Health,
+    block,
+    is_paused,
+    progressing,
+    workload_health,
+)
+from datum_compute.answers.places import Counts, Place, numbers, observed, tally, total
 from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import WORKLOAD_UID
-from datum_compute.api.workload import WORKLOAD, Placement, Workload
-from datum_compute.cli import history
-from datum_compute.cli.durations import age
-from datum_compute.cli.entitlement import active_entitlement
-from datum_compute.cli.flags import Choice, option, watch_option, workload_argument
-from datum_compute.cli.flags import command as verb
-from datum_compute.cli.health import HEALTH_STATES, Counts, Health, block, counts, progressing, total
-from datum_compute.cli.lines import Column, Line, Piece, Span, Table, hints
-from datum_compute.cli.looks import Look, Page, keep_showing, show
-from datum_compute.cli.parts import (
+from datum_compute.api.workload import WORKLOAD, Workload
+from datum_compute.cli.shell.flags import WORKLOAD_NAME, Choice, option, watch_option, workload_argument
+from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.run import Run, project
+from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.show.durations import age
+from datum_compute.cli.show.fragments import (
     TONES,
+    ago,
     condition_table,
     fact_lines,
     head,
     health_line,
-    health_of,
     last_revision,
     revision_text,
 )
-from datum_compute.cli.project import Read
-from datum_compute.cli.revisions import Revisions
-from datum_compute.cli.run import Run, project
-from datum_compute.cli.specs import image, instance_type, is_machine, runtime_facts, short_image
-from datum_compute.cli.tree import Verbs
+from datum_compute.cli.show.lines import Column, Line, Piece, Span, Table, hints
+from datum_compute.cli.show.specs import image, instance_type, is_machine, runtime_facts, short_image
+from datum_compute.cli.show.views import Look, Page, keep_showing, show
+from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.talk.project import Read
+from datum_compute.cli.workload import history
+from datum_compute.cli.workload.revisions import Revisions
+
+RARE_STATES = (PAUSED, DELETING, IDLE)  # counted in the footer only where there is one
 
 
 class Entry(Struct, frozen=True):
@@ -41,11 +55,17 @@ class Entry(Struct, frozen=True):
 
     @property
     def health(self) -> Health:
-        return health_of(self.workload, self.deployments)
+        return workload_health(self.workload, self.deployments)
 
     @property
     def numbers(self) -> Counts:
-        return total(self.deployments)
+        return total(tally(self.workload, self.deployments).values())
+
+    @property
+    def updated(self) -> str:
+        """Of the newest version, as the workload itself reports; a dash until it reports on what was asked last."""
+        status = self.workload.status
+        return f"{status.updated_replicas}/{self.numbers.desired}" if status and observed(self.workload) else "—"
 
     def is_in(self, city: str) -> bool:
         codes = {code.lower() for placement in self.workload.spec.placements for code in placement.city_codes}
@@ -54,28 +74,31 @@ class Entry(Struct, frozen=True):
     def has_health(self, word: str) -> bool:
         if word == "progressing":
             return progressing(self.deployments)
+        if word == "paused":
+            return is_paused(self.workload) and not self.workload.metadata.deleting
         return self.health.state.lower() == word
 
 
 @verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
+@click.argument("names", type=WORKLOAD_NAME, nargs=-1, metavar="[NAME]...")
 @option(
     "--health",
-    type=Choice("available", "degraded", "unavailable", "progressing", "unknown"),
+    type=Choice("available", "degraded", "unavailable", "progressing", "paused", "deleting", "idle", "unknown"),
     help="Only those in this state.",
 )
 @option("--city", metavar="CITY", help="Only those with a placement in this city.")
 @watch_option
-def list_(run: Run, health: str | None, city: str | None, watch: bool) -> None:
-    """List workloads with their health."""
+def list_(run: Run, names: Sequence[str], health: str | None, city: str | None, watch: bool) -> None:
+    """List workloads with their health, all of them or those that are named."""
     if not watch:
-        show(run, _look(run, health, city))
+        show(run, _look(run, names, health, city))
         return
     calls = [run.project.watch_call(WORKLOAD), run.project.watch_call(WORKLOAD_DEPLOYMENT)]
-    keep_showing(run, calls, lambda: _look(run, health, city))
+    keep_showing(run, calls, lambda: _look(run, names, health, city))
 
 
-def _look(run: Run, health: str | None, city: str | None) -> Look:
-    listing = run.project.list(WORKLOAD)
+def _look(run: Run, names: Sequence[str], health: str | None, city: str | None) -> Look:
+    listing = run.project.get_all(WORKLOAD, names) if names else run.project.list(WORKLOAD)
     deployments: dict[str, list[WorkloadDeployment]] = {}
     for deployment in run.project.list(WORKLOAD_DEPLOYMENT).items:
         deployments.setdefault(deployment.metadata.labels.get(WORKLOAD_UID, ""), []).append(deployment)
@@ -93,9 +116,9 @@ def _look(run: Run, health: str | None, city: str | None) -> Look:
     def page(now: datetime) -> Page:
         if not shown:
             return _nothing(run, health, city)
-        return Page([_table(shown, now, wide=run.output == "wide")], ["", _footer(shown)])
+        return Page([_table(shown, now, wide=run.output == "wide")], footer=["", _footer(shown)])
 
-    return Look(page, kept.as_json(), {f"workload/{one.object.name}": one.json for one in kept.found})
+    return Look(page, kept.document(names), {f"workload/{one.object.name}": one.json for one in kept.found})
 
 
 @verb("describe", needs=[project, active_entitlement], outputs=("wide", "json", "yaml", "name"))
@@ -139,7 +162,7 @@ def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
         Column("NAME"),
         Column("HEALTH"),
         Column("READY"),
-        Column("UP-TO-DATE"),
+        Column("UP-TO-DATE", shrinks=True),
         Column("PLACEMENTS", shrinks=True),
         Column("IMAGE", shrinks=True),
         Column("AGE"),
@@ -156,7 +179,7 @@ def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
         workload.name,
         Span(state, TONES[state]),
         f"{numbers.ready}/{numbers.desired}",
-        f"{numbers.updated}/{numbers.desired}",
+        entry.updated,
         ",".join(placement.name for placement in workload.spec.placements) or "(none)",
         short_image(image(spec, "(vm)")),
         age(workload.metadata.creation_timestamp, now),
@@ -166,7 +189,8 @@ def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
 
 def _footer(entries: Sequence[Entry]) -> str:
     number = [entry.health.state for entry in entries]
-    counted = ", ".join(f"{number.count(state)} {state}" for state in HEALTH_STATES)
+    shown = [state for state in HEALTH_STATES if state not in RARE_STATES or state in number]
+    counted = ", ".join(f"{number.count(state)} {state}" for state in shown)
     return f"{len(entries)} workload{'' if len(entries) == 1 else 's'} — {counted}"
 
 
@@ -180,13 +204,13 @@ def _details(
     return [
         head("Workload", workload.name, f"project: {run.project.name}"),
         head("Type", kind),
-        head("Updated", f"{age(last_revision(seen, known), now)} ago"),
+        head("Updated", ago(last_revision(seen, known), now)),
         head("Revision", revision_text(seen, known)),
         "",
         health_line(workload, deployments),
         "",
         "Placements",
-        *_placements(workload.spec.placements, deployments),
+        *_placements(workload, deployments),
         "",
         "Machine" if is_machine(spec) else "Container",
         *fact_lines(runtime_facts(spec)),
@@ -194,10 +218,11 @@ def _details(
     ]
 
 
-def _placements(placements: Sequence[Placement], deployments: Iterable[WorkloadDeployment]) -> list[str]:
+def _placements(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> list[str]:
+    placements = workload.spec.placements
     if not placements:
         return ["  (none configured — workload will not run anywhere)"]
-    found = {(one.spec.placement_name, one.spec.city_code): one for one in deployments}
+    found = {Place.of(deployment): deployment for deployment in deployments}
     lines = []
     for placement in placements:
         settings = placement.scale_settings
@@ -205,18 +230,18 @@ def _placements(placements: Sequence[Placement], deployments: Iterable[WorkloadD
         codes = sorted(placement.city_codes)
         lines.append(f"  {placement.name}  cities: {', '.join(codes)}  scale: {settings.min_replicas}..{most}")
         for code in codes:
-            lines.append(f"    {code}  {_city(found.get((placement.name, code)), settings.min_replicas)}")
+            deployment = found.get(Place(placement.name, code))
+            counted = numbers(workload, settings.min_replicas, deployment)
+            lines.append(f"    {code}  {_city(counted, deployment)}")
     return lines
 
 
-def _city(deployment: WorkloadDeployment | None, asked: int) -> str:
+def _city(counted: Counts, deployment: WorkloadDeployment | None) -> str:
     """Ready of desired, and why not all are."""
-    if deployment is None:
-        return f"ready: 0/{asked}"
-    numbers = counts(deployment)
-    text = f"ready: {numbers.ready}/{numbers.desired}"
-    blocked = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
-    if blocked is None or numbers.ready >= numbers.desired:
+    text = f"ready: {counted.ready}/{counted.desired}"
+    status = deployment.status if deployment is not None else None
+    blocked = block(status.conditions, AVAILABLE) if status else None
+    if blocked is None or not counted.missing:
         return text
     return f"{text}  Blocked" + (f" — {why}" if (why := blocked.message or blocked.reason) else "")
 

@@ -1,0 +1,1 @@
+"""What the state of all objects means, decided without I/O: health, progress, causes."""

@@ -1,0 +1,85 @@
+"""Each place that a workload asks for, how many instances are ready there, and why not all. Entry point: `cities`."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from datum_compute.answers.health import State, block, judge
+from datum_compute.answers.owners import deployment_of
+from datum_compute.answers.places import Counts, Place, asked, counts, numbers
+from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
+from datum_compute.api.instance import Instance
+from datum_compute.api.workload import Workload
+
+
+class Trouble(Struct, frozen=True):
+    """Why a city has fewer ready instances than it should."""
+
+    reason: str = ""
+    message: str = ""
+    cause: str = ""  # the reason in plain words
+    waiting: bool = False  # nothing went wrong yet
+    quota: bool = False
+
+
+class City(Struct, frozen=True):
+    """A place with its numbers. `asked`: the spec still names it; `known`: there is something that can report on it."""
+
+    place: Place
+    numbers: Counts
+    asked: bool
+    trouble: Trouble | None = None
+    known: bool = True
+
+    @property
+    def degraded(self) -> bool:
+        return self.numbers.missing > 0
+
+
+def affordable(found: Iterable[City]) -> int:
+    """How many replicas per city there is quota for: what is ready where it ran out; 0 when it did nowhere."""
+    short = [city.numbers.ready for city in found if city.degraded and city.trouble and city.trouble.quota]
+    return max(min(short), 1) if short else 0
+
+
+def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> list[City]:
+    """Every place that the spec names or a deployment is left in, placements in the order of the spec."""
+    by_place = {Place.of(deployment): deployment for deployment in deployments}
+    wanted = asked(workload)
+    order = {placement.name: index for index, placement in enumerate(workload.spec.placements)}
+    by_deployment: dict[str, list[Instance]] = {}
+    for instance in sorted(instances, key=lambda one: one.name):
+        by_deployment.setdefault(deployment_of(instance), []).append(instance)
+
+    found = []
+    for place in sorted({*by_place, *wanted}, key=lambda place: (order.get(place.placement, len(order)), place)):
+        deployment = by_place.get(place)
+        counted = numbers(workload, wanted[place], deployment) if place in wanted else _leaving(by_place[place])
+        if deployment is None:
+            trouble = Trouble(cause="not set up yet", waiting=True)
+        else:
+            trouble = _trouble(deployment, by_deployment.get(deployment.name, ()))
+        found.append(
+            City(place, counted, place in wanted, trouble if counted.missing else None, deployment is not None)
+        )
+    return found
+
+
+def _leaving(deployment: WorkloadDeployment) -> Counts:
+    """Of a place that nobody asks for any more: nothing is desired there, whatever was reported before."""
+    return replace(counts(deployment), desired=0)
+
+
+def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> Trouble:
+    """From the first instance that is not ready; from the deployment where there is none."""
+    for instance in instances:
+        judged = judge(instance)
+        if judged.state is not State.AVAILABLE:
+            reason = judged.because.reason if judged.because else ""
+            waiting = not judged.line.startswith("Not available")
+            return Trouble(reason, judged.message, judged.cause, waiting, judged.state is State.QUOTA_EXCEEDED)
+    blocked = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
+    if blocked is None:
+        return Trouble(cause="not reported yet", waiting=True)
+    return Trouble(blocked.reason, blocked.message, blocked.reason, waiting=True)

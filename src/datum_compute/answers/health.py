@@ -1,0 +1,251 @@
+"""What conditions mean in plain words. Entry points: `judge`, `workload_health`, `block`.
+
+Each is a table of rules of which the first that fits wins.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import TypeGuard
+
+from msgspec import Struct
+
+from datum_compute.answers.places import Place, asked, counts, observed, tally
+from datum_compute.api import instance as instances
+from datum_compute.api import reasons
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.instance import Instance
+from datum_compute.api.labels import ROLLOUT_PAUSED
+from datum_compute.api.workload import PLACED, Workload
+from datum_compute.kube import conditions
+from datum_compute.kube.meta import Condition
+
+
+class State(Enum):
+    """What can be said of an instance: its text in lists, and its line in the view of one instance."""
+
+    TERMINATING = ("Terminating", "Terminating")
+    STOPPING = ("Stopping", "Stopping")
+    AVAILABLE = ("Available", "Available")
+    QUOTA_EXCEEDED = ("Pending (quota exceeded)", "Not available — quota exceeded")
+    QUOTA_INVALID = ("Pending (quota validation failed)", "Not available — quota validation failed")
+    QUOTA_EVALUATION = ("Pending (quota evaluation)", "Pending — quota evaluation")
+    QUOTA_MISSING = ("Pending (no quota configured)", "Pending — no quota configured")
+    IMAGE_UNAVAILABLE = ("Failed (image unavailable)", "Not available — image unavailable")
+    CRASHING = ("Failed (crashing)", "Not available — instance crashing")
+    CONFIGURATION_ERROR = ("Failed (configuration error)", "Not available — configuration error")
+    FAILED = ("Failed", "Not available — failed")
+    STARTING = ("Starting", "Starting")
+    PROVISIONING = ("Starting", "Pending — Provisioning")
+    PENDING = ("Pending", "Pending")
+    PENDING_FOR = ("Pending ({reason})", "Pending — {reason}")
+
+    @property
+    def failed(self) -> bool:
+        return self.value[0].startswith("Failed")
+
+    @property
+    def going(self) -> bool:
+        return self in (State.TERMINATING, State.STOPPING)
+
+
+_QUOTA = {
+    ("False", reasons.QUOTA_EXCEEDED): State.QUOTA_EXCEEDED,
+    ("False", reasons.VALIDATION_FAILED): State.QUOTA_INVALID,
+    ("Unknown", reasons.PENDING_EVALUATION): State.QUOTA_EVALUATION,
+    ("False", reasons.QUOTA_NO_BUDGET): State.QUOTA_MISSING,
+    ("Unknown", reasons.QUOTA_NO_BUDGET): State.QUOTA_MISSING,
+}
+_FAILURES = {
+    reasons.IMAGE_UNAVAILABLE: State.IMAGE_UNAVAILABLE,
+    reasons.INSTANCE_CRASHING: State.CRASHING,
+    reasons.CONFIGURATION_ERROR: State.CONFIGURATION_ERROR,
+}
+_UNDER_WAY = (reasons.PENDING_PROGRAMMING, reasons.PROGRAMMING_IN_PROGRESS)
+_SILENT = (State.AVAILABLE, State.TERMINATING, State.STOPPING, State.QUOTA_EVALUATION, State.STARTING, State.PENDING)
+
+
+class Judged(Struct, frozen=True):
+    """The state of an instance and the condition that tells it."""
+
+    state: State
+    because: Condition | None = None
+
+    @property
+    def status(self) -> str:
+        """As lists show it."""
+        return self._text(0)
+
+    @property
+    def line(self) -> str:
+        """As the view of one instance shows it."""
+        return self._text(1)
+
+    @property
+    def message(self) -> str:
+        """The sentence under the line; empty where the line says it all."""
+        return "" if self.because is None or self.state in _SILENT else self.because.message
+
+    @property
+    def cause(self) -> str:
+        """The part of the line that names the cause."""
+        _, dash, cause = self.line.partition(" — ")
+        return cause if dash else self.line.lower()
+
+    def _text(self, index: int) -> str:
+        return str(self.state.value[index]).format(reason=self.because.reason if self.because else "")
+
+
+def judge(instance: Instance) -> Judged:
+    """A provider's failure on Ready counts before "under way" on Programmed: a site that cannot start an instance goes
+    on reporting that it is being programmed."""
+    if instance.metadata.deleting:
+        return Judged(State.TERMINATING)
+    found = instance.status.conditions if instance.status else ()
+    ready, quota, programmed = (
+        conditions.find(found, type_) for type_ in (instances.READY, instances.QUOTA_GRANTED, instances.PROGRAMMED)
+    )
+    if ready is not None and ready.status == "True":
+        return Judged(State.AVAILABLE, ready)
+    if quota is not None and (state := _QUOTA.get((quota.status, quota.reason))):
+        return Judged(state, quota)
+    for condition in (programmed, ready):
+        if _open(condition) and (state := _FAILURES.get(condition.reason)):
+            return Judged(state, condition)
+    if _open(programmed) and programmed.reason in _UNDER_WAY:
+        return Judged(State.STARTING, programmed)
+    return _by_ready(ready)
+
+
+def _by_ready(ready: Condition | None) -> Judged:
+    match ready.reason if ready else "":
+        case "" | reasons.PENDING | reasons.STARTING | reasons.STOPPED:
+            return Judged(State.PENDING, ready)
+        case reasons.STOPPING:
+            return Judged(State.STOPPING, ready)
+        case reasons.FAILED:
+            return Judged(State.FAILED, ready)
+        case reasons.PROVISIONING:
+            return Judged(State.PROVISIONING, ready)
+    return Judged(State.PENDING_FOR, ready)
+
+
+def _open(condition: Condition | None) -> TypeGuard[Condition]:
+    """There, and not True."""
+    return condition is not None and condition.status != "True"
+
+
+class Block(Struct, frozen=True):
+    """Why an object is not there yet, as the server says it; unknown reasons are shown as they come."""
+
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return " — ".join(filter(None, (self.reason, self.message)))
+
+
+def block(found: Iterable[Condition], type_: str) -> Block | None:
+    """What a condition that is present and not True says; None when nothing is blocked."""
+    condition = conditions.find(found, type_)
+    return Block(condition.reason, condition.message) if _open(condition) else None
+
+
+class Health(Struct, frozen=True):
+    """The state in one word, and a sentence that says no more than what is so."""
+
+    state: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return " — ".join(filter(None, (self.state, self.detail)))
+
+
+AVAILABLE, DEGRADED, UNAVAILABLE, UNKNOWN = "Available", "Degraded", "Unavailable", "Unknown"
+PAUSED, DELETING, IDLE = "Paused", "Deleting", "Idle"
+HEALTH_STATES = (AVAILABLE, DEGRADED, UNAVAILABLE, UNKNOWN, PAUSED, DELETING, IDLE)
+
+
+def is_paused(workload: Workload) -> bool:
+    return workload.metadata.annotations.get(ROLLOUT_PAUSED) == "true"
+
+
+def workload_health(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Health:
+    """How a workload is doing. A workload that goes says nothing else, and a pause hides no trouble."""
+    deployments = list(deployments)
+    if workload.metadata.deleting:
+        return Health(DELETING, _remains(workload, deployments))
+    health = _health(workload, deployments)
+    if not is_paused(workload):
+        return health
+    if health.state in (DEGRADED, UNAVAILABLE):
+        return Health(health.state, f"{health.detail}; the rollout is paused")
+    held = _unreported(workload, deployments) or held_back(workload)
+    return Health(PAUSED, held or "no instance is replaced until the rollout is resumed")
+
+
+def _remains(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> str:
+    """What a workload that is being deleted waits for."""
+    if cities := sorted({deployment.spec.city_code for deployment in deployments}):
+        return f"waiting for {', '.join(cities)}"
+    if finalizers := workload.metadata.finalizers:
+        return f"waiting for finalizer {', '.join(finalizers)}"
+    return ""
+
+
+def held_back(workload: Workload) -> str:
+    """How far the rollout had come when it was paused; empty when it was over, or nobody knows yet."""
+    status = workload.status
+    if status is None or not is_paused(workload) or not observed(workload):
+        return ""
+    desired = sum(asked(workload).values())
+    return _share(status.updated_replicas, desired) if status.updated_replicas < desired else ""
+
+
+def _share(updated: int, desired: int) -> str:
+    return f"{updated} of {desired} instances on the newest version"
+
+
+def _health(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> Health:
+    status = workload.status
+    available = conditions.find(status.conditions, "Available") if status else None
+    match available.status if available else "Unknown":
+        case "False" if available is not None and available.reason == reasons.SCALED_TO_ZERO:
+            return Health(IDLE, "scaled to zero")
+        case "False":
+            assert available is not None
+            return Health(UNAVAILABLE, available.reason or "no healthy instances")
+        case "True":
+            if missing := sum(numbers.missing for numbers in tally(workload, deployments).values()):
+                refused = block(status.conditions if status else (), PLACED)
+                why = f"; {refused.message}" if refused is not None and refused.message else ""
+                return Health(DEGRADED, f"{missing} instances below desired count{why}")
+            return Health(AVAILABLE, _progress(workload, deployments))
+    return Health(UNKNOWN)
+
+
+def _unreported(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> str:
+    """Who has yet to say what the newest change led to; empty when everybody has."""
+    if not observed(workload):
+        return "the newest change is not reported yet"
+    silent = {deployment.spec.city_code for deployment in deployments if not observed(deployment)}
+    return f"{', '.join(sorted(silent))} did not report on the newest change yet" if silent else ""
+
+
+def _progress(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> str:
+    """Of a workload whose instances are all ready: whether they are those that were asked for last, and no others."""
+    wanted = asked(workload)
+    if unreported := _unreported(workload, [one for one in deployments if Place.of(one) in wanted]):
+        return unreported
+    updated, desired = workload.status.updated_replicas if workload.status else 0, sum(wanted.values())
+    if updated < desired:
+        return _share(updated, desired)
+    if surplus := sum(numbers.surplus for numbers in tally(workload, deployments).values()):
+        return f"{surplus} instances above desired count"
+    return "all placements at desired replicas"
+
+
+def progressing(deployments: Iterable[WorkloadDeployment]) -> bool:
+    return any(
+        counts(deployment).updated < counts(deployment).desired or not observed(deployment)
+        for deployment in deployments
+    )

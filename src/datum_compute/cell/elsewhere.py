@@ -1,0 +1,37 @@
+"""Instances of deployments that another cell serves. Entry points: `is_elsewhere`, `moves`.
+
+A cell that is not the one to serve a city may still have Instances of it, from when it was. They go on running, and
+nothing of them is claimed or shown: that is the other cell's to do.
+"""
+
+from collections.abc import Iterable
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.labels import DEPLOYMENT_NAME
+from datum_compute.federation.roles import CELL
+from datum_compute.federation.sites import is_served_elsewhere
+from datum_compute.runtime import Change, Plane, Request, Source
+
+
+def is_elsewhere(cell: Plane, instance: Instance) -> bool:
+    """Needs the source `moves`."""
+    name = instance.metadata.labels.get(DEPLOYMENT_NAME, "")
+    deployment = cell.informer(WORKLOAD_DEPLOYMENT).get(instance.namespace, name)
+    return deployment is not None and is_served_elsewhere(deployment)
+
+
+def moves() -> Source[WorkloadDeployment]:
+    """The Instances of a deployment that begins or ceases to be this cell's."""
+    return Source(CELL, WORKLOAD_DEPLOYMENT, _instances, when=_has_moved)
+
+
+def _has_moved(change: Change[WorkloadDeployment]) -> bool:
+    before, after = change.before, change.after
+    return before is not None and after is not None and is_served_elsewhere(before) != is_served_elsewhere(after)
+
+
+def _instances(cell: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
+    for instance in cell.informer(INSTANCE).all(change.object.namespace):
+        if instance.metadata.labels.get(DEPLOYMENT_NAME) == change.object.name:
+            yield Request(cell.name, instance.namespace, instance.name)

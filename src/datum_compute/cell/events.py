@@ -1,0 +1,34 @@
+"""What is worth an event when the conditions of an Instance change. Entry point: `news`."""
+
+from datum_compute.api import reasons
+from datum_compute.api.instance import QUOTA_GRANTED, READY, Instance
+from datum_compute.cell.gates import KNOWN, gates
+from datum_compute.kube import conditions
+from datum_compute.kube.meta import Condition
+
+COMPONENT = "instance-controller"  # who tells events about Instances
+FEDERATED = "Federated"  # here only while an Instance cannot be copied to the hub
+
+
+def news(before: Instance, after: Instance) -> list[tuple[str, str]]:
+    """Reason and sentence of each event: only where a reason is new, so that what is polled does not flood."""
+    told: list[tuple[str, str]] = []
+    for type_ in (QUOTA_GRANTED, READY, FEDERATED):
+        was, now = _find(before, type_), _find(after, type_)
+        is_new = now is not None and (was is None or was.reason != now.reason)
+        if now is not None and is_new and (now.reason in reasons.WARNINGS or type_ == FEDERATED):
+            told.append((now.reason, now.message))
+    return told + _unknown_gates(before, after)
+
+
+def _unknown_gates(before: Instance, after: Instance) -> list[tuple[str, str]]:
+    """Once only gates are left that nothing here will ever remove."""
+    left = gates(after)
+    was, now = _find(before, READY), _find(after, READY)
+    if not left or set(left) & set(KNOWN) or now is None or (was is not None and was.message == now.message):
+        return []
+    return [(reasons.SCHEDULING_GATES_PRESENT, f"Nothing here removes the scheduling gates {', '.join(left)}")]
+
+
+def _find(instance: Instance, type_: str) -> Condition | None:
+    return conditions.find(conditions.of(instance), type_)

@@ -1,0 +1,306 @@
+"""What may come next on a command line. Entry points: `answer`, `script`.
+
+`answer` speaks the protocol of `__complete`: a candidate a line with its description behind a tab, then a directive.
+Whatever goes wrong, the answer is that there is nothing to offer: a shell that waits for Tab is no place for errors.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from datum_compute.cli.shell.environment import Clock, Surroundings
+from datum_compute.cli.shell.flags import Choice, Cities, Name
+from datum_compute.cli.shell.habits import without_type
+from datum_compute.cli.shell.tree import Leaf, Root, Verbs
+from datum_compute.cli.show.escapes import visible
+
+if TYPE_CHECKING:
+    from datum_compute.cli.talk.project import Project
+
+CALL_SECONDS = 2.0
+_WHERE = ("project", "kubeconfig", "context")
+
+
+class Directive(IntEnum):
+    FILES = 0
+    NO_FILES = 4
+
+
+class Candidate(NamedTuple):
+    value: str
+    description: str = ""
+
+
+_NOTHING = click.Command("nothing")  # below a word that is no verb
+
+
+class _Position(NamedTuple):
+    """Where the cursor is: below which command, at the value of which option, after how many words of its own."""
+
+    command: click.Command
+    option: click.Option | None
+    words: tuple[str, ...]
+    given: dict[str, str]  # the flags before it that say where to look for names
+
+
+def answer(words: Sequence[str], around: Surroundings) -> str:
+    try:
+        found, directive = _complete(words, around)
+    except Exception:
+        found, directive = [], Directive.NO_FILES
+    lines = ["\t".join(visible(part) for part in one if part) for one in found]
+    text = "".join(f"{line}\n" for line in (*lines, f":{int(directive)}"))
+    encoding = getattr(around.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _complete(words: Sequence[str], around: Surroundings) -> tuple[list[Candidate], Directive]:
+    *before, partial = words or [""]
+    root = Root()
+    with click.Context(root, info_name=around.program, obj=around) as ctx:
+        at = _position(ctx, root, before)
+        if at.option is None and partial.startswith("-"):
+            flag, equals, value = partial.partition("=")
+            at_value = at._replace(option=_option(at.command, flag)) if equals else at
+            if at_value.option is not None:
+                found, directive = _values(at_value, value, around)
+                return _after(f"{flag}=", _fitting(found, value)), directive
+            return _fitting(_flags(at.command), partial), Directive.NO_FILES
+        found, directive = _candidates(ctx, at, partial, around)
+        return _fitting(found, partial), directive
+
+
+def _fitting(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
+    return [one for one in candidates if one.value.lower().startswith(partial.lower())]
+
+
+def _after(prefix: str, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The same behind what stands before them in one word: a shell replaces the whole of it."""
+    return [Candidate(f"{prefix}{one.value}", one.description) for one in candidates]
+
+
+def _position(ctx: click.Context, command: click.Command, before: Sequence[str]) -> _Position:
+    option: click.Option | None = None
+    words: list[str] = []
+    given: dict[str, str] = {}
+    for word in before:
+        if option is not None:
+            given[str(option.name)] = word
+            option = None
+        elif word.startswith("-"):
+            flag, equals, value = word.partition("=")
+            named = _option(command, flag)
+            option = named if named is not None and _takes_value(named) and not equals else None
+            if named is not None and equals:
+                given[str(named.name)] = value
+        elif word == "help" and command is ctx.command:
+            continue
+        elif isinstance(command, Verbs):
+            child = command.get_command(ctx, word)
+            if child is None:
+                child = command.commands.get(command.bare, _NOTHING)
+                words.append(word)
+            command = child
+        else:
+            words.append(word)
+    return _Position(command, option, tuple(words), {key: given[key] for key in _WHERE if key in given})
+
+
+def _option(command: click.Command, flag: str) -> click.Option | None:
+    options = [param for param in _params(command) if isinstance(param, click.Option)]
+    return next((one for one in options if flag in (*one.opts, *one.secondary_opts)), None)
+
+
+def _params(command: click.Command) -> list[click.Parameter]:
+    """Those of a group are those of the verb that is meant when none is typed."""
+    if isinstance(command, Verbs) and command.bare:
+        return [*command.params, *command.commands[command.bare].params]
+    return command.params
+
+
+def _takes_value(option: click.Option) -> bool:
+    return not option.is_flag and not option.count
+
+
+def _flags(command: click.Command) -> Iterable[Candidate]:
+    for param in _params(command):
+        if isinstance(param, click.Option) and not param.hidden:
+            for flag in (*param.opts, *param.secondary_opts):
+                if flag.startswith("--"):
+                    yield Candidate(flag, param.help or "")
+
+
+def _candidates(
+    ctx: click.Context, at: _Position, partial: str, around: Surroundings
+) -> tuple[list[Candidate], Directive]:
+    if at.option is not None:
+        return _values(at, partial, around)
+    found: list[Candidate] = []
+    if isinstance(at.command, Verbs):
+        found = [Candidate(*verb) for verb in at.command.verbs(ctx)]
+        bare = at.command.commands.get(at.command.bare)
+        return found + (_named(bare, (), at, partial, around) if bare is not None else []), Directive.NO_FILES
+    found = _named(at.command, at.words, at, partial, around)
+    if at.command.name == "deploy" and not partial:
+        found += _flags(at.command)
+    return found, Directive.NO_FILES
+
+
+def _named(
+    command: click.Command, words: tuple[str, ...], at: _Position, partial: str, around: Surroundings
+) -> list[Candidate]:
+    """What the next word of a verb may name."""
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    if arguments and arguments[-1].nargs < 0:  # the last one takes all that come
+        arguments += [arguments[-1]] * len(words)
+    if len(words) >= len(arguments):
+        return []
+    param = arguments[len(words)]
+    if isinstance(param.type, Choice):
+        return [Candidate(word) for word in param.type.words]
+    if isinstance(param.type, Name):
+        type_ = partial[: partial.find("/") + 1]
+        known = without_type(f"{type_}name", param.type.types) == "name"
+        return _after(type_, _asked(param.type.noun, at, around)) if known else []
+    return _asked(str(param.name), at, around)
+
+
+def _values(at: _Position, partial: str, around: Surroundings) -> tuple[list[Candidate], Directive]:
+    option = at.option
+    assert option is not None
+    if isinstance(option.type, Choice):
+        return [Candidate(word) for word in option.type.words], Directive.NO_FILES
+    if isinstance(option.type, Cities):
+        return _listed(_asked("city", at, around), partial), Directive.NO_FILES
+    if option.is_flag:
+        return [Candidate("true"), Candidate("false")], Directive.NO_FILES
+    if option.name in ("file", "kubeconfig", "save_to", "directory"):
+        return [], Directive.FILES
+    if option.name == "output":
+        outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")
+        return [Candidate(word) for word in outputs], Directive.NO_FILES
+    return _asked(str(option.name), at, around), Directive.NO_FILES
+
+
+def _listed(found: Iterable[Candidate], partial: str) -> list[Candidate]:
+    """The next of a list with commas in it, without those that it has already."""
+    *before, _ = partial.split(",")
+    typed = {word.strip().lower() for word in before}
+    return _after("".join(f"{word}," for word in before), [one for one in found if one.value.lower() not in typed])
+
+
+def _asked(what: str, at: _Position, around: Surroundings) -> list[Candidate]:
+    """What only the kubeconfig or the server knows; one call, and nothing when there is no answer."""
+    from datum_compute.cli.shell import candidates as offers
+
+    if what == "instance_type":
+        return [Candidate(*offer) for offer in offers.instance_types()]
+    if what == "context":
+        return [Candidate(name) for name in offers.contexts(at.given.get("kubeconfig", ""), around.environ)]
+    ask: dict[str, Callable[[Project], Iterable[tuple[str, str]]]] = {
+        "workload": offers.workloads,
+        "instance": offers.instances,
+        "city": offers.cities,
+        "to_revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
+        "revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
+        "placement": lambda project: offers.placements(project, at.words),
+    }
+    if what not in ask:
+        return []
+    hasty = Surroundings(
+        program=around.program, environ=around.environ, stdout=around.stdout, clock=_Hasty(around.clock)
+    )
+    try:
+        with offers.connected(hasty, CALL_SECONDS, at.given) as project:
+            return [Candidate(*offer) for offer in ask[what](project)]
+    except Exception:
+        return []
+
+
+class _Hasty:
+    """A clock that nobody may wait on: there is time for one try."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+        self.alarm = clock.alarm
+
+    def sleep(self, seconds: float) -> None:
+        raise TimeoutError
+
+
+_SCRIPTS = {
+    # Readline breaks words at = and : as well, so what was typed without a space between is put together again, and of
+    # each answer only what comes after the last such break is given back.
+    "bash": """_{function}() {{
+    local line directive=4 i rest=${{COMP_LINE:0:COMP_POINT}} bare prefix
+    local -a words=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        bare=${{rest#"${{rest%%[![:space:]]*}}"}}
+        if ((i == COMP_CWORD)); then line=$bare; else line=${{COMP_WORDS[i]}}; fi
+        if ((i == 0)) || [[ $bare != "$rest" ]]; then words+=("$line"); else words[-1]+=$line; fi
+        rest=${{bare#"$line"}}
+    done
+    line=${{words[-1]}}
+    prefix=${{line%"${{line##*[$COMP_WORDBREAKS]}}"}}
+    COMPREPLY=()
+    while IFS= read -r line; do
+        if [[ $line == :* ]]; then
+            directive=${{line#:}}
+        else
+            line=${{line%%$'\\t'*}}
+            COMPREPLY+=("${{line#"$prefix"}}")
+        fi
+    done < <({program} __complete "${{words[@]:1}}" 2>/dev/null)
+    if [[ $directive == 0 ]]; then compopt -o default 2>/dev/null; fi
+}}
+complete -o nosort -F _{function} {program}
+""",
+    "zsh": """#compdef {program}
+_{function}() {{
+    local -a found
+    local line directive=4
+    while IFS= read -r line; do
+        if [[ $line == :* ]]; then
+            directive=${{line#:}}
+        elif [[ $line == *$'\\t'* ]]; then
+            found+=("${{${{line%%$'\\t'*}}//:/\\\\:}}:${{line#*$'\\t'}}")
+        else
+            found+=("${{line//:/\\\\:}}")
+        fi
+    done < <({program} __complete "${{words[@]:1:$((CURRENT - 2))}}" "${{words[CURRENT]}}" 2>/dev/null)
+    if (( directive == 0 )); then compset -P '--*='; _files; else _describe '{program}' found; fi
+}}
+compdef _{function} {program}
+""",
+    "fish": """function __{function}
+    set -l words (commandline -opc) (commandline -ct)
+    for line in ({program} __complete $words[2..] 2>/dev/null)
+        string match -q ':*' -- $line; or echo $line
+    end
+end
+complete -c {program} -f -a '(__{function})'
+complete -c {program} -s f -l file -r -F
+complete -c {program} -l kubeconfig -r -F
+complete -c {program} -l dir -r -F
+""",
+    "powershell": """Register-ArgumentCompleter -Native -CommandName {program} -ScriptBlock {{
+    param($partial, $ast, $cursor)
+    $words = @($ast.CommandElements | Select-Object -Skip 1 | ForEach-Object {{ $_.ToString() }})
+    if ($partial) {{ $words = @($words | Select-Object -SkipLast 1) }}
+    & {program} __complete @words "$partial" 2>$null | Where-Object {{ $_ -notlike ':*' }} | ForEach-Object {{
+        $value, $text = $_ -split "`t", 2
+        if (-not $text) {{ $text = $value }}
+        [System.Management.Automation.CompletionResult]::new($value, $value, 'ParameterValue', $text)
+    }}
+}}
+""",
+}
+SHELLS = tuple(_SCRIPTS)
+
+
+def script(shell: str, program: str) -> str:
+    """What a shell has to read once; `program` is what the user types, one word."""
+    return _SCRIPTS[shell].format(program=program, function=program.replace("-", "_"))

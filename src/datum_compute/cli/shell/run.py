@@ -1,0 +1,131 @@
+"""What a verb is given: settings, terminal, clock and, once it is asked for, the project. Entry points: `Run`,
+`project`."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import MsgspecError, Struct
+from msgspec.structs import asdict
+
+from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.failures import Failure, usage
+from datum_compute.cli.shell.flags import LONGEST_CALL_SECONDS, one_of, placed
+from datum_compute.cli.show import durations
+from datum_compute.cli.show.terminal import Style, Terminal
+
+if TYPE_CHECKING:
+    from datum_compute.cli.talk.project import Project
+    from datum_compute.cli.talk.target import Place
+    from datum_compute.cli.talk.watching import Changes
+    from datum_compute.kube.transport import Call
+
+
+class Settings(Struct, frozen=True):
+    """The global flags, with what the environment says where a flag is not given."""
+
+    output: str = ""  # empty: what the verb shows by default
+    project: str = ""  # the flag only; where the environment counts, `place` looks there
+    color: str = "auto"
+    quiet: bool = False
+    no_headers: bool = False
+    request_timeout: float = 30.0
+    verbose: int = 0
+    kubeconfig: str = ""
+    context: str = ""
+
+    @classmethod
+    def of(cls, flags: Mapping[str, Any], environ: Mapping[str, str]) -> "Settings":
+        return cls(
+            output=flags.get("output", ""),
+            project=flags.get("project", ""),
+            color=flags.get("color", "auto"),
+            quiet=flags.get("quiet", _is_set(environ.get("DATUM_COMPUTE_QUIET"))),
+            no_headers=flags.get("no_headers", False),
+            request_timeout=flags.get("request_timeout") or _timeout(environ),
+            verbose=flags.get("verbose") or _level(environ.get("DATUM_COMPUTE_VERBOSE", "")),
+            kubeconfig=flags.get("kubeconfig", ""),
+            context=flags.get("context", ""),
+        )
+
+
+def _is_set(value: str | None) -> bool:
+    return (value or "").lower() not in ("", "0", "false", "no")
+
+
+def _level(text: str) -> int:
+    return int(text) if text.isdecimal() else int(_is_set(text))
+
+
+def _timeout(environ: Mapping[str, str]) -> float:
+    text = environ.get("DATUM_COMPUTE_REQUEST_TIMEOUT") or "30s"
+    try:
+        return durations.parse(text, LONGEST_CALL_SECONDS) or 30.0
+    except ValueError as error:
+        raise usage(f"DATUM_COMPUTE_REQUEST_TIMEOUT: {error}") from None
+
+
+class Run:
+    """One invocation, closed by leaving it. `output` is the format to use; `project` is for verbs that need it."""
+
+    def __init__(self, surroundings: Surroundings, settings: Settings, output: str) -> None:
+        self.surroundings = surroundings
+        self.settings = settings
+        self.output = output
+        self._place: Place | None = None
+        self.program = surroundings.program
+        self.clock = surroundings.clock
+        self.terminal = Terminal(
+            surroundings,
+            Style(output=output, color=settings.color, quiet=settings.quiet, headers=not settings.no_headers),
+        )
+
+    @classmethod
+    def of(cls, surroundings: Surroundings, flags: Mapping[str, Any], outputs: Sequence[str]) -> "Run":
+        """`outputs` are the formats the verb knows, its default first."""
+        settings = Settings.of(flags, surroundings.environ)
+        output = settings.output or outputs[0]
+        if output not in outputs:
+            raise usage(f'unsupported output format "{output}": use {one_of(outputs)}')
+        return cls(surroundings, settings, output)
+
+    def connect(self) -> None:
+        """Finds the project and how to reach it; nothing is sent yet."""
+        from datum_compute.cli.talk.target import find_place
+
+        self._place = find_place(self.settings, self.surroundings, self.terminal)
+
+    @property
+    def place(self) -> "Place":
+        if self._place is None:
+            raise RuntimeError("the verb uses a project and does not say that it needs one")
+        return self._place
+
+    @property
+    def project(self) -> "Project":
+        return self.place.project
+
+    def watching(self, calls: Sequence["Call"]) -> AbstractContextManager["Changes"]:
+        """Waits for changes; a test brings its own way to wait."""
+        from datum_compute.cli.talk.watching import watch
+
+        return (self.surroundings.watching or watch)(self.project.transport, calls)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Ends the connections that are still open. An object that could not be read is told as what it is."""
+        if self._place is not None:
+            self._place.close()
+        if isinstance(error, MsgspecError):
+            raise Failure(f"the server sent an object that makes no sense: {error}") from error
+
+    def try_next(self, command: str) -> str:
+        """A command of ours as the user would type it, to the same place."""
+        return f"{self.program} {placed(command, asdict(self.settings))}"
+
+
+def project(run: Run) -> None:
+    """The need of a verb for a project to talk to."""
+    run.connect()

@@ -1,0 +1,1 @@
+"""Showing things to people and programs: views, tables, terminals, JSON and YAML."""

@@ -1,0 +1,42 @@
+"""Who runs the command, for the history of a workload. Entry point: `actor`."""
+
+import base64
+import json
+
+from datum_compute.cli.shell.run import Run
+from datum_compute.kube.errors import ApiError
+from datum_compute.kube.meta import Json, encode
+from datum_compute.kube.transport import Call
+
+_REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+
+def actor(run: Run) -> str:
+    """A name for people to read, not proof of anything: the token is not verified. Empty when nobody can tell."""
+    named = run.surroundings.environ.get("DATUM_COMPUTE_ACTOR", "")
+    return named or claimed(run.project.transport.credentials.authorization()) or _reviewed(run)
+
+
+def claimed(authorization: str) -> str:
+    """What the token says of its bearer, when it is one that says something."""
+    parts = authorization.removeprefix("Bearer ").split(".")
+    if len(parts) != 3:
+        return ""
+    try:
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        claims = json.loads(base64.urlsafe_b64decode(padded))
+    except ValueError:
+        return ""
+    if not isinstance(claims, dict):
+        return ""
+    return next((str(claims[name]) for name in ("email", "preferred_username", "sub") if claims.get(name)), "")
+
+
+def _reviewed(run: Run) -> str:
+    call = Call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=encode(_REVIEW))
+    try:
+        answer = run.project.transport.call(call)
+        review: Json = json.loads(answer.body) if answer.code < 300 else {}
+    except (ApiError, ValueError):
+        return ""
+    return str(((review.get("status") or {}).get("userInfo") or {}).get("username") or "")

@@ -1,0 +1,1 @@
+"""Living with Karmada: what the embedded hub does in its place, and removing what it leaves behind."""

@@ -1,0 +1,369 @@
+"""HTTP without an event loop, for programs that make a few calls and end. Entry point: `PlainTransport`.
+
+The same calls and answers as the asynchronous transport, on `http.client`: importing an HTTP library would cost more
+than the whole program. One connection is kept open; a stream has one of its own.
+"""
+
+import base64
+import http.client
+import select
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from datum_compute.kube.credentials import Credentials, EndpointCredentials
+from datum_compute.kube.errors import ApiError, Timeout, Unavailable, from_status
+from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.retries import POLICY, pause_before_retry
+from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
+
+if TYPE_CHECKING:
+    from datum_compute.kube.tls import ClientTls
+
+T = TypeVar("T")
+
+_LEAST_SECONDS = 0.001  # a timeout of 0 is none to a socket
+SILENCE_SECONDS = 5.0  # before it is said what is waited for
+
+Alarm = Callable[[float, Callable[[], None]], AbstractContextManager[None]]
+"""Does something from another thread when so many seconds have passed before it is left."""
+
+
+@contextmanager
+def alarm(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    import threading
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class Exchange(Struct, frozen=True):
+    """One call, for whoever traces them; `error` is why there was no answer, with a code of 0."""
+
+    call: Call
+    code: int
+    body: bytes
+    seconds: float
+    error: str = ""
+
+
+class PlainTransport:
+    """Calls below one API root, `http://` or `https://`. Not shared between threads, except `stream`.
+
+    `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Calls are made
+    again as `kube.retries` decides, all tries together within `timeout`. `waiting` is called once with what is waited
+    for when nothing was heard for a while.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        credentials: Credentials | None = None,
+        timeout: float = 30.0,
+        agent: str = "",
+        pause: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        alarm: Alarm = alarm,
+        waiting: Callable[[str], None] = lambda what: None,
+        trace: Callable[[Exchange], None] | None = None,
+    ) -> None:
+        url = urlsplit(endpoint.server)
+        self._endpoint = endpoint
+        self._secure = url.scheme == "https"
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if self._secure else 80)
+        self._root = url.path.rstrip("/")
+        self._proxy = urlsplit(endpoint.proxy) if endpoint.proxy else None
+        self._tls: ClientTls | None = None
+        interactive = sys.stdin is not None and sys.stdin.isatty()
+        self._own = EndpointCredentials(endpoint, interactive=interactive, patience=timeout)
+        self.credentials: Credentials = credentials or self._own
+        self._timeout = timeout
+        self._agent = agent
+        self._pause = pause
+        self._monotonic = monotonic
+        self._alarm = alarm
+        self._waiting = waiting
+        self._trace = trace
+        self._kept: http.client.HTTPConnection | None = None
+
+    def call(self, call: Call) -> Answer:
+        began, tries = self._monotonic(), 0
+        policy = replace(POLICY, deadline=min(POLICY.deadline, self._timeout))
+        while True:
+            outcome = self._tried(call, began + self._timeout)
+            if isinstance(outcome, Answer) and outcome.code < 300:
+                return outcome
+            if isinstance(outcome, Timeout):  # all the time there was
+                raise outcome
+            import random  # only for those who need it
+
+            tries += 1
+            spent = self._monotonic() - began
+            pause = pause_before_retry(call, outcome, tries=tries, spent=spent, jitter=random.random(), policy=policy)
+            if pause is None:
+                break
+            self._pause(pause)
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
+
+    def stream(self, call: Call, *, silence: float) -> "Stream":
+        """A watch, one JSON event a line. Raises `ApiError` when the server refuses; ends after `silence` seconds."""
+        response = self._opened(call, silence)
+        if response.code == 401 and self.credentials.refused():
+            response.close()
+            response = self._opened(call, silence)
+        if response.code >= 300:
+            with response:
+                raise from_status(response.code, b"".join(response), "")
+        return response
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _tried(self, call: Call, deadline: float) -> Answer | ApiError:
+        try:
+            answer = self._once(call, deadline)
+            if answer.code == 401 and self._signed_in_again():
+                self.close()  # the connection may have shown the old certificate
+                answer = self._once(call, deadline)  # it was refused, so it has not happened
+            return answer
+        except ApiError as error:
+            return error
+
+    def _signed_in_again(self) -> bool:
+        with self._alarm(SILENCE_SECONDS, self._tell_credentials):
+            return self.credentials.refused()
+
+    def _tell_credentials(self) -> None:
+        self._waiting("credentials")
+
+    def _once(self, call: Call, deadline: float) -> Answer:
+        with self._alarm(SILENCE_SECONDS, self._tell_credentials):
+            connection = self._usable()
+            authorization = self.credentials.authorization()
+        self._kept = None  # kept again only when the answer was read whole
+        started = time.monotonic()
+        left = max(deadline - self._monotonic(), _LEAST_SECONDS)
+        connection.timeout = left
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+        late = _Late(connection)
+        try:
+            with self._alarm(SILENCE_SECONDS, self._tell_server), self._alarm(left, late.hang_up):
+                response = self._explained(lambda: self._exchange(connection, call, authorization), late)
+                body = self._explained(response.read, late)
+        except BaseException as error:
+            connection.close()
+            self._traced_without_answer(call, error, started)
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._kept = connection
+        self._traced(call, response.status, body, started)
+        warnings = tuple(warning_text(header) for header in response.headers.get_all("Warning") or ())
+        return Answer(response.status, body, warnings, retry_after_seconds(response.getheader("Retry-After")))
+
+    def _opened(self, call: Call, silence: float) -> "Stream":
+        connection = self._connect(silence)
+        started = time.monotonic()
+        try:
+            self._explained(connection.connect)
+            opened = connection.sock  # the connection forgets it when the answer is to end with it
+            authorization = self.credentials.authorization()
+            response = self._explained(lambda: self._exchange(connection, call, authorization))
+        except BaseException as error:
+            connection.close()
+            self._traced_without_answer(call, error, started)
+            raise
+        self._traced(call, response.status, b"", started)
+        return Stream(connection, opened, response, self._explained)
+
+    def _usable(self) -> http.client.HTTPConnection:
+        """The kept connection, unless the server has closed it in the meantime."""
+        kept = self._kept
+        if kept is not None and kept.sock is not None:
+            readable, _, _ = select.select([kept.sock], [], [], 0)
+            if not readable:  # with no call under way, anything to read is the end of the connection
+                return kept
+            kept.close()
+        return self._connect(self._timeout)
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        host, port = self._host, self._port
+        if self._proxy is not None:
+            if self._proxy.scheme != "http":
+                raise KubeconfigError(
+                    f"the proxy of {self._endpoint.server} has no http:// address; no other is supported"
+                )
+            host, port = self._proxy.hostname or "", self._proxy.port or 80
+        if not self._secure:
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        connection = _Secure(host, port, timeout, self._context(), self._endpoint.server_name or self._host)
+        if self._proxy is not None:
+            connection.set_tunnel(self._host, self._port, headers=_proxy_headers(self._proxy))
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            from datum_compute.kube.tls import ClientTls
+
+            self._tls = ClientTls(self._endpoint)
+        shown = self._own.shown()
+        return self._tls.context(shown.certificate, shown.key)
+
+    def _tell_server(self) -> None:
+        self._waiting(f"{self._host}:{self._port}")
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, call: Call, authorization: str
+    ) -> http.client.HTTPResponse:
+        headers = {"Accept": call.accept}
+        if self._agent:
+            headers["User-Agent"] = self._agent
+        if call.body:
+            headers["Content-Type"] = call.content_type
+        if authorization:
+            headers["Authorization"] = authorization
+        target = f"{self._root}{call.path}{f'?{urlencode(call.query)}' if call.query else ''}"
+        if self._proxy is not None and not self._secure:
+            headers |= _proxy_headers(self._proxy)
+            target = f"http://{urlsplit(self._endpoint.server).netloc}{target}"
+        connection.request(call.method, target, body=call.body or None, headers=headers)
+        return connection.getresponse()
+
+    def _explained(self, action: Callable[[], T], late: "_Late | None" = None) -> T:
+        """What `action` gives, its failure turned into the error of a call that has no answer."""
+        origin = f"{self._host}:{self._port}"
+        peer = f"the proxy {self._proxy.hostname}:{self._proxy.port or 80}" if self._proxy else origin
+        try:
+            with _timing_out(late):
+                return action()
+        except ssl.SSLCertVerificationError as error:
+            raise Untrusted(f"the certificate of {origin} is not trusted: {error.verify_message}") from None
+        except TimeoutError:
+            raise Timeout(f"no answer from {origin} in time") from None
+        except socket.gaierror:
+            raise Unavailable(f"the address of {peer if self._proxy else self._host} cannot be found") from None
+        except ConnectionRefusedError:
+            raise Unavailable(f"nothing listens on {peer}") from None
+        except (http.client.HTTPException, ConnectionError):
+            raise Broken(f"{origin} ended the connection before its answer was complete") from None
+        except OSError as error:
+            raise Unavailable(f"{origin} cannot be reached: {error.strerror or error}") from None
+
+    def _traced(self, call: Call, code: int, body: bytes, started: float) -> None:
+        if self._trace is not None:
+            self._trace(Exchange(call, code, body, time.monotonic() - started))
+
+    def _traced_without_answer(self, call: Call, error: BaseException, started: float) -> None:
+        if self._trace is not None and isinstance(error, ApiError):
+            self._trace(Exchange(call, 0, b"", time.monotonic() - started, error.message))
+
+
+class _Late:
+    """Ends a connection whose time is over, whatever it is doing: a timeout of the socket counts from its last byte."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+        self.hung_up = False
+
+    def hang_up(self) -> None:
+        self.hung_up = True
+        opened = self._connection.sock
+        if opened is not None:
+            # Below TLS, because only this wakes a thread that is reading.
+            with suppress(OSError):
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+@contextmanager
+def _timing_out(late: _Late | None) -> Iterator[None]:
+    """Whatever goes wrong once the time is over is that the time is over."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError):
+        if late is None or not late.hung_up:
+            raise
+    if late is not None and late.hung_up:  # the end of the connection may have looked like the end of the answer
+        raise TimeoutError
+
+
+class _Secure(http.client.HTTPSConnection):
+    """Over TLS to a server whose certificate may be for another name than its address, maybe through a proxy."""
+
+    def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext, server_name: str) -> None:
+        super().__init__(host, port, timeout=timeout, context=tls)
+        self._tls = tls
+        self._certified = server_name
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        assert self.sock is not None
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._certified)
+
+
+class Stream:
+    """The lines of one watch. `close` may be called from another thread and ends the iteration."""
+
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        opened: socket.socket | None,
+        response: http.client.HTTPResponse,
+        explained: Callable[[Callable[[], bytes]], bytes],
+    ) -> None:
+        self.code = response.status
+        self._connection = connection
+        self._socket = opened
+        self._response = response
+        self._explained = explained
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close()
+        self._response.close()
+        self._connection.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while line := self._explained(self._response.readline):
+                yield line
+        except (ApiError, ValueError, AttributeError):  # the last two: read from a socket that was just closed
+            if not self._closed:
+                raise
+
+    def close(self) -> None:
+        self._closed = True
+        if self._socket is not None:
+            # Below TLS, because only this wakes a thread that is reading.
+            with suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    said = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"}

@@ -1,0 +1,97 @@
+"""Ends what a provider left that this cell no longer uses. Entry point: `FormerProviders`.
+
+A provider lets go of an Instance only when nothing of it runs. One that was switched off never does, so this does it in
+its place: what it ran is stopped first, and then its finalizer goes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from datum_compute.api import reasons
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
+from datum_compute.federation.roles import CELL
+from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.kube.errors import Forbidden, NotFound
+from datum_compute.providers.pod_state import POD
+from datum_compute.runtime import Change, Pass, Source, itself
+
+NONE = "none"
+FINALIZERS = {"simulated": SIMULATED_FINALIZER, "pods": PODS_FINALIZER}
+LOOK_SECONDS = 5.0
+UNSURE = "The site cannot tell whether the instance still runs where it was run before"
+
+_log = structlog.get_logger(__name__)
+
+
+class FormerProviders:
+    """`current` is the provider in use. With none, somebody else runs Instances or nobody does, so what still runs is
+    stopped only when its Instance goes; with any other, at once, because that one runs the Instance now.
+    """
+
+    name = "former-provider"
+
+    def __init__(self, current: str) -> None:
+        self._current = current
+        self._former = {name: finalizer for name, finalizer in FINALIZERS.items() if name != current}
+        self._reported: set[str] = set()  # uids of Instances that are held
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(CELL, INSTANCE, itself, when=self._is_held), waking(INSTANCE))
+
+    def _is_held(self, change: Change[Instance]) -> bool:
+        return bool(set(self._former.values()) & set(change.object.metadata.finalizers))
+
+    async def reconcile(self, pass_: Pass) -> None:
+        instance = pass_.get(INSTANCE)
+        if instance is None or is_foreign(pass_.plane, instance.namespace):
+            return
+        ended = [
+            finalizer
+            for finalizer in self._former.values()
+            if finalizer in instance.metadata.finalizers and await self._has_ended(pass_, instance, finalizer)
+        ]
+        await pass_.write.remove_finalizers(instance, *ended)
+        if ended:
+            self._reported.discard(instance.metadata.uid)
+            _log.info("former provider released", instance=str(pass_.request), finalizers=ended)
+
+    async def _has_ended(self, pass_: Pass, instance: Instance, finalizer: str) -> bool:
+        if finalizer == SIMULATED_FINALIZER:
+            return True  # it never ran anything
+        if self._current == NONE and not instance.metadata.deleting:
+            return False
+        pass_.no_later_than(LOOK_SECONDS)
+        try:
+            return await self._is_stopped(pass_, instance)
+        except Forbidden as error:
+            self._report(pass_, instance, error)
+            raise
+
+    async def _is_stopped(self, pass_: Pass, instance: Instance) -> bool:
+        """By the server's own word: nobody here watches Pods any more."""
+        try:
+            pod = await pass_.client.get(POD, instance.name, instance.namespace)
+        except NotFound:
+            return True
+        owner = pod.metadata.controller
+        if owner is None or owner.uid != instance.metadata.uid:
+            return True
+        if not pod.metadata.deleting:
+            await pass_.write.delete(pod)
+        return False
+
+    def _report(self, pass_: Pass, instance: Instance, error: Forbidden) -> None:
+        if instance.metadata.uid in self._reported:
+            return
+        self._reported.add(instance.metadata.uid)
+        _log.warning(
+            "instance held by a former provider",
+            instance=f"{instance.namespace}/{instance.name}",
+            finalizer=PODS_FINALIZER,
+            error=str(error),
+            todo="bind compute-cell-on-cell-provider-pods until the Pods are gone",
+        )
+        pass_.events.warning(instance, reasons.HELD_BY_FORMER_SETUP, UNSURE)

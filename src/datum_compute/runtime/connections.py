@@ -1,0 +1,323 @@
+"""Connections of clients that nobody knows yet, within limits. Entry points: `Limits`, `Connections`, `Connection`.
+
+A client may be slow, silent or hostile. What it costs is bounded before it has sent anything: connections are counted
+from the moment they are accepted, TLS handshake included, and each stage of a request has its deadline and its share.
+"""
+
+import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Any
+
+from msgspec import Struct
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_GATHERED_BYTES = 64 * 1024
+_UNREAD_BYTES = 256 * 1024  # of a body that comes after its answer
+_LINGER_SECONDS = 1.0  # for a client under TLS to stop sending and read its answer
+_TLS_BUFFER_BYTES = 16 * 1024  # a TLS record; asyncio's own 256 KiB are what an idle connection mostly consists of
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class Limits(Struct, frozen=True):
+    """What one server grants its clients together (`connections`) and each of them (all others)."""
+
+    connections: int = 256
+    head_bytes: int = 64 * 1024  # request line and header fields
+    head_fields: int = 200
+    head_seconds: float = 20.0  # from being accepted to the end of the header
+    body_seconds: float = 60.0
+    idle_seconds: float = 120.0  # longer than clients keep a connection, so that they are the ones who close it
+    stall_seconds: float = 60.0  # for a client to take the rest of an answer
+    grace_seconds: float = 5.0  # for an answer that says why, and for the end of an answer, before it is cut off
+
+
+class Stage(Enum):
+    HEAD = auto()  # no complete header: silent, in its TLS handshake, or sending one
+    BODY = auto()  # no complete body
+    IDLE = auto()  # between two requests
+    STALLED = auto()  # does not take its answer
+    CLOSING = auto()  # the end of its last answer is on its way
+    ANSWER = auto()  # the turn of the application; may last, for a watch
+
+
+_WAITING = (Stage.HEAD, Stage.BODY, Stage.IDLE, Stage.STALLED, Stage.CLOSING)
+
+
+class Connections:
+    """The connections of one server by stage, the longest in each first.
+
+    Every stage but `ANSWER` may hold a sixth of all connections: one that comes above that displaces the oldest of its
+    stage. So whatever clients do, newcomers are let in and the application has connections to answer. When answers take
+    more than their share and all connections are in use, those without a complete header go first.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._share = max(1, limits.connections // (len(_WAITING) + 1))
+        self._since: dict[Stage, dict[Connection, float]] = {stage: {} for stage in Stage}
+        self._seconds = {
+            Stage.HEAD: limits.head_seconds,
+            Stage.BODY: limits.body_seconds + limits.grace_seconds,
+            Stage.IDLE: limits.idle_seconds,
+            Stage.STALLED: limits.stall_seconds,
+            Stage.CLOSING: limits.grace_seconds,
+        }
+
+    def __len__(self) -> int:
+        return sum(map(len, self._since.values()))
+
+    def admit(self, connection: "Connection") -> None:
+        if len(self) >= self.limits.connections and not self._displace():
+            connection.drop()
+            return
+        self.move(connection, Stage.HEAD)
+
+    def move(self, connection: "Connection", stage: Stage) -> None:
+        """One that stays in its stage keeps the deadline it has."""
+        if connection.stage is stage:
+            return
+        self.leave(connection)
+        connection.stage = stage
+        members = self._since[stage]
+        members[connection] = connection.loop.time()
+        if stage in _WAITING and len(members) > self._share:
+            self._drop(next(iter(members)))
+
+    def leave(self, connection: "Connection") -> None:
+        if connection.stage is not None:
+            self._since[connection.stage].pop(connection, None)
+            connection.stage = None
+
+    def expire(self) -> None:
+        """Drops what is past its deadline; to be called a few times per second."""
+        now = asyncio.get_running_loop().time()
+        for stage, seconds in self._seconds.items():
+            for connection in self._older(stage, now - seconds):
+                self._drop(connection)
+
+    def drop_waiting(self) -> None:
+        """For a server that stops: what has not asked anything yet is not waited for."""
+        for connection in list(self._since[Stage.HEAD]):
+            self._drop(connection)
+
+    def _older(self, stage: Stage, moment: float) -> list["Connection"]:
+        def oldest_first() -> Iterator[Connection]:
+            for connection, since in self._since[stage].items():
+                if since > moment:
+                    return
+                yield connection
+
+        return list(oldest_first())
+
+    def _displace(self) -> bool:
+        for stage in _WAITING:
+            for connection in self._since[stage]:
+                self._drop(connection)
+                return True
+        return False
+
+    def _drop(self, connection: "Connection") -> None:
+        if connection.stage is Stage.IDLE:
+            connection.close()  # what it was answered may still be on its way
+        else:
+            self.leave(connection)
+            connection.drop()
+
+
+class Connection(HttpToolsProtocol):
+    """One client: its requests one after the other, and the stage that it is in."""
+
+    stage: Stage | None = None  # kept by `Connections`
+
+    def __init__(self, connections: Connections, **of_server: Any) -> None:
+        super().__init__(**of_server)
+        self._all = connections
+        self._limits = connections.limits
+        self._socket: asyncio.BaseTransport | None = None
+        self._in_head = True
+        self._in_body = False
+        self._head_bytes = 0
+        self._unread_bytes = 0
+        self._ending = False  # what still comes is not looked at
+
+    # While it lasts
+
+    def accepted(self, socket: asyncio.BaseTransport) -> None:
+        """`socket` is what to close, whatever is spoken over it."""
+        self._socket = socket
+        self._all.admit(self)
+
+    def left(self) -> None:
+        self._all.leave(self)
+        self.parser = None  # type: ignore[assignment]  # with it in a cycle, its memory would wait for the collector
+
+    def drop(self) -> None:
+        assert isinstance(self._socket, asyncio.WriteTransport)
+        self._socket.abort()
+
+    def close(self) -> None:
+        """In good order: closed at once, what the client is still sending would reset the answer it has not read."""
+        self._ending = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        elif self._in_head or self._in_body:
+            self.loop.call_later(_LINGER_SECONDS, self.transport.close)  # TLS has no half of a connection to close
+        else:
+            self.transport.close()
+        self._settle()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._socket is None:
+            self.accepted(transport)
+        super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.left()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # a timer would keep all of it for as long as an idle connection
+
+    # What it sends
+
+    def data_received(self, data: bytes) -> None:
+        while data and not self._ending and not self.transport.is_closing():
+            room = self._limits.head_bytes - self._head_bytes if self._in_head else len(data)
+            piece, data = data[:room], data[room:]
+            if self._in_head:
+                self._head_bytes += len(piece)
+            super().data_received(piece)
+            if self._in_head and self._head_bytes >= self._limits.head_bytes:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if not self._in_head:  # the first one began when the connection was accepted
+            self._in_head, self._head_bytes = True, 0
+        self._settle()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self._limits.head_fields:
+            self._refuse_head()
+
+    def on_headers_complete(self) -> None:
+        if self._ending:
+            return
+        self._in_head, self._in_body, self._unread_bytes = False, True, 0
+        super().on_headers_complete()
+        self._settle()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._in_body:
+            return
+        super().on_body(body)
+        if self.cycle.response_complete:  # nobody wanted it; a little more is read, to keep the connection
+            self._unread_bytes += len(body)
+            if self._unread_bytes > _UNREAD_BYTES:
+                self.close()
+
+    def on_message_complete(self) -> None:
+        if not self._in_body:
+            return
+        self._in_body = False
+        super().on_message_complete()
+        self._settle()
+
+    def _refuse_head(self) -> None:
+        if not self._ending:
+            self.transport.write(_TOO_LARGE)
+            self.close()
+
+    # What it gets
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.stage is not None:  # else it was dropped
+            self._all.move(self, self._now())
+
+    def _now(self) -> Stage:
+        if self._ending or self.transport.is_closing():
+            return Stage.CLOSING
+        if self.flow.write_paused:
+            return Stage.STALLED
+        if self._in_head:
+            return Stage.HEAD
+        if self._in_body:
+            return Stage.BODY
+        if self.cycle is not None and not self.cycle.response_complete:
+            return Stage.ANSWER
+        return Stage.IDLE
+
+
+class Tls(SSLProtocol):
+    """TLS below a connection, so that it is counted from the first byte on, and with a buffer of a modest size."""
+
+    max_size = _TLS_BUFFER_BYTES
+
+    def __init__(self, connection: Connection, context: ssl.SSLContext, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, connection, context, None, server_side=True)  # type: ignore[arg-type]
+        self._connection: Connection | None = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert self._connection is not None
+        self._connection.accepted(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        assert self._connection is not None
+        self._connection.left()  # it hears of its end only after a handshake
+        super().connection_lost(exc)
+        self._connection = None  # as above
+
+
+class _Gathering:
+    """A transport that sends at once what is written in one step of the loop: a head with its body, events of a commit.
+
+    Each piece by itself would be encrypted and sent by itself, which is most of what an answer costs.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._send)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > _GATHERED_BYTES:  # so that a client that does not read is noticed as ever
+            self._send()
+
+    def write_eof(self) -> None:
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        if pieces and not self._transport.is_closing():
+            self._transport.write(b"".join(pieces))

@@ -1,0 +1,28 @@
+"""Several things at once, of which the first to end ends all. Entry point: `first`."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+CANCEL_SECONDS = 3.0
+
+
+async def first(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Ends when and how the first of them ends.
+
+    The others are cancelled. One that does not end by that is left behind, because what must stop (a replica that lost
+    its lease) has to stop whatever its parts do.
+    """
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended, _ = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # retrieved, so that asyncio does not report it a second time
+    for task in tasks:
+        if task in done:
+            task.result()

@@ -1,0 +1,186 @@
+"""What the generated admission policies let through, evaluated as an API server would."""
+
+import pytest
+import yaml
+
+from datum_compute.api.accounts import Accounts
+from datum_compute.api.policies import POLICIES, files
+from datum_compute.api.validation.deployments import deployment_refusal
+from datum_compute.kube.meta import Json
+from tests.api.deployment_writes import NEVER, ONCE, WRITES, Write, changed
+from tests.policies import manifests, refusal
+
+GC = "system:serviceaccount:kube-system:generic-garbage-collector"
+NAMESPACES = "system:serviceaccount:kube-system:namespace-controller"
+MANAGEMENT = "system:serviceaccount:compute-system:compute-management"
+DFW = "system:serviceaccount:compute-system:compute-cell-pop-dfw"
+SOURCE = "compute.datumapis.com/source-cluster"
+
+DEPLOYMENTS = "compute-deployments-on-project"
+
+
+def write(case: Write) -> str:
+    return refusal(DEPLOYMENTS, "jo", "UPDATE", case.before, case.after)
+
+
+@pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
+def test_others_may_only_let_a_restart_of_a_deployment_grow(case: Write) -> None:
+    assert (write(case) == "") is case.allowed
+
+
+@pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
+def test_the_rule_in_python_says_what_the_policy_says(case: Write) -> None:
+    assert deployment_refusal("UPDATE", "", case.before, case.after) == write(case)
+
+
+@pytest.mark.parametrize(
+    ("operation", "before", "after", "subresource"),
+    [("CREATE", None, ONCE, ""), ("DELETE", ONCE, None, ""), ("UPDATE", ONCE, ONCE, "status")],
+)
+def test_deployments_are_not_created_deleted_or_reported_on_by_others(
+    operation: str, before: Json | None, after: Json | None, subresource: str
+) -> None:
+    refused = refusal(DEPLOYMENTS, "jo", operation, before, after, subresource=subresource)
+    assert refused.startswith("deployment web-main-dfw follows from its Workload")
+    assert deployment_refusal(operation, subresource, before, after) == refused
+
+
+def test_a_name_that_is_still_to_be_generated_does_not_hide_the_refusal() -> None:
+    unnamed = changed(NEVER, "metadata", "name", to=None)
+    assert refusal(DEPLOYMENTS, "jo", "CREATE", None, unnamed).startswith("deployment  follows")
+
+
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        (MANAGEMENT, ["system:serviceaccounts"]),
+        (GC, []),
+        (NAMESPACES, []),
+        ("system:kube-controller-manager", []),
+        ("jo", ["system:authenticated", "system:masters"]),
+    ],
+)
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+def test_compute_kubernetes_and_administrators_are_not_bound(user: str, groups: list[str], operation: str) -> None:
+    other = changed(ONCE, "spec", "cityCode", to="ORD")
+    assert refusal(DEPLOYMENTS, user, operation, ONCE, other, groups=groups) == ""
+    assert Accounts().include(user, groups)
+
+
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        ("jo", ["system:authenticated"]),
+        (f"{MANAGEMENT}-2", []),
+        ("system:serviceaccount:default:compute-management", []),
+        (DFW, ["system:serviceaccounts:compute-system"]),
+        ("system:masters", []),
+        ("", []),
+    ],
+)
+def test_who_only_looks_like_them_is_bound(user: str, groups: list[str]) -> None:
+    assert refusal(DEPLOYMENTS, user, "DELETE", ONCE, None, groups=groups)
+    assert not Accounts().include(user, groups)
+
+
+def labelled(cell: str | None) -> Json:
+    """Something a cell wrote, with its name in a label."""
+    labels = {} if cell is None else {"labels": {"app": "web", SOURCE: cell}}
+    return {"metadata": {"name": "web-main-dfw-0", **labels}}
+
+
+OWN, OTHERS, UNLABELLED, UNNAMED = labelled("pop-dfw"), labelled("pop-ord"), labelled(None), labelled("single")
+CELL_POLICIES = {"compute-cells-on-hub": "ns-1", "compute-cells-on-project": "default"}
+
+
+@pytest.mark.parametrize(("policy", "namespace"), CELL_POLICIES.items())
+@pytest.mark.parametrize(
+    ("operation", "before", "after", "allowed"),
+    [
+        ("CREATE", None, OWN, True),
+        ("UPDATE", OWN, OWN, True),
+        ("DELETE", OWN, None, True),
+        ("CREATE", None, OTHERS, False),
+        ("CREATE", None, UNLABELLED, False),
+        ("CREATE", None, UNNAMED, False),
+        ("UPDATE", OTHERS, OTHERS, False),
+        ("UPDATE", OTHERS, OWN, False),
+        ("UPDATE", OTHERS, UNLABELLED, False),
+        ("UPDATE", OWN, OTHERS, False),
+        ("UPDATE", OWN, UNLABELLED, False),
+        ("UPDATE", OWN, UNNAMED, False),
+        ("UPDATE", UNLABELLED, UNLABELLED, False),
+        ("DELETE", OTHERS, None, False),
+        ("DELETE", UNLABELLED, None, False),
+        ("DELETE", UNNAMED, None, False),
+    ],
+)
+@pytest.mark.parametrize("subresource", ["", "status"])
+def test_a_named_cell_writes_only_what_bears_its_name(
+    policy: str,
+    namespace: str,
+    operation: str,
+    before: Json | None,
+    after: Json | None,
+    allowed: bool,
+    subresource: str,
+) -> None:
+    refused = refusal(policy, DFW, operation, before, after, namespace=namespace, subresource=subresource)
+    assert (refused == "") is allowed
+    assert allowed or refused.startswith('cell "pop-dfw" writes only')
+
+
+@pytest.mark.parametrize("before", [UNLABELLED, UNNAMED])
+def test_a_cell_that_got_a_name_takes_over_copies_without_one_and_no_claims(before: Json) -> None:
+    assert refusal("compute-cells-on-hub", DFW, "UPDATE", before, OWN, namespace="ns-1") == ""
+    assert refusal("compute-cells-on-project", DFW, "UPDATE", before, OWN)
+
+
+def test_a_cell_creates_instances_only_in_namespaces_of_projects() -> None:
+    assert refusal("compute-cells-on-hub", DFW, "CREATE", None, OWN, namespace="kube-system")
+
+
+@pytest.mark.parametrize(("policy", "namespace"), CELL_POLICIES.items())
+@pytest.mark.parametrize("user", ["system:serviceaccount:compute-system:compute-cell", MANAGEMENT, GC, "jo"])
+def test_cells_without_a_name_and_others_are_held_by_their_roles_alone(policy: str, namespace: str, user: str) -> None:
+    assert refusal(policy, user, "DELETE", OTHERS, None, namespace=namespace) == ""
+
+
+@pytest.mark.parametrize("user", [f"{DFW}x", "system:serviceaccount:compute-system:compute-cell-"])
+@pytest.mark.parametrize(("policy", "namespace"), CELL_POLICIES.items())
+def test_a_name_that_begins_or_ends_like_another_is_not_that_cell(policy: str, namespace: str, user: str) -> None:
+    assert refusal(policy, user, "DELETE", OWN, None, namespace=namespace)
+
+
+HOME_LABELS = {
+    "meta.datumapis.com/upstream-cluster-name": "cluster-demo",
+    "meta.datumapis.com/upstream-namespace": "default",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "allowed"),
+    [
+        ("ns-1", HOME_LABELS, True),
+        ("ns-1", {}, False),
+        ("ns-1", {"meta.datumapis.com/upstream-cluster-name": "cluster-demo"}, False),
+        ("ns-1", HOME_LABELS | {"meta.datumapis.com/upstream-namespace": ""}, False),
+        ("karmada-es-pop-dfw", HOME_LABELS, False),
+        ("kube-system", {}, False),
+    ],
+)
+def test_management_deletes_only_namespaces_that_it_made(name: str, labels: dict[str, str], allowed: bool) -> None:
+    namespace = {"metadata": {"name": name, **({"labels": labels} if labels else {})}}
+    refused = refusal("compute-management-on-hub", MANAGEMENT, "DELETE", namespace, None, namespace="")
+    assert refused == ("" if allowed else f"namespace {name} was not made for the namespace of a project")
+    assert refusal("compute-management-on-hub", "jo", "DELETE", namespace, None, namespace="") == ""
+
+
+def test_every_policy_is_bound_and_fails_closed() -> None:
+    for text in files().values():
+        found = list(yaml.safe_load_all(text))
+        bound = {one["spec"]["policyName"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"}
+        policies = {one["metadata"]["name"] for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
+        assert bound == policies
+    assert all(one["spec"]["failurePolicy"] == "Fail" for one in manifests().values())
+    assert len(manifests()) == len(POLICIES)  # names are unique, because planes may share a cluster

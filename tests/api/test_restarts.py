@@ -1,0 +1,46 @@
+"""Restarts of single cities, as a Workload notes them."""
+
+import json
+
+import pytest
+
+from datum_compute.api.labels import CITY_RESTARTS
+from datum_compute.api.restarts import newest, of_cities, with_city
+
+OLDER, NEWER = "2026-06-01T11:00:00Z", "2026-06-01T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([], None),
+        ([None, ""], None),
+        ([OLDER, NEWER], NEWER),
+        ([NEWER, OLDER, None], NEWER),
+        ([NEWER, "2026-06-01T14:00:00+02:00"], NEWER),
+        (["yesterday", OLDER, "2026-06-01T12:00:00"], OLDER),
+        (["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"], "9999-12-31T23:59:59-23:59"),
+    ],
+)
+def test_the_newest_mark_counts(marks: list[str | None], expected: str | None) -> None:
+    assert newest(*marks) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"DFW"', '{"DFW": 1}', '{"DFW": {"at": 1}}', "[" * 5_000, f'{{"DFW": "{"x" * 20_000}"}}'],
+)
+def test_what_cannot_be_read_restarts_nothing(text: str) -> None:
+    assert of_cities({CITY_RESTARTS: text}) == {}
+
+
+def test_a_city_with_a_time_that_is_none_does_not_hide_the_others() -> None:
+    assert of_cities({CITY_RESTARTS: json.dumps({"DFW": "now", "AMS": OLDER})}) == {"AMS": OLDER}
+
+
+def test_a_restart_is_noted_beside_those_of_cities_that_are_still_asked_for() -> None:
+    before = {"team": "web", CITY_RESTARTS: json.dumps({"AMS": OLDER, "GONE": OLDER, "DFW": OLDER})}
+    after = with_city(before, "DFW", NEWER, kept=["AMS", "DFW", "SIN"])
+    assert after["team"] == "web"
+    assert json.loads(after[CITY_RESTARTS]) == {"AMS": OLDER, "DFW": NEWER}
+    assert of_cities(after) == {"AMS": OLDER, "DFW": NEWER}

@@ -1,0 +1,57 @@
+"""Clocks of two machines differ; how old an Instance is must not depend on by how much."""
+
+from datetime import timedelta
+
+import pytest
+
+from datum_compute.api.instance import Instance
+from datum_compute.cell.ages import Ages
+from datum_compute.kube.meta import decode, encode, timestamp
+from datum_compute.runtime.informer import Change
+from datum_compute.runtime.testing.clock import ShiftedClock
+from datum_compute.runtime.testing.simulation import Simulation
+
+
+def instance(simulation: Simulation, uid: str = "1") -> Instance:
+    """Created now, by the server's clock."""
+    created = timestamp(simulation.now())
+    metadata = {"name": "web-0", "namespace": "ns", "uid": uid, "creationTimestamp": created}
+    return decode(
+        encode({"metadata": metadata, "spec": {"runtime": {"resources": {}}, "networkInterfaces": []}}), Instance
+    )
+
+
+def seconds(age: timedelta) -> float:
+    return age.total_seconds()
+
+
+@pytest.mark.parametrize("ahead", [0, 301, 86_400, -301, -86_400])
+async def test_what_appeared_before_our_eyes_is_as_old_as_the_time_since(simulation: Simulation, ahead: float) -> None:
+    ages, seen = Ages(ShiftedClock(simulation, ahead)), instance(simulation)
+    ages.note(Change(None, seen))
+    assert seconds(ages.of(seen)) == 0
+    await simulation.advance(100)
+    assert seconds(ages.of(seen)) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(0, 50), (301, 351), (-40, 10), (-301, 0), (-86_400, 0)])
+async def test_what_was_here_before_us_is_never_younger_than_new_and_ages_from_then_on(
+    simulation: Simulation, ahead: float, expected: float
+) -> None:
+    seen = instance(simulation)
+    await simulation.advance(50)
+    ages = Ages(ShiftedClock(simulation, ahead))
+    ages.note(Change(None, seen, initial=True))
+    assert seconds(ages.of(seen)) == pytest.approx(expected)
+    await simulation.advance(100)
+    assert seconds(ages.of(seen)) == pytest.approx(expected + 100)
+
+
+async def test_an_instance_that_is_gone_is_forgotten_and_another_of_its_name_is_new(simulation: Simulation) -> None:
+    ages, first = Ages(simulation), instance(simulation, "1")
+    ages.note(Change(None, first))
+    await simulation.advance(100)
+    ages.note(Change(first, None))
+    second = instance(simulation, "2")
+    ages.note(Change(None, second))
+    assert seconds(ages.of(second)) == 0

@@ -1,0 +1,72 @@
+"""controllers.md 7.6: events on the transition of a reason, and on nothing else."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datum_compute.api.instance import Instance
+from datum_compute.cell.events import news
+from datum_compute.kube.meta import decode, encode
+
+
+def instance(conditions: Mapping[str, tuple[str, str]], gates: Sequence[str] = ()) -> Instance:
+    """`conditions` is type to reason and message."""
+    said = [
+        {"type": type_, "status": "False", "reason": reason, "message": message}
+        | {"lastTransitionTime": "2026-06-01T12:00:00Z"}
+        for type_, (reason, message) in conditions.items()
+    ]
+    controller = {"templateHash": "h", "schedulingGates": [{"name": gate} for gate in gates]}
+    spec = {"runtime": {"resources": {}}, "networkInterfaces": [], "controller": controller}
+    body = {"metadata": {"name": "web-0"}, "spec": spec, "status": {"conditions": said}}
+    return decode(encode(body), Instance)
+
+
+FROM_QUOTA = (
+    *("QuotaNoBudget", "QuotaProjectIDUnresolvable", "QuotaBackendUnavailable"),
+    *("QuotaNamespaceNotFound", "QuotaProjectNotFound", "QuotaMisconfigured"),
+)
+FROM_READY = ("ImageUnavailable", "InstanceCrashing", "ConfigurationError", "NetworkFailedToCreate")
+
+
+@pytest.mark.parametrize(
+    ("type_", "reason"),
+    [*(("QuotaGranted", reason) for reason in FROM_QUOTA), *(("Ready", reason) for reason in FROM_READY)],
+)
+def test_7_6_a_reason_that_is_new_is_told_once(type_: str, reason: str) -> None:
+    before, after = instance({}), instance({type_: (reason, "so it is")})
+    assert news(before, after) == [(reason, "so it is")]
+    assert news(after, after) == []
+    assert news(after, instance({type_: (reason, "said differently")})) == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "reason"),
+    [("QuotaGranted", "QuotaExceeded"), ("QuotaGranted", "QuotaAvailable"), ("Ready", "PendingQuota")],
+)
+def test_7_6_what_is_ordinary_is_not_told(type_: str, reason: str) -> None:
+    assert news(instance({}), instance({type_: (reason, "so it is")})) == []
+
+
+def test_gates_are_told_when_nothing_here_will_ever_remove_what_is_left() -> None:
+    said = {"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise")}
+    waiting = instance({"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise, Quota")}, ["Moonrise"])
+    left = instance(said, ["Moonrise"])
+    assert news(waiting, left) == [
+        ("SchedulingGatesPresent", "Nothing here removes the scheduling gates Moonrise"),
+    ]
+    assert news(left, left) == []
+    assert news(instance({}), instance(said, ["Moonrise", "Quota"])) == []
+
+
+_conditions = st.dictionaries(
+    st.sampled_from(["Ready", "QuotaGranted", "Programmed", "Available", "Federated"]),
+    st.tuples(st.sampled_from([*FROM_QUOTA, *FROM_READY, "Pending"]), st.sampled_from(["a", "b"])),
+)
+
+
+@given(_conditions, st.lists(st.sampled_from(["Quota", "Moonrise"]), unique=True))
+def test_the_same_again_is_no_news(said: dict[str, tuple[str, str]], gates: list[str]) -> None:
+    assert news(instance(said, gates), instance(said, gates)) == []

@@ -1,0 +1,358 @@
+"""controllers.md 5.4: what a deployment reports about its Instances."""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.instance import Instance
+from datum_compute.cell.rollup import Network, deployment_status, is_ready, observed_generation
+from datum_compute.federation.obstacles import Obstacle
+from datum_compute.kube.meta import Json, decode, encode
+
+H = "0123456789"
+OLD = "9876543210"
+NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
+EARLIER = "2026-06-01T11:00:00Z"
+SPEC: Json = {
+    "runtime": {"sandbox": {"containers": [{"name": "web", "image": "registry.example/hello:1"}]}},
+    "networkInterfaces": [],
+}
+UPSTREAM_GENERATION = "compute.datumapis.com/upstream-generation"
+
+
+def deployment(
+    *, generation: int = 1, annotations: Mapping[str, str] | None = None, status: Json | None = None
+) -> WorkloadDeployment:
+    metadata = {"name": "web", "namespace": "ns", "generation": generation, "annotations": dict(annotations or {})}
+    spec = {
+        "workloadRef": {"name": "web", "uid": "u"},
+        "placementName": "main",
+        "cityCode": "DFW",
+        "template": {},
+        "scaleSettings": {"minReplicas": 2},
+    }
+    body = {"metadata": metadata, "spec": spec} | ({"status": status} if status else {})
+    return decode(encode(body), WorkloadDeployment)
+
+
+def instance(
+    ordinal: int,
+    conditions: Mapping[str, tuple[str, str]],
+    runs: str | None = H,
+    *,
+    deleting: bool = False,
+    made_from: str | None = None,
+) -> Instance:
+    """`conditions` is type to (status, reason); the message of each is "about" its reason.
+
+    `runs` is the template that the provider says it runs, `made_from` the one that the Instance was made from.
+    """
+    metadata: Json = {"name": f"web-{ordinal}", "namespace": "ns"}
+    spec = SPEC | ({"controller": {"templateHash": made_from, "schedulingGates": []}} if made_from else {})
+    if deleting:
+        metadata["deletionTimestamp"] = EARLIER
+    status: Json = {"conditions": [condition(type_, *said) for type_, said in conditions.items()]}
+    if runs is not None:
+        status["controller"] = {"observedTemplateHash": runs}
+    return decode(encode({"metadata": metadata, "spec": spec, "status": status}), Instance)
+
+
+def condition(type_: str, status: str, reason: str) -> Json:
+    told = {"type": type_, "status": status, "reason": reason, "message": f"about {reason}"}
+    return told | {"lastTransitionTime": EARLIER}
+
+
+RUNNING = {"Programmed": ("True", "Programmed"), "Ready": ("True", "Available")}
+STARTING = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Ready": ("Unknown", "Provisioning")}
+SET_UP = {"Programmed": ("True", "Programmed"), "Ready": ("False", "Stopping")}
+BLOCKED = {"QuotaGranted": ("False", "QuotaExceeded"), "Ready": ("False", "PendingQuota")}
+NO_IMAGE = {"Ready": ("Unknown", "ImageUnavailable")}
+CRASHING = {"Ready": ("False", "InstanceCrashing")}
+NO_NETWORK = {"Ready": ("False", "NetworkFailedToCreate")}
+
+NEVER_SEEN = decode(encode({"metadata": {"name": "web-9", "namespace": "ns"}, "spec": {}}), Instance)
+
+
+def reported(instances: Collection[Instance], desired: int = 2) -> Json:
+    return deployment_status(deployment(), instances, H, desired, NOW)
+
+
+def told(status: Json, type_: str) -> tuple[str, str, str]:
+    (found,) = [one for one in status["conditions"] if one["type"] == type_]
+    return found["status"], found["reason"], found["message"]
+
+
+# The counters: replicas, current, updated, ready
+
+COUNTS: dict[str, tuple[list[Instance], tuple[int, int, int, int]]] = {
+    "none": ([], (0, 0, 0, 0)),
+    "all well": ([instance(0, RUNNING), instance(1, RUNNING)], (2, 2, 2, 2)),
+    "the old template still runs": ([instance(0, RUNNING, OLD), instance(1, RUNNING)], (2, 1, 1, 2)),
+    "updated, but not programmed": ([instance(0, STARTING)], (1, 0, 1, 0)),
+    "updated and programmed, but not ready": ([instance(0, SET_UP)], (1, 1, 1, 0)),
+    "row 26: no controller block": ([instance(0, RUNNING, None), instance(1, RUNNING)], (2, 1, 1, 2)),
+    "row 26: no status at all": ([NEVER_SEEN], (1, 0, 0, 0)),
+    "terminating ones count in replicas only": (
+        [instance(0, RUNNING), instance(1, RUNNING, deleting=True)],
+        (2, 1, 1, 1),
+    ),
+    "made from the newest template, which does not run yet": (
+        [instance(0, RUNNING, OLD, made_from=H), instance(1, RUNNING, None, made_from=H)],
+        (2, 0, 0, 2),
+    ),
+    "runs the newest template, whatever it was made from": ([instance(0, RUNNING, H, made_from=OLD)], (1, 1, 1, 1)),
+    "only terminating ones": ([instance(0, RUNNING, deleting=True)], (1, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), COUNTS.values(), ids=COUNTS.keys())
+def test_counters(instances: list[Instance], expected: tuple[int, int, int, int]) -> None:
+    status = reported(instances, desired=3)
+    counters = ("replicas", "currentReplicas", "updatedReplicas", "readyReplicas")
+    assert tuple(status[counter] for counter in counters) == expected
+    assert status["desiredReplicas"] == 3
+
+
+def test_row_36_every_counter_is_there_from_the_first_status_on() -> None:
+    counters = {"replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas"}
+    assert {key: value for key, value in reported([], desired=0).items() if key in counters} == dict.fromkeys(
+        counters, 0
+    )
+
+
+# ReplicasReady
+
+REPLICAS_READY: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
+    "none yet": ([], ("True", "ReplicasAvailable", "0/2 replicas available")),
+    "some": ([instance(0, RUNNING)], ("True", "ReplicasAvailable", "1/2 replicas available")),
+    "one blocked": (
+        [instance(0, RUNNING), instance(1, BLOCKED)],
+        ("False", "QuotaExceeded", "1 of 2 desired replicas are pending quota"),
+    ),
+    "undecided is not blocked": (
+        [instance(0, {"QuotaGranted": ("Unknown", "QuotaNoBudget")})],
+        ("True", "ReplicasAvailable", "0/2 replicas available"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), REPLICAS_READY.values(), ids=REPLICAS_READY.keys())
+def test_replicas_ready(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(reported(instances), "ReplicasReady") == expected
+
+
+# Available
+
+AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
+    "one ready": ([instance(0, RUNNING)], ("True", "StableInstanceFound", "1/1 instances are ready")),
+    "one ready, one blocked": (
+        [instance(0, RUNNING), instance(1, BLOCKED)],
+        ("True", "StableInstanceFound", "1/2 instances are ready"),
+    ),
+    "one ready, one broken": (
+        [instance(0, RUNNING), instance(1, NO_IMAGE)],
+        ("True", "StableInstanceFound", "1/2 instances are ready"),
+    ),
+    "none yet": ([], ("False", "InstancesProvisioning", "No instances available yet")),
+    "starting": ([instance(0, STARTING)], ("False", "InstancesProvisioning", "Instances are being provisioned")),
+    "a ready one that goes is none": (
+        [instance(0, RUNNING, deleting=True)],
+        ("False", "Stopping", "1 instance is still stopping; the next one is made after that"),
+    ),
+    "a broken one that goes blocks nothing by what it suffered from": (
+        [instance(0, NO_IMAGE, deleting=True), instance(1, RUNNING, deleting=True)],
+        ("False", "Stopping", "2 instances are still stopping; the next one is made after that"),
+    ),
+    "one goes, another starts": (
+        [instance(0, STARTING), instance(1, RUNNING, deleting=True)],
+        ("False", "InstancesProvisioning", "Instances are being provisioned"),
+    ),
+    "blocked": ([instance(0, BLOCKED)], ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota")),
+    "blocked beats starting": (
+        [instance(0, STARTING), instance(1, BLOCKED)],
+        ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota"),
+    ),
+    "R23: the Instance's own reason": (
+        [instance(0, NO_IMAGE)],
+        ("False", "ImageUnavailable", "about ImageUnavailable"),
+    ),
+    "R23: it beats quota": (
+        [instance(0, BLOCKED), instance(1, NO_IMAGE)],
+        ("False", "ImageUnavailable", "about ImageUnavailable"),
+    ),
+    "R23: the network beats it": (
+        [instance(0, NO_IMAGE), instance(1, NO_NETWORK)],
+        ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate"),
+    ),
+    "R23: a tie stays with the first": (
+        [instance(0, CRASHING), instance(1, NO_IMAGE)],
+        ("False", "InstanceCrashing", "about InstanceCrashing"),
+    ),
+    "R23: below rank 5 the summary says more": (
+        [instance(0, {"Ready": ("False", "AwaitingPropagation")})],
+        ("False", "InstancesProvisioning", "Instances are being provisioned"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("instances", "expected"), AVAILABLE.values(), ids=AVAILABLE.keys())
+def test_available(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(reported(instances), "Available") == expected
+
+
+NO_LOCATION = ("False", "NoMatchingLocation", 'No Location matches city code "DFW"')
+PROVISIONING = ("False", "NetworkProvisioning", "Network is being provisioned")
+
+NETWORKS: dict[str, tuple[Network, list[Instance], tuple[str, str, str]]] = {
+    "no location": (Network.NO_LOCATION, [instance(0, STARTING)], NO_LOCATION),
+    "not ready": (Network.PROVISIONING, [], PROVISIONING),
+    "quota says more": (
+        Network.PROVISIONING,
+        [instance(0, BLOCKED)],
+        ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota"),
+    ),
+    "a failure says most": (
+        Network.PROVISIONING,
+        [instance(0, NO_NETWORK), instance(1, BLOCKED)],
+        ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate"),
+    ),
+    "what runs runs": (
+        Network.NO_LOCATION,
+        [instance(0, RUNNING)],
+        ("True", "StableInstanceFound", "1/1 instances are ready"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("network", "instances", "expected"), NETWORKS.values(), ids=NETWORKS.keys())
+def test_available_with_networking(network: Network, instances: list[Instance], expected: tuple[str, str, str]) -> None:
+    assert told(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
+
+
+# What cannot be made
+
+REFUSED = Obstacle("SpecRefused", "Instance web-0 was refused: metadata.labels: Invalid value")
+
+
+def obstructed(instances: list[Instance], obstacle: Obstacle | None, desired: int = 2) -> Json:
+    return deployment_status(deployment(), instances, H, desired, NOW, obstacle=obstacle)
+
+
+def test_a_refused_instance_is_the_reason_while_none_is_ready() -> None:
+    status = obstructed([], REFUSED)
+    assert told(status, "Available") == ("False", REFUSED.reason, REFUSED.message)
+    assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
+
+
+def test_a_refused_instance_is_told_beside_those_that_serve() -> None:
+    status = obstructed([instance(0, RUNNING)], REFUSED)
+    assert told(status, "Available")[:2] == ("True", "StableInstanceFound")
+    assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
+
+
+def test_a_refusal_says_more_than_quota_and_a_broken_network_more_than_a_refusal() -> None:
+    assert told(obstructed([instance(0, BLOCKED)], REFUSED), "Available")[1] == "SpecRefused"
+    assert told(obstructed([instance(0, BLOCKED)], REFUSED), "ReplicasReady")[1] == "SpecRefused"
+    assert told(obstructed([instance(0, NO_NETWORK)], REFUSED), "Available")[1] == "NetworkFailedToCreate"
+
+
+def test_a_refusal_that_is_over_is_no_longer_told() -> None:
+    first = obstructed([], REFUSED)
+    status = deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 1, NOW)
+    assert told(status, "ReplicasReady")[:2] == ("True", "ReplicasAvailable")
+
+
+# Scaled to zero
+
+
+def test_zero_replicas_is_a_calm_state_of_its_own() -> None:
+    status = reported([], desired=0)
+    assert told(status, "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    assert told(status, "ReplicasReady") == ("True", "ReplicasAvailable", "0/0 replicas available")
+
+
+def test_at_zero_replicas_what_still_stops_is_counted() -> None:
+    going = [instance(0, RUNNING, deleting=True), instance(1, RUNNING, deleting=True)]
+    assert told(reported(going, desired=0), "Available") == (
+        "False",
+        "ScaledToZero",
+        "No instances are asked for; 2 are still stopping",
+    )
+
+
+def test_at_zero_replicas_what_still_serves_is_available() -> None:
+    assert told(reported([instance(0, RUNNING)], desired=0), "Available")[0] == "True"
+
+
+# A paused rollout
+
+
+def test_a_pause_is_a_condition_while_it_lasts() -> None:
+    paused = deployment(annotations={"compute.datumapis.com/rollout-paused": "true"})
+    status = deployment_status(paused, [instance(0, RUNNING)], H, 2, NOW)
+    assert told(status, "Progressing")[:2] == ("Unknown", "RolloutPaused")
+    assert told(status, "Available")[0] == "True"
+    resumed = deployment_status(deployment(status=status), [instance(0, RUNNING)], H, 2, NOW)
+    assert {one["type"] for one in resumed["conditions"]} == {"Available", "ReplicasReady"}
+
+
+@pytest.mark.parametrize("value", ["false", "", "True"])
+def test_only_true_is_a_pause(value: str) -> None:
+    status = deployment_status(deployment(annotations={"compute.datumapis.com/rollout-paused": value}), [], H, 2, NOW)
+    assert {one["type"] for one in status["conditions"]} == {"Available", "ReplicasReady"}
+
+
+# R24
+
+GENERATIONS: dict[str, tuple[dict[str, str], int]] = {
+    "the project's, where it travelled along": ({UPSTREAM_GENERATION: "3"}, 3),
+    "else the cell's": ({}, 7),
+    "what is no number is not believed": ({UPSTREAM_GENERATION: "-3"}, 7),
+    "nor what is empty": ({UPSTREAM_GENERATION: ""}, 7),
+}
+
+
+@pytest.mark.parametrize(("annotations", "expected"), GENERATIONS.values(), ids=GENERATIONS.keys())
+def test_r24_the_status_answers_in_the_generation_of_the_project(annotations: dict[str, str], expected: int) -> None:
+    asked = deployment(generation=7, annotations=annotations)
+    status = deployment_status(asked, [], H, 2, NOW)
+    assert observed_generation(asked) == status["observedGeneration"] == expected
+    assert {one["observedGeneration"] for one in status["conditions"]} == {expected}
+
+
+# What was there before
+
+
+def test_transition_times_move_with_the_status_only() -> None:
+    first = reported([instance(0, STARTING)])
+    before = first | {"conditions": [one | {"lastTransitionTime": EARLIER} for one in first["conditions"]]}
+    after = deployment_status(deployment(status=before), [instance(0, RUNNING)], H, 2, NOW)
+    times = {one["type"]: one["lastTransitionTime"] for one in after["conditions"]}
+    assert times == {"Available": "2026-06-01T12:00:00Z", "ReplicasReady": EARLIER}
+    assert told(after, "ReplicasReady")[2] == "1/2 replicas available"
+
+
+def test_the_same_again_is_the_same() -> None:
+    first = reported([instance(0, RUNNING)])
+    later = NOW.replace(hour=13)
+    assert deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 2, later) == first
+
+
+def test_fields_and_conditions_of_others_survive() -> None:
+    foreign = condition("ReferencedDataReady", "True", "Resolved")
+    before = reported([]) | {"location": {"name": "dfw", "namespace": ""}, "later": {"field": 1}}
+    before["conditions"] = [foreign, *before["conditions"]]
+    after = deployment_status(deployment(status=before), [instance(0, RUNNING)], H, 2, NOW)
+    assert after["location"] == {"name": "dfw", "namespace": ""}
+    assert after["later"] == {"field": 1}
+    assert after["conditions"][0] == foreign
+    assert [one["type"] for one in after["conditions"]] == ["ReferencedDataReady", "Available", "ReplicasReady"]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"), [(instance(0, RUNNING), True), (instance(0, STARTING), False), (NEVER_SEEN, False)]
+)
+def test_is_ready(one: Instance, expected: bool) -> None:
+    assert is_ready(one) == expected

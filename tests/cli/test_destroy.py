@@ -1,0 +1,136 @@
+"""`destroy --wait` returns when everything has stopped, and says what has not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.names import claim_name
+from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.api.workload import WORKLOAD
+from tests.cli.conftest import Compute, FakeClock, World
+from tests.cli.server import ApiServer
+
+GONE = "workload/shop is gone."
+
+
+@pytest.fixture
+def running(api: ApiServer, world: World) -> None:
+    """A workload with an instance in each of two cities, whose deletion waits for a controller."""
+    world.settled(replicas=1)
+    api.patch(WORKLOAD, "shop", {"metadata": {"finalizers": ["example.com/controller"]}})
+
+
+@pytest.fixture
+def metered(world: World, running: None) -> None:
+    for city in ("AMS", "DFW"):
+        world.claim(city, 0)
+
+
+class Later:
+    """Acts when the command has slept for a while."""
+
+    def __init__(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._due: list[tuple[float, Callable[[], object]]] = []
+        sleep = clock.sleep
+
+        def sleeping(seconds: float) -> None:
+            sleep(seconds)
+            for moment, act in [due for due in self._due if due[0] <= clock.monotonic()]:
+                self._due.remove((moment, act))
+                act()
+
+        monkeypatch.setattr(clock, "sleep", sleeping)
+
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
+        self._due.append((seconds, act))
+
+
+@pytest.fixture
+def later(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Later:
+    return Later(clock, monkeypatch)
+
+
+def withdraw(api: ApiServer) -> None:
+    """What the controllers of the project do, which do not wait for the sites."""
+    for instance in api.all(INSTANCE):
+        api.delete(INSTANCE, instance.name)
+    for deployment in api.all(WORKLOAD_DEPLOYMENT):
+        api.delete(WORKLOAD_DEPLOYMENT, deployment.name)
+    api.patch(WORKLOAD, "shop", {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.usefixtures("metered")
+def test_it_is_gone_when_its_last_instance_has_stopped(
+    api: ApiServer, compute: Compute, clock: FakeClock, later: Later
+) -> None:
+    later.after(2, lambda: withdraw(api))
+    later.after(20, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
+    later.after(60, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-ams-0")))
+    result = compute("destroy", "shop", "-y", "--wait")
+    assert (result.code, clock.monotonic()) == (0, 60)
+    assert result.lines[-2:] == ["workload/shop is deleted; waiting for AMS, DFW to stop 2 instances.", GONE]
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
+    api: ApiServer, compute: Compute, later: Later
+) -> None:
+    later.after(2, lambda: withdraw(api))
+    later.after(20, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
+    result = compute("destroy", "shop", "-y", "--wait", "--timeout=5m")
+    sentence = "workload/shop is deleted, but AMS did not stop 1 instance within 5m; it goes on by itself"
+    assert (result.code, result.err.splitlines()[0]) == (5, f"Error: {sentence}")
+    assert GONE not in result.out
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_deletion_that_is_not_over_in_time_names_what_has_not_stopped(compute: Compute) -> None:
+    result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m")
+    assert result.code == 5
+    assert "workload/shop is still being deleted after 1m; it goes on by itself" in result.err
+    assert "Not stopped yet: 2 instances in AMS, DFW." in result.err
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_claim_that_came_after_the_deletion_is_waited_for_as_well(
+    api: ApiServer, compute: Compute, clock: FakeClock, later: Later, world: World
+) -> None:
+    """The site was about to make one more instance."""
+    later.after(1, lambda: world.claim("AMS", 1))
+    later.after(2, lambda: withdraw(api))
+    later.after(5, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-ams-0")))
+    later.after(5, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
+    later.after(30, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-ams-1")))
+    assert compute("destroy", "shop", "-y", "--wait").code == 0
+    assert clock.monotonic() == 30
+
+
+@pytest.mark.usefixtures("metered")
+def test_claims_of_a_new_workload_of_the_name_are_not_waited_for(
+    api: ApiServer, compute: Compute, clock: FakeClock, later: Later, world: World
+) -> None:
+    def replaced() -> None:
+        withdraw(api)
+        for ordinal in ("ams-0", "dfw-0"):
+            api.delete(RESOURCE_CLAIM, claim_name(f"shop-default-{ordinal}"))
+        world.workload()
+        world.claim("AMS", 0)
+
+    later.after(3, replaced)
+    assert compute("destroy", "shop", "-y", "--wait").code == 0
+    assert clock.monotonic() == 3
+
+
+@pytest.mark.usefixtures("running")
+def test_without_quota_it_says_that_sites_may_still_be_stopping(api: ApiServer, compute: Compute, later: Later) -> None:
+    later.after(2, lambda: withdraw(api))
+    result = compute("destroy", "shop", "-y", "--wait")
+    warning = "Its sites may still be stopping: no quota claim tells when its instances have stopped."
+    assert (result.code, result.lines[-2:]) == (0, [GONE, warning])
+
+
+def test_a_workload_that_never_ran_is_simply_gone(api: ApiServer, compute: Compute, world: World) -> None:
+    world.workload()
+    assert compute("destroy", "shop", "-y", "--wait").lines[-1] == GONE

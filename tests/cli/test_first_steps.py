@@ -1,0 +1,108 @@
+"""What somebody new does with a workload, and what the command says next: on the product itself, in a simulation."""
+
+from pathlib import Path
+
+import pytest
+
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.cli.product import Stored, history, opened
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    return history(tmp_path_factory.mktemp("history"))
+
+
+async def test_a_bad_image_is_named_for_every_city_and_the_way_back_is_offered(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        late = await command("deploy shop --image=registry.example/shop:crashing --timeout=20s")
+        assert late.code == 5
+        assert "\n  AMS, DFW: InstanceCrashing — The instance keeps failing to start\n" in late.err
+        steps = (await command("status shop")).out.partition("  Next steps:\n")[2].splitlines()
+        assert steps == [
+            "    Roll back:         compute rollout undo shop",
+            "    View instances:    compute instances --workload=shop",
+        ]
+        undone = await command("rollout undo shop -y --wait")
+        assert "\nRollout started.\nRolling workload" in undone.out
+        assert (await command("status shop")).out.count("Next steps") == 0
+
+        await command("deploy blog --image=registry.example/blog:crashing --timeout=20s")
+        await command("rollout pause blog")
+        assert "    Go on:             compute rollout resume blog\n" in (await command("status blog")).out
+
+
+async def test_the_first_deploy_has_nothing_to_go_back_to(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        await command("deploy mail --image=registry.example/mail:image-unavailable --city=SIN --timeout=20s")
+        said = (await command("status mail")).out
+        assert "image unavailable" in said
+        assert "Roll back" not in said
+
+
+async def test_all_views_name_the_same_number_that_there_is_quota_for(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        await command("scale shop --min=5")
+        await simulation.advance(60)
+        waiting = (await command("instances --status=pending -o name")).out.split()
+        assert len(waiting) == 1
+        name = waiting[0].removeprefix("instance/")
+        for line in ("status shop", f"instances describe {name}"):
+            assert "Reduce replicas:   compute scale shop --min=4\n" in (await command(line)).out
+
+
+async def test_after_a_resume_nothing_is_done_before_the_sites_know_of_it(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        await command("rollout pause shop")
+        await command("deploy shop --image=registry.example/shop:2.2")
+        await simulation.advance(30)
+        await command("rollout resume shop")
+        rows = _rows((await command("rollout status shop --no-watch")).out)
+        assert [row[3:] for row in rows] == [["—", "2", "—", "Pending"]] * 2
+        waited = await command("rollout status shop")
+        assert waited.code == 0
+        assert "Rollout complete" in waited.out
+        assert (await command("workloads shop")).out.splitlines()[1].split()[3] == "4/4"
+
+
+async def test_a_slow_stop_is_called_stopping(stored: Stored, simulation: Simulation, tmp_path: Path) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        await command("deploy blog --image=registry.example/blog:slow-stop")
+        late = await command("restart blog --wait --timeout=45s")
+        assert late.code == 5
+        assert "    Blocked reason: Stopping — " in late.out
+        assert "\n  AMS: Stopping — " in late.err
+        status = (await command("status blog")).out
+        assert "Health       Unavailable — Stopping\n" in status
+        assert "  AMS: 1 instances not ready — stopping\n" in status
+        assert (await command("instances --workload=blog")).out.splitlines()[1].endswith("Stopping")
+        assert "rovision" not in late.out + late.err + status
+
+
+async def test_only_instances_of_an_earlier_version_are_old(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        new = await command("deploy mail --image=registry.example/mail:1 --city=SIN")
+        assert {row[5] for row in _rows(new.out)} == {"—", "0"}
+        await command("scale shop --min=5")
+        await simulation.advance(60)
+        short = _rows((await command("rollout status shop --no-watch")).out)
+        assert [row[5:] for row in short] == [["0", "Blocked"]] * 2
+        await command("scale shop --min=2 --wait")
+        await command("deploy shop --image=registry.example/shop:image-unavailable --timeout=20s")
+        assert [row[2:] for row in _rows((await command("rollout status shop --no-watch")).out)] == [
+            ["2", "0", "1", "1", "Blocked"]
+        ] * 2
+
+
+def _rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines() if line.startswith("  default ")]

@@ -1,0 +1,56 @@
+"""What a project is shown of an Instance's status: its own generation is the measure."""
+
+import pytest
+
+from datum_compute.api.instance import Instance
+from datum_compute.kube.meta import Json, decode, encode
+from datum_compute.management.projection import projected_status
+
+
+def original(stamped: str | None, status: Json) -> Instance:
+    annotations = {} if stamped is None else {"compute.datumapis.com/upstream-generation": stamped}
+    metadata = {"name": "web-0", "namespace": "ns", "generation": 9, "annotations": annotations}
+    return decode(encode({"metadata": metadata, "spec": {}, "status": status}), Instance)
+
+
+def condition(type_: str, observed: int | None = None) -> Json:
+    told = {"type": type_, "status": "True", "reason": "Available", "message": "ready", "later": [1]}
+    return told if observed is None else told | {"observedGeneration": observed}
+
+
+@pytest.mark.parametrize(
+    ("stamped", "observed", "generation", "expected"),
+    [
+        ("2", [2, 2], 1, [1, 1]),  # shown for the first time
+        ("2", [2, 2], 5, [5, 5]),  # edited and repaired
+        ("3", [2, 2], 5, [4, 4]),  # the cell has not answered yet
+        ("3", [3, 2], 5, [5, 4]),  # in part
+        ("2", [3, 2], 5, [5, 5]),  # newer than its stamp
+        ("1", [0, 1], 1, [0, 1]),
+        (None, [2, 2], 5, [5, 5]),  # a cell that does not tell its generation
+        (None, [3, 2], 5, [5, 4]),
+        ("soon", [2, 2], 5, [5, 5]),
+    ],
+)
+def test_what_the_cell_answered_is_told_in_the_generation_of_the_projection(
+    stamped: str | None, observed: list[int], generation: int, expected: list[int]
+) -> None:
+    status = {"conditions": [condition("Ready", observed[0]), condition("Available", observed[1])]}
+    shown = projected_status(original(stamped, status), generation)
+    assert [one["observedGeneration"] for one in shown["conditions"]] == expected
+
+
+def test_the_rest_is_shown_as_it_is() -> None:
+    status = {"conditions": [condition("Ready"), condition("Available", 2)], "later": {"more": 1}}
+    shown = projected_status(original("2", status), 7)
+    assert shown == status | {"conditions": [condition("Ready"), condition("Available", 7)]}
+
+
+def test_a_status_that_says_as_a_whole_what_it_answers_is_translated_too() -> None:
+    assert projected_status(original("2", {"observedGeneration": 2}), 7) == {"observedGeneration": 7}
+    assert projected_status(original("3", {"observedGeneration": 2}), 7) == {"observedGeneration": 6}
+
+
+@pytest.mark.parametrize("status", [{}, {"conditions": []}, {"networkInterfaces": []}])
+def test_what_answers_nothing_stays_as_it_is(status: Json) -> None:
+    assert projected_status(original("2", status), 7) == status

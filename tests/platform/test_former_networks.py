@@ -1,0 +1,100 @@
+"""The network built-in that is switched off: what it made goes when nobody needs it, and nothing waits for it."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from datum_compute.api.labels import NETWORK_FINALIZER
+from datum_compute.api.networking import NETWORK, NETWORK_BINDING, NETWORK_CONTEXT
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.platform.former_networks import LOOK_SECONDS, FormerNetworks
+from datum_compute.platform.networks import NetworkController
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.alone import Alone
+from tests.told import warnings
+
+
+class Cell(Alone):
+    """In which the built-in made network `default` for a binding, and was switched off."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation, {"cell": CELL}, lambda fleet: NetworkController())
+        self.client = self.engine.client("cell")
+
+    async def prepare(self) -> None:
+        await self.client.create(NAMESPACE, NAMESPACE.body("ns"))
+        await self.run()
+        spec = {"network": {"name": "default"}, "location": {"name": "dfw", "namespace": ""}}
+        await self.client.create(NETWORK_BINDING, NETWORK_BINDING.body("web-net-0", "ns") | {"spec": spec})
+        await self.settle()
+        assert await self.left() == (1, 1)
+        await self.replace(lambda fleet: FormerNetworks())
+
+    async def left(self) -> tuple[int, int]:
+        """Networks and contexts."""
+        return len((await self.client.list(NETWORK)).items), len((await self.client.list(NETWORK_CONTEXT)).items)
+
+
+@pytest.fixture
+def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
+    cell = Cell(simulation)
+    runner.run(cell.prepare())
+    yield cell
+    runner.run(cell.stop())
+
+
+async def test_a_network_that_is_asked_for_stays(cell: Cell) -> None:
+    await cell.take_up()
+    await cell.simulation.advance(3600)
+    assert await cell.left() == (1, 1)
+    assert cell.writes.total() == 0
+
+
+async def test_a_network_that_nobody_asks_for_any_more_goes_with_its_contexts(cell: Cell) -> None:
+    await cell.client.delete(NETWORK_BINDING, "web-net-0", "ns")
+    await cell.take_up()
+    await cell.simulation.advance(3 * LOOK_SECONDS)
+    assert await cell.left() == (0, 0)
+
+
+async def test_a_network_that_is_deleted_is_not_held(cell: Cell) -> None:
+    await cell.client.delete(NETWORK, "default", "ns")
+    await cell.take_up()
+    await cell.simulation.advance(2 * LOOK_SECONDS)
+    assert await cell.left() == (0, 0)
+
+
+async def test_without_the_right_it_is_held_and_said_once(cell: Cell) -> None:
+    await cell.client.delete(NETWORK, "default", "ns")
+    refusal = cell.faults["cell"].refuse(calls("DELETE", "networkcontexts"), Forbidden("not yours"))
+    await cell.take_up()
+    await cell.simulation.advance(600)
+    assert await cell.left() == (1, 1)
+    assert [(one.reason, one.count) for one in await warnings(cell.client, "default", "ns")] == [
+        ("HeldByFormerSetup", 1)
+    ]
+    refusal.lift()
+    await cell.simulation.advance(60)
+    assert await cell.left() == (0, 0)
+
+
+async def test_a_cell_that_may_not_look_at_networks_goes_on_without(cell: Cell) -> None:
+    cell.faults["cell"].refuse(calls("GET", "/networks"), Forbidden("not yours"))
+    await cell.take_up()
+    await cell.simulation.advance(3600)
+    assert cell.controller.results["error"] == 0
+    assert cell.controller.passes <= 7
+
+
+async def test_a_network_of_somebody_else_is_left_to_the_operator(cell: Cell) -> None:
+    body = NETWORK.body("theirs", "ns", finalizers=[NETWORK_FINALIZER])
+    await cell.client.create(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
+    await cell.client.delete(NETWORK, "theirs", "ns")
+    await cell.take_up()
+    await cell.simulation.advance(3600)
+    assert (await cell.client.get(NETWORK, "theirs", "ns")).metadata.finalizers == (NETWORK_FINALIZER,)
+    assert [one.reason for one in await warnings(cell.client, "theirs", "ns")] == ["HeldByFormerSetup"]

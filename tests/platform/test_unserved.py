@@ -1,0 +1,166 @@
+"""Built-ins on planes that lack some of their kinds: the plane is engaged, and they begin when the kinds come."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
+from datum_compute.api.karmada import CLUSTER
+from datum_compute.api.labels import TOPOLOGY_CITY
+from datum_compute.api.networking import (
+    LOCATION,
+    LOCATION_BINDING,
+    NETWORK,
+    NETWORK_BINDING,
+    NETWORK_CONTEXT,
+    SUBNET,
+    SUBNET_CLAIM,
+)
+from datum_compute.api.quota import (
+    ALLOWANCE_BUCKET,
+    INSTANCES,
+    QUOTA_NAMESPACE,
+    RESOURCE_CLAIM,
+    RESOURCE_GRANT,
+    RESOURCE_REGISTRATION,
+)
+from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
+from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import NAMESPACE, Kind
+from datum_compute.kube.meta import Json
+from datum_compute.platform.entitlement import EntitlementController
+from datum_compute.platform.locations import CellLocations, LocationBindings
+from datum_compute.platform.networks import NetworkController
+from datum_compute.platform.quota import QuotaBroker
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.informer import UNSERVED_SECONDS
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.alone import Alone
+from tests.scenarios.federation import template
+
+PLACE = {"name": "dfw", "namespace": ""}
+SPEC = {
+    "workloadRef": {"name": "web", "uid": "1234"},
+    "placementName": "main",
+    "cityCode": "DFW",
+    "template": template(),
+    "scaleSettings": {"minReplicas": 1},
+}
+
+
+class Case(Struct, frozen=True):
+    """A built-in with its plane, what users ask of it there, and what it makes in the end."""
+
+    plane: str
+    kinds: tuple[Kind[Any], ...]  # any of which the plane may lack
+    build: Callable[[Fleet, Simulation], Reconciler]
+    asked: tuple[tuple[str, Kind[Any], Json], ...]
+    made: Kind[Any]
+
+
+def binding(network: str) -> Json:
+    return {"spec": {"network": {"name": network}, "location": PLACE}}
+
+
+CASES = {
+    "quota": Case(
+        "demo",
+        (RESOURCE_REGISTRATION, RESOURCE_GRANT, RESOURCE_CLAIM, ALLOWANCE_BUCKET),
+        lambda fleet, clock: QuotaBroker(),
+        (("demo", NAMESPACE, NAMESPACE.body(QUOTA_NAMESPACE)),),
+        RESOURCE_REGISTRATION,
+    ),
+    "entitlement": Case(
+        "demo",
+        (LOCATION_BINDING, RESOURCE_GRANT),
+        lambda fleet, clock: EntitlementController(cities=["DFW"], limits={INSTANCES: 5}),
+        (
+            (
+                "demo",
+                SERVICE_ENTITLEMENT,
+                SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}},
+            ),
+        ),
+        RESOURCE_GRANT,
+    ),
+    "locations": Case(
+        "demo",
+        (LOCATION_BINDING,),
+        lambda fleet, clock: LocationBindings(fleet),
+        (("hub", CLUSTER, CLUSTER.body("cell-1", labels={TOPOLOGY_CITY: "DFW"})),),
+        LOCATION_BINDING,
+    ),
+    "cell locations": Case(
+        "cell",
+        (LOCATION,),
+        lambda fleet, clock: CellLocations(),
+        (
+            ("cell", NAMESPACE, NAMESPACE.body("ns")),
+            (
+                "cell",
+                WORKLOAD_DEPLOYMENT,
+                WORKLOAD_DEPLOYMENT.body("web", "ns") | {"spec": SPEC},
+            ),
+        ),
+        LOCATION,
+    ),
+    "network": Case(
+        "cell",
+        (NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET),
+        lambda fleet, clock: NetworkController(),
+        (
+            ("cell", NAMESPACE, NAMESPACE.body("ns")),
+            ("cell", NETWORK_BINDING, NETWORK_BINDING.body("web-net-0", "ns") | binding("default")),
+        ),
+        NETWORK_CONTEXT,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "lacking"),
+    [(case, kind) for case in CASES.values() for kind in case.kinds],
+    ids=lambda value: value.plural if isinstance(value, Kind) else value.made.plural,
+)
+async def test_a_plane_that_lacks_a_kind_of_a_built_in_is_engaged_and_served_when_it_has_it(
+    simulation: Simulation, case: Case, lacking: Kind[Any]
+) -> None:
+    planes = {"hub": HUB, "demo": PROJECT, "cell": CELL}
+    alone = Alone(simulation, planes, lambda fleet: case.build(fleet, simulation))
+    refusal = alone.faults[case.plane].refuse(
+        calls(path=f"/{lacking.plural}"), NotFound("the server could not find the requested resource")
+    )
+    await alone.run()
+    for plane, kind, body in case.asked:
+        await alone.engine.client(plane).create(kind, body)
+    await alone.settle()
+    assert alone.fleet.has(case.plane)
+    await simulation.advance(3 * UNSERVED_SECONDS)
+    assert alone.controller.results["error"] == 0
+    refusal.lift()
+    await simulation.advance(2 * UNSERVED_SECONDS)
+    await alone.settle()
+    assert (await alone.engine.client(case.plane).list(case.made)).items
+    assert alone.controller.results["error"] == 0
+    await alone.stop()
+
+
+async def test_without_quota_an_entitlement_is_active_all_the_same(simulation: Simulation) -> None:
+    case = CASES["entitlement"]
+    alone = Alone(simulation, {"demo": PROJECT}, lambda fleet: case.build(fleet, simulation))
+    alone.faults["demo"].refuse(calls(path=f"/{RESOURCE_GRANT.plural}"), NotFound("no such kind"))
+    await alone.run()
+    client = alone.engine.client("demo")
+    for _, kind, body in case.asked:
+        await client.create(kind, body)
+    await alone.settle()
+    found = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
+    assert found.status is not None
+    assert found.status.phase == "Active"
+    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["dfw"]
+    await alone.stop()

@@ -1,0 +1,136 @@
+"""A provider that is switched off: what it left is stopped, and only then let go of."""
+
+from collections.abc import Callable
+
+import pytest
+
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
+from datum_compute.federation.roles import CELL
+from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.providers.former import LOOK_SECONDS, FormerProviders
+from datum_compute.providers.pod_state import POD
+from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.simulated import Behaviour, SimulatedProvider
+from datum_compute.runtime.controller import Reconciler
+from datum_compute.runtime.fleet import Fleet
+from datum_compute.runtime.testing.faults import calls
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.alone import Alone
+from tests.providers.site import with_pods
+from tests.scenarios.federation import template
+from tests.told import warnings
+
+COMPUTE = "compute.datumapis.com/instance-controller"
+
+
+class Cell(Alone):
+    def __init__(self, simulation: Simulation, build: Callable[[Fleet], Reconciler]) -> None:
+        with with_pods():
+            super().__init__(simulation, {"cell": CELL}, build)
+        self.client = self.engine.client("cell")
+
+    async def instance(self) -> Instance:
+        return await self.client.get(INSTANCE, "web-0", "ns")
+
+    async def pods(self) -> int:
+        return len((await self.client.list(POD)).items)
+
+
+async def ran_by(simulation: Simulation, first: Callable[[Fleet], Reconciler], current: str) -> Cell:
+    """A cell with an Instance that another provider ran than the one which is about to be started."""
+    cell = Cell(simulation, first)
+    await cell.run()
+    await cell.client.create(NAMESPACE, NAMESPACE.body("ns"))
+    body = INSTANCE.body("web-0", "ns", finalizers=[COMPUTE])
+    await cell.client.create(INSTANCE, body | {"spec": template()["spec"]})
+    await cell.settle()
+    await cell.replace(lambda fleet: FormerProviders(current))
+    return cell
+
+
+def pods(simulation: Simulation) -> Callable[[Fleet], Reconciler]:
+    return lambda fleet: PodsProvider()
+
+
+def simulated(simulation: Simulation) -> Callable[[Fleet], Reconciler]:
+    return lambda fleet: SimulatedProvider(Behaviour())
+
+
+@pytest.mark.parametrize("current", ["none", "pods"])
+async def test_what_was_only_simulated_is_let_go_of_at_once(simulation: Simulation, current: str) -> None:
+    cell = await ran_by(simulation, simulated(simulation), current)
+    assert SIMULATED_FINALIZER in (await cell.instance()).metadata.finalizers
+    await cell.take_up()
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    await cell.stop()
+
+
+@pytest.mark.parametrize("current", ["none", "simulated"])
+async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: Simulation, current: str) -> None:
+    cell = await ran_by(simulation, pods(simulation), current)
+    held = {"metadata": {"finalizers": ["example.com/stopping"]}}
+    await cell.client.merge_patch(POD, "web-0", "ns", held)
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    await cell.take_up()
+    assert (await cell.client.get(POD, "web-0", "ns")).metadata.deleting
+    await simulation.advance(60)
+    assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
+    await cell.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": None}})
+    await simulation.advance(LOOK_SECONDS)
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    await cell.stop()
+
+
+async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(simulation: Simulation) -> None:
+    cell = await ran_by(simulation, pods(simulation), "simulated")
+    await cell.take_up()
+    await simulation.advance(LOOK_SECONDS)
+    assert await cell.pods() == 0
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    await cell.stop()
+
+
+async def test_what_runs_goes_on_when_no_provider_of_ours_takes_over(simulation: Simulation) -> None:
+    cell = await ran_by(simulation, pods(simulation), "none")
+    await cell.take_up()
+    await simulation.advance(3600)
+    assert await cell.pods() == 1
+    assert cell.writes.total() == 0
+    await cell.stop()
+
+
+async def test_without_the_right_to_look_at_pods_it_is_held_and_said_once(simulation: Simulation) -> None:
+    cell = await ran_by(simulation, pods(simulation), "simulated")
+    await cell.client.create(NAMESPACE, NAMESPACE.body("default"))
+    await cell.client.delete(INSTANCE, "web-0", "ns")
+    refusal = cell.faults["cell"].refuse(calls("GET", "/pods"), Forbidden("not yours"))
+    await cell.take_up()
+    await simulation.advance(600)
+    assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
+    assert [(one.reason, one.count) for one in await warnings(cell.client, "web-0", "ns")] == [("HeldByFormerSetup", 1)]
+    refusal.lift()
+    await simulation.advance(60)
+    assert await cell.pods() == 0
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    await cell.stop()
+
+
+async def test_a_pod_of_somebody_else_is_left_alone(simulation: Simulation) -> None:
+    cell = await ran_by(simulation, pods(simulation), "simulated")
+    await cell.client.delete(POD, "web-0", "ns")
+    await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
+    await cell.take_up()
+    assert await cell.pods() == 1
+    assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
+    await cell.stop()
+
+
+async def test_the_finalizer_of_the_provider_in_use_and_of_others_stays(simulation: Simulation) -> None:
+    cell = await ran_by(simulation, pods(simulation), "pods")
+    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": [PODS_FINALIZER, "other/one"]}})
+    await cell.take_up()
+    assert (await cell.instance()).metadata.finalizers == (PODS_FINALIZER, "other/one")
+    assert cell.writes.total() == 0
+    await cell.stop()

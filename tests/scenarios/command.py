@@ -1,0 +1,151 @@
+"""The program `compute` in a simulation: its calls reach the planes in this process, and its time is the loop's.
+
+Entry point: `Command`.
+"""
+
+import asyncio
+import json
+import queue
+import shlex
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from datum_compute.cli.main import main
+from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.embedded.server import PlaneServer
+from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.testing.simulation import Simulation
+from tests.cli.conftest import Stream
+
+T = TypeVar("T")
+
+_STUCK_SECONDS = 60  # of real time, in which a command neither ends nor sleeps
+
+
+class Said(NamedTuple):
+    line: str
+    code: int
+    out: str
+    err: str
+
+
+class _InThisProcess(PlainTransport):
+    """Every call is answered in one step: nothing else happens between the reads of a command that does not sleep."""
+
+    def __init__(self, endpoint: Endpoint, server: PlaneServer) -> None:
+        super().__init__(endpoint)
+        self._server = server
+
+    def call(self, call: Call) -> Answer:
+        return _in_one_step(self._server.answer(call))
+
+
+def _in_one_step(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the server waited for something")
+
+
+class _Clock:
+    """The simulation's time. To sleep is to let the simulation go on, which waits for this command otherwise."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.naps: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # None when the command has ended
+        self.awake: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def now(self) -> datetime:
+        return self._simulation.now()
+
+    def monotonic(self) -> float:
+        return self._simulation.time()
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.put(seconds)
+        self.awake.get(timeout=_STUCK_SECONDS)
+
+    def alarm(self, seconds: float, action: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext()  # calls take no time here
+
+
+class _Changes:
+    """Looks again after every wait."""
+
+    trusted = True
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+
+    def wait(self, seconds: float) -> bool:
+        self._clock.sleep(seconds)
+        return True
+
+
+class Command:
+    """The command line of a user of one project. While a command runs, nothing else does until it sleeps or ends."""
+
+    def __init__(self, simulation: Simulation, server: PlaneServer, folder: Path) -> None:
+        self._simulation = simulation
+        self._server = server
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(_KUBECONFIG))
+        self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com"}
+        self._directory = str(folder)
+
+    async def __call__(self, line: str) -> Said:
+        clock, said = _Clock(self._simulation), []
+
+        def work() -> None:
+            try:
+                said.append(self._run(line, clock))
+            finally:
+                clock.naps.put(None)
+
+        thread = threading.Thread(target=work, name=line, daemon=True)
+        thread.start()
+        while (nap := clock.naps.get(timeout=_STUCK_SECONDS)) is not None:
+            await asyncio.sleep(nap)
+            clock.awake.put(None)
+        thread.join()
+        return said[0]
+
+    def look(self, line: str) -> Said:
+        """A command that does not wait, all in one moment."""
+        return self._run(line, _Clock(self._simulation))
+
+    def _run(self, line: str, clock: _Clock) -> Said:
+        out, err = Stream(), Stream()
+
+        def watching(transport: PlainTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
+            return nullcontext(_Changes(clock))
+
+        around = Surroundings(
+            program="compute",
+            environ=self._environ,
+            stdin=Stream(),
+            stdout=out,
+            stderr=err,
+            clock=clock,
+            watching=watching,
+            connect=lambda endpoint: _InThisProcess(endpoint, self._server),
+            directory=self._directory,
+        )
+        code = main(shlex.split(line), around)
+        return Said(line, code, out.getvalue(), err.getvalue())
+
+
+_KUBECONFIG = {
+    "current-context": "demo",
+    "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
+    "clusters": [{"name": "demo", "cluster": {"server": "http://simulation.example/demo"}}],
+    "users": [{"name": "demo", "user": {"token": "none"}}],
+}

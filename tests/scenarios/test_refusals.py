@@ -1,0 +1,48 @@
+"""What a plane refuses is told in the project with the sentence of the server, and holds up nothing else."""
+
+from datum_compute.api.instance import INSTANCE
+from datum_compute.api.workload import WORKLOAD
+from datum_compute.kube.client import Client
+from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.meta import Json, plain
+from datum_compute.runtime.testing.faults import calls
+from tests.scenarios.embedded import CITIES, EmbeddedFederation
+from tests.scenarios.federation import Federation
+from tests.told import warnings
+
+
+async def test_a_site_that_refuses_instances_is_named_on_the_workload_until_it_takes_them(
+    embedded: EmbeddedFederation,
+) -> None:
+    federation = Federation(embedded)
+    project = federation.project()
+    site = embedded.local.faults[CITIES["DFW"]]
+    refusal = site.refuse(calls("POST", "/instances"), Forbidden("exceeded quota: instances, used: 5, limited: 5"))
+    await project.deploy("web", ["DFW", "ORD"])
+    sentence = "Instance web-main-dfw-0 was refused: exceeded quota: instances, used: 5, limited: 5"
+
+    async def told() -> bool:
+        found = {one["type"]: one for one in (await _status(project.client)).get("conditions", [])}
+        return found.get("Available", {}).get("status") == "True" and (
+            found.get("Placed", {}).get("reason"),
+            found.get("Placed", {}).get("message"),
+        ) == ("WriteForbidden", sentence)
+
+    await federation.until(told, "the refusal is told while the other city serves")
+    deployment = plain((await project.deployment("web-main-dfw")).status_json)
+    assert {one["type"]: one["message"] for one in deployment["conditions"]} == {
+        "Available": sentence,
+        "ReplicasReady": sentence,
+    }
+    assert [(event.reason, event.message, event.count) for event in await warnings(project.client, "web")] == [
+        ("WriteForbidden", sentence, 1)
+    ]
+
+    refusal.lift()
+    await project.until_ready("web", 2, within=700)
+    assert [one["type"] for one in (await _status(project.client))["conditions"]] == ["Available"]
+    assert len((await project.client.list(INSTANCE)).items) == 2
+
+
+async def _status(client: Client) -> Json:
+    return plain((await client.get(WORKLOAD, "web", "default")).status_json)

@@ -1,0 +1,1 @@
+"""What is needed to build and document the package, and is not part of it: generators of files, manual and plugin."""

@@ -1,0 +1,245 @@
+"""The pages of `docs/reference/`, from the tables of this package. Entry point: `files`."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from datum_compute.api import labels
+from datum_compute.api.crd import OURS, AnyKind, definition, schema_of
+from datum_compute.api.labels import Mark
+from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
+from datum_compute.api.reasons import REASONS, Acts, Reason, deployment_rank, instance_rank, span, workload_rank
+from datum_compute.api.roles import role_name
+from datum_compute.api.template import InstanceSpec, InstanceTemplate
+from datum_compute.api.workload import ScaleSettings
+from datum_compute.kube.meta import Condition, Json
+
+
+def files() -> dict[str, str]:
+    """By file name."""
+    return {"kinds.md": _kinds(), "labels.md": _labels(), "permissions.md": _permissions(), "reasons.md": _reasons()}
+
+
+def _page(*blocks: str) -> str:
+    return "\n\n".join(blocks) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(_line(cells) for cells in (head, ["---"] * len(head), *rows))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "|" + "|".join(f" {cell.replace('<', '&lt;')} " if cell else " " for cell in cells) + "|"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# Reasons
+
+
+def _reasons() -> str:
+    def of(acts: Acts) -> list[Reason]:
+        return [reason for reason in REASONS if reason.acts is acts]
+
+    return _page(
+        "# Reasons",
+        "Every condition of an object carries a reason. This page says what each one means and who can do something "
+        "about it. A reason that is not listed here is shown as it was sent.",
+        "## You can change it",
+        _table(("Reason", "Means", "What to do"), [(_code(one.name), one.sentence, one.todo) for one in of(Acts.YOU)]),
+        "## The platform has to act",
+        "No change of the workload helps. Tell whoever runs the platform.",
+        _table(("Reason", "Means"), [(_code(one.name), one.sentence) for one in of(Acts.PLATFORM)]),
+        "## It comes by itself",
+        "Within the time given this is normal. After it, it has stalled: something is slow or stuck, and nobody has "
+        "reported a cause.",
+        _table(_WAITS, [_wait(one) for one in of(Acts.WAIT) if not one.is_pointer]),
+        "## Another condition says more",
+        "These point: the reason of a deployment or an instance below, or of another condition of the same object, "
+        "says what is the matter.",
+        _table(_WAITS, [_wait(one) for one in REASONS if one.is_pointer]),
+        "## All is well",
+        _table(("Reason", "Means"), [(_code(one.name), one.sentence) for one in of(Acts.NOBODY)]),
+        "## Which reason is told",
+        "When several things stand in the way, the one with the highest rank is told. Of two with the same rank the "
+        "first by name is told. What has no rank never hides another.",
+        _table(
+            ("Rank", "`Ready` of an Instance", "`Available` of a WorkloadDeployment", "`Available` of a Workload"),
+            _ranks(),
+        ),
+    )
+
+
+_WAITS = ("Reason", "Means", "Normally under")
+
+
+def _wait(reason: Reason) -> Sequence[str]:
+    return _code(reason.name), reason.sentence, span(reason.normal) if reason.normal else ""
+
+
+def _ranks() -> Iterator[Sequence[str]]:
+    def named(rank_of: Callable[[str], int], rank: int) -> str:
+        return ", ".join(_code(one.name) for one in REASONS if rank_of(one.name) == rank)
+
+    for rank in range(max(max(one.instance, one.deployment, one.workload) for one in REASONS), 0, -1):
+        yield str(rank), *(named(rank_of, rank) for rank_of in (instance_rank, deployment_rank, workload_rank))
+
+
+# Labels
+
+
+def _labels() -> str:
+    def marks(rows: Iterable[Mark], says: str) -> str:
+        cells = [(_code(mark.key), mark.on, mark.by, mark.says) for mark in rows]
+        return _table(("Key", "On", "Set by", says), cells)
+
+    return _page(
+        "# Labels, annotations and finalizers",
+        "Labels help to find objects. They never decide whose object it is.",
+        "## Labels",
+        marks(labels.LABELS, "Value"),
+        "## Annotations",
+        marks(labels.ANNOTATIONS, "Value"),
+        "## Finalizers",
+        marks(labels.FINALIZERS, "Holds until"),
+    )
+
+
+# Permissions
+
+_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell", Who.USER: "A user"}
+_ON = {
+    On.HOST: "in the cluster it runs in",
+    On.ROOT: "in the platform's root plane",
+    On.PROJECT: "in each project",
+    On.HUB: "on the hub",
+    On.CELL: "on its own plane",
+}
+
+
+_WHEN = {
+    When.ALWAYS: "",
+    When.LEADER_ELECTION: "with `--leader-elect`, in its own namespace",
+    When.EXECUTION_SPACE: "in the namespace that Karmada keeps for the cell, `karmada-es-` and its name",
+    When.ABANDONED_CLAIMS: "in its own namespace, unless `--abandon-claims-after-seconds` is 0",
+    When.SECURE_METRICS: "when metrics are served securely",
+    When.WEBHOOK: "when it serves the webhook",
+    When.MILO_DISCOVERY: "in discovery mode `milo`",
+    When.INTERNAL_DISCOVERY: "in discovery mode `milo`, from inside the infrastructure",
+    When.NETWORKING: "with feature gate `NetworkingIntegration`",
+    When.PODS: "with `--provider pods`",
+    When.ENTITLEMENT: "with `--builtins entitlement`, where the service catalog is absent",
+    When.QUOTA: "with `--builtins quota`, where Milo is absent",
+    When.NETWORK: "with `--builtins network`, where the network operator is absent",
+    When.LOCATIONS: "with `--builtins locations`, where the service catalog is absent",
+    When.CITY_RESTART: "for clients that write a city's restart into its deployments",
+}
+
+
+def _permissions() -> str:
+    blocks = [
+        "# Permissions",
+        "What the controllers and the users of a project may do, and what for. The roles in `deploy/roles/` are made "
+        "from the same table. What is needed only when something is switched on has a role of its own.",
+    ]
+    for (who, on), rules in PERMISSIONS.items():
+        blocks.append(f"## {_WHO[who]}, {_ON[on]}")
+        for when in dict.fromkeys(rule.when for rule in rules):
+            blocks.append(f"{', '.join(filter(None, (_code(role_name(who, on, when)), _WHEN[when])))}:")
+            cells = [_rule(rule) for rule in rules if rule.when is when]
+            blocks.append(_table(("Group", "Resources", "Verbs", "For"), cells))
+    return _page(*blocks)
+
+
+def _rule(rule: Rule) -> Sequence[str]:
+    resources = ", ".join(map(_code, rule.resources))
+    named = f" {', '.join(map(_code, rule.names))}" if rule.names else ""
+    return rule.group or "core", f"{resources}{named}", ", ".join(rule.verbs), rule.why
+
+
+# Kinds
+
+
+class _Part(Struct, frozen=True):
+    """A part of several kinds, shown once."""
+
+    title: str
+    schema: Json
+
+    @property
+    def link(self) -> str:
+        return f"[{self.title}](#{self.title.lower().replace(' ', '-')})"
+
+
+_PARTS = [
+    _Part("Instance template", schema_of(InstanceTemplate)),
+    _Part("Instance spec", schema_of(InstanceSpec)),
+    _Part("Scale settings", schema_of(ScaleSettings)),
+    _Part("Condition", schema_of(Condition)),
+]
+
+
+def _kinds() -> str:
+    blocks = [
+        "# Kinds",
+        f"Group `{OURS[0].group}`, version `{OURS[0].version}`. Users write Workloads; the other two follow from them.",
+    ]
+    for kind in OURS:
+        schema = _schema(kind)
+        blocks += [f"## {kind.name}", str(schema["description"]), _fields(_without_head(schema))]
+    for part in _PARTS:
+        blocks += [f"## {part.title}", _fields(part.schema)]
+    return _page(*blocks)
+
+
+def _schema(kind: AnyKind) -> Json:
+    found: Json = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _without_head(schema: Json) -> Json:
+    """Leaves out what every object has."""
+    return schema | {"properties": {name: schema["properties"][name] for name in ("spec", "status")}}
+
+
+def _fields(schema: Json) -> str:
+    return _table(("Field", "Type", "Required", "Default", "Description"), _rows(schema, ""))
+
+
+def _rows(schema: Json, prefix: str) -> Iterator[Sequence[str]]:
+    for name, field in schema["properties"].items():
+        path, inner = f"{prefix}{name}", field.get("items", field)
+        part = _part(inner)
+        required = "yes" if name in schema.get("required", ()) else ""
+        yield _code(path), _type(field, part), required, _default(field), field.get("description", "")
+        if part is None and "properties" in inner:
+            yield from _rows(inner, f"{path}[]." if "items" in field else f"{path}.")
+
+
+def _part(schema: Json) -> _Part | None:
+    return next((part for part in _PARTS if part.schema["properties"] == schema.get("properties")), None)
+
+
+def _type(field: Json, part: _Part | None) -> str:
+    if "items" in field:
+        return f"list of {_type(field['items'], part)}"
+    if part is not None:
+        return part.link
+    if isinstance(values := field.get("additionalProperties"), dict):
+        return f"map of {_type(values, None)}"
+    if field.get("x-kubernetes-int-or-string"):
+        return "quantity" if "pattern" in field else "integer or string"
+    return "time" if field.get("format") == "date-time" else str(field["type"])
+
+
+def _default(field: Json) -> str:
+    match field.get("default"):
+        case None:
+            return ""
+        case {"conditions": conditions}:
+            return f"{', '.join(_code(condition['type']) for condition in conditions)}, all `Unknown`"
+        case default:
+            return _code(json.dumps(default))
