@@ -27,7 +27,7 @@ from datum_compute.api.services import SERVICE_ENTITLEMENT
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.main import main
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.talk.watching import Watching
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.meta import Json, plain, timestamp
@@ -151,7 +151,7 @@ class Compute:
         out, err = Stream(tty=tty, encoding=encoding), Stream(tty=tty, encoding=encoding)
         script = Script(self.clock, steps)
         script.trusted = trusted
-        around = Surroundings(
+        environment = Environment(
             program=program,
             environ=self.environ | dict(environ or {}),
             stdin=Stream(stdin, tty=tty),
@@ -162,7 +162,7 @@ class Compute:
             watching=self.watching or script,
             directory=self.directory,
         )
-        code = main(words, around)
+        code = main(words, environment)
         return Result(code, out.getvalue(), err.getvalue())
 
 

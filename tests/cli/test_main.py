@@ -68,7 +68,7 @@ def test_a_defect_is_told_without_the_token_that_its_error_quotes(
     def broken(*arguments: object) -> None:
         raise ValueError("Invalid header value b'Bearer abc.def'\nnext")
 
-    monkeypatch.setattr("datum_compute.cli.talk.target.find_place", broken)
+    monkeypatch.setattr("datum_compute.cli.talk.target.find_target", broken)
     for words in (["workloads"], ["workloads", "-v"]):
         result = Compute(clock, {})(*words)
         assert (result.code, "abc" in result.err) == (1, False)

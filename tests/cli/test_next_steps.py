@@ -31,9 +31,14 @@ class Shell:
         datumctl.chmod(0o755)
 
     def __call__(self, line: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        around = self._environ | environ
         return subprocess.run(
-            ["sh", "-c", line], cwd=self.folder, env=around, capture_output=True, text=True, check=False, timeout=60
+            ["sh", "-c", line],
+            cwd=self.folder,
+            env=self._environ | environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
 
 
@@ -154,7 +159,7 @@ def test_the_platform_is_named_when_it_is_not_reached(compute: Compute, tmp_path
     helper = tmp_path / "helper"
     helper.write_text("#!/bin/sh\necho token\n")
     helper.chmod(0o755)
-    around = {"DATUM_API_HOST": f"http://127.0.0.1:{_unused_port()}", "DATUM_PROJECT": "demo", "KUBECONFIG": ""}
-    result = compute("workloads", environ=around | {"DATUM_CREDENTIALS_HELPER": str(helper)})
+    environ = {"DATUM_API_HOST": f"http://127.0.0.1:{_unused_port()}", "DATUM_PROJECT": "demo", "KUBECONFIG": ""}
+    result = compute("workloads", environ=environ | {"DATUM_CREDENTIALS_HELPER": str(helper)})
     assert result.code == 1
     assert "(DATUM_API_HOST)" in result.err.splitlines()[0]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datum_compute.cli.main import main
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.kube.meta import Json
 from datum_compute.local import daemon
 from tests.cli.conftest import Result, Stream
@@ -33,7 +33,7 @@ class Site:
 
     def run(self, line: str, *words: str) -> Result:
         out, err = Stream(), Stream()
-        around = Surroundings(
+        environment = Environment(
             program="compute",
             environ=self._environ,
             stdin=Stream(),
@@ -41,7 +41,7 @@ class Site:
             stderr=err,
             directory=str(self._folder),
         )
-        code = main([*line.split(), *words], around)
+        code = main([*line.split(), *words], environment)
         return Result(code, out.getvalue(), err.getvalue())
 
     def said(self, line: str, *words: str) -> str:

@@ -51,11 +51,11 @@ Open = Callable[..., Sized]
 @pytest.fixture
 def terminal(compute: Compute, tmp_path: Path) -> Iterator[Open]:
     sessions: list[Sized] = []
-    around = {**compute.environ, "HOME": str(tmp_path), "DATUM_COMPUTE_LOCAL_DIR": str(tmp_path / "local")}
+    base = {**compute.environ, "HOME": str(tmp_path), "DATUM_COMPUTE_LOCAL_DIR": str(tmp_path / "local")}
 
     def start(*words: str, columns: int = 80, **environ: str) -> Sized:
         usual = {"TERM": "xterm", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
-        sessions.append(Sized(words, around | usual | environ, tmp_path, columns))
+        sessions.append(Sized(words, base | usual | environ, tmp_path, columns))
         return sessions[-1]
 
     yield start
@@ -177,12 +177,12 @@ def test_ctrl_c_while_the_server_thinks_ends_the_command(api: ApiServer, world: 
 def test_a_reader_that_has_seen_enough_is_no_error(shop: World, compute: Compute, tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    around = {**compute.environ, "HOME": str(tmp_path)}
+    environ = {**compute.environ, "HOME": str(tmp_path)}
     process = subprocess.run(
         [sys.executable, "-m", "datum_compute.cli.main", "workloads", "-o", "json"],
         stdout=write,
         stderr=subprocess.PIPE,
-        env=around,
+        env=environ,
         check=False,
     )
     os.close(write)

@@ -169,15 +169,15 @@ def test_instances_on_a_narrow_terminal_leave_columns_out_and_mark_where(
     world.workload()
     running = world.instance("AMS", 0, address="198.51.100.7")
     broken = world.instance("DFW", 0, condition("Programmed", "False", "ImageUnavailable", "no such tag"))
-    around = {"tty": True, "columns": columns, "encoding": encoding, "environ": {"NO_COLOR": "1"}}
-    title, first, second = rows_of(compute("instances", **around).lines, columns)  # type: ignore[arg-type]
+    options = {"tty": True, "columns": columns, "encoding": encoding, "environ": {"NO_COLOR": "1"}}
+    title, first, second = rows_of(compute("instances", **options).lines, columns)  # type: ignore[arg-type]
     assert (title.split()[0], title.split()[-1]) == ("NAME", "STATUS")
     assert mark in title.split()
     assert first.startswith(f"{running} ")
     assert second.startswith(f"{broken} ")
     assert second.endswith(" Failed (image unavailable)")
     assert title.index("STATUS") == first.index("Available") == second.index("Failed")
-    wide = compute("instances", "-o", "wide", **around).lines[0]  # type: ignore[arg-type]
+    wide = compute("instances", "-o", "wide", **options).lines[0]  # type: ignore[arg-type]
     assert mark not in wide
     assert "INTERNAL IP" in wide
 

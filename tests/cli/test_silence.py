@@ -116,8 +116,8 @@ def test_a_helper_that_takes_its_time_is_named(
 
     thread = threading.Thread(target=meanwhile, daemon=True)
     thread.start()
-    around = {"DATUM_API_HOST": shop.api.url, "DATUM_PROJECT": "demo", "DATUM_CREDENTIALS_HELPER": str(helper)}
-    result = compute("workloads", environ=around | {"DATUM_COMPUTE_SKIP_ACCESS_CHECK": "1"})
+    environ = {"DATUM_API_HOST": shop.api.url, "DATUM_PROJECT": "demo", "DATUM_CREDENTIALS_HELPER": str(helper)}
+    result = compute("workloads", environ=environ | {"DATUM_COMPUTE_SKIP_ACCESS_CHECK": "1"})
     thread.join(60)
     assert (result.code, result.err) == (0, "Still waiting for credentials (DATUM_API_HOST)...\n")
 
@@ -126,8 +126,8 @@ def test_a_helper_that_hangs_is_given_up(shop: World, compute: Compute, tmp_path
     path = tmp_path / "datumctl"
     path.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
     path.chmod(0o755)
-    around = {"DATUM_API_HOST": shop.api.url, "DATUM_PROJECT": "demo", "DATUM_CREDENTIALS_HELPER": str(path)}
-    result = compute("workloads", "--request-timeout=1s", environ=around)
+    environ = {"DATUM_API_HOST": shop.api.url, "DATUM_PROJECT": "demo", "DATUM_CREDENTIALS_HELPER": str(path)}
+    result = compute("workloads", "--request-timeout=1s", environ=environ)
     assert (result.code, result.out) == (7, "")
     assert result.err == (
         f"Error: getting credentials: {path} gave no token in 1s; run it by hand to see why\n\n{path} auth get-token\n"

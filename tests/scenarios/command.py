@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from datum_compute.cli.main import main
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.embedded.server import PlaneServer
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.kubeconfig import Endpoint
@@ -128,7 +128,7 @@ class Command:
         def watching(transport: PlainTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
             return nullcontext(_Changes(clock))
 
-        around = Surroundings(
+        environment = Environment(
             program="compute",
             environ=self._environ,
             stdin=Stream(),
@@ -139,7 +139,7 @@ class Command:
             connect=lambda endpoint: _InThisProcess(endpoint, self._server),
             directory=self._directory,
         )
-        code = main(shlex.split(line), around)
+        code = main(shlex.split(line), environment)
         return Said(line, code, out.getvalue(), err.getvalue())
 
 

@@ -8,47 +8,47 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from datum_compute import __version__
-from datum_compute.cli.shell.environment import Surroundings, program_name, put
+from datum_compute.cli.shell.environment import Environment, program_name, put
 from datum_compute.cli.shell.failures import Exit, Failure, usage
 
 if TYPE_CHECKING:
     import click
 
 
-def main(argv: Sequence[str] | None = None, surroundings: Surroundings | None = None) -> int:
+def main(argv: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs one command line and returns its exit code; every error is told in words, on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if surroundings is None:
+    if environment is None:
         # Also where it was started with interrupts ignored, as nohup and many runners of jobs do: a Ctrl-C that is
         # typed here is meant for us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    around = surroundings or _of_this_process()
+    environment = environment or _of_this_process()
     try:
         if "--plugin-manifest" in words:
-            put(around.stdout, _manifest() + "\n")
+            put(environment.stdout, _manifest() + "\n")
             return 0
         if words[:1] == ["__complete"]:
-            return _complete(words[1:], around)
-        return _run(words, around)
+            return _complete(words[1:], environment)
+        return _run(words, environment)
     except BrokenPipeError:  # whoever read us has seen enough
         return 0
     except Failure as failure:
         with suppress(Failure, BrokenPipeError):  # it may be the stream that it is told on
-            put(around.stderr, f"{failure.prefix}{failure.message}\n")
+            put(environment.stderr, f"{failure.prefix}{failure.message}\n")
         return failure.code
     finally:
-        _finish(around.stdout)
-        _finish(around.stderr)
+        _finish(environment.stdout)
+        _finish(environment.stderr)
 
 
-def _of_this_process() -> Surroundings:
+def _of_this_process() -> Environment:
     """A stream that was closed is replaced, in this order, so that no other file gets its number. There is nothing to
     read then, and what is said reaches nobody; but a result that cannot be given is an error."""
     stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  (open as long as we run)
     stdout = sys.stdout or open(os.devnull)  # noqa: SIM115  (takes nothing)
     stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     columns = os.get_terminal_size(stdout.fileno()).columns if stdout.isatty() else 0
-    return Surroundings(
+    return Environment(
         program=program_name(sys.argv[0], os.environ),
         environ=os.environ,
         stdin=stdin,
@@ -58,16 +58,16 @@ def _of_this_process() -> Surroundings:
     )
 
 
-def _complete(words: Sequence[str], around: Surroundings) -> int:
+def _complete(words: Sequence[str], environment: Environment) -> int:
     """Whatever goes wrong: the shell that asked has no use for an error."""
     try:
         from datum_compute.cli.shell.completion import answer
 
-        text = answer(words, around)
+        text = answer(words, environment)
     except Exception:
         text = ":4\n"
     with suppress(Failure):
-        put(around.stdout, text)
+        put(environment.stdout, text)
     return 0
 
 
@@ -88,7 +88,7 @@ def _manifest() -> str:
     )
 
 
-def _run(words: Sequence[str], around: Surroundings) -> int:
+def _run(words: Sequence[str], environment: Environment) -> int:
     import click
 
     from datum_compute.cli.shell.flags import FLAGS
@@ -98,22 +98,22 @@ def _run(words: Sequence[str], around: Surroundings) -> int:
     flags: Mapping[str, Any] = {}
     try:
         _check_text(words)
-        with root.make_context(around.program, list(words), obj=around) as ctx:
+        with root.make_context(environment.program, list(words), obj=environment) as ctx:
             flags = ctx.meta[FLAGS]
             return int(root.invoke(ctx) or Exit.OK)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.UsageError as error:
-        return _tell(around, _in_words(error, around.program))
+        return _tell(environment, _in_words(error, environment.program))
     except Failure as failure:
-        return _tell(around, failure, flags)
+        return _tell(environment, failure, flags)
     except KeyboardInterrupt:
-        put(around.stderr, "\n")
+        put(environment.stderr, "\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as error:
-        return _tell_defect(around, words, error)
+        return _tell_defect(environment, words, error)
 
 
 def _check_text(words: Sequence[str]) -> None:
@@ -154,35 +154,35 @@ def _meant(error: "click.NoSuchOption") -> str:
     return ours if ours in known else closest(error.option_name, known)
 
 
-def _tell(around: Surroundings, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
+def _tell(environment: Environment, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
     """`flags` are the global ones that were given: what to run next goes to the same place."""
     from datum_compute.cli.shell.flags import placed
     from datum_compute.cli.show.terminal import Style, Terminal
     from datum_compute.cli.talk.redaction import masked
 
-    terminal = Terminal(around, Style())
+    terminal = Terminal(environment, Style())
     terminal.warn(f"{failure.prefix}{masked(failure.message)}")
     for detail in failure.details:
         terminal.warn(f"  {masked(detail)}")
     next_command = placed(failure.next_command, flags or {}) if failure.next_command else ""
-    advice = failure.advice or (f"{around.program} {next_command}" if next_command else "")
+    advice = failure.advice or (f"{environment.program} {next_command}" if next_command else "")
     if advice:
         terminal.warn("")
         terminal.warn(advice)
     return int(failure.code)
 
 
-def _tell_defect(around: Surroundings, words: Sequence[str], error: Exception) -> int:
+def _tell_defect(environment: Environment, words: Sequence[str], error: Exception) -> int:
     """Something this program should have foreseen; where it happened is told on request."""
     import traceback
 
     from datum_compute.cli.show.escapes import visible
     from datum_compute.cli.talk.redaction import masked
 
-    if around.environ.get("DATUM_COMPUTE_VERBOSE") or any(word in ("-v", "-vv", "--verbose") for word in words):
-        put(around.stderr, masked("".join(traceback.format_exception(error))))
+    if environment.environ.get("DATUM_COMPUTE_VERBOSE") or any(word in ("-v", "-vv", "--verbose") for word in words):
+        put(environment.stderr, masked("".join(traceback.format_exception(error))))
     told = f"this should not happen: {type(error).__name__}: {error} (-v shows where)"
-    put(around.stderr, f"Error: {visible(masked(told))}\n")
+    put(environment.stderr, f"Error: {visible(masked(told))}\n")
     return Exit.FAILED
 
 

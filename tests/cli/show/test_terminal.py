@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.show.lines import Column, Table, bad, good, line
 from datum_compute.cli.show.terminal import Style, Terminal
 from tests.cli.conftest import Stream
@@ -15,7 +15,7 @@ class Screen:
         self, style: Style = PLAIN, *, tty: bool = False, encoding: str = "utf-8", stdin: str = "", **environ: str
     ) -> None:
         self.out, self.err = Stream(tty=tty, encoding=encoding), Stream(tty=tty, encoding=encoding)
-        around = Surroundings(
+        environment = Environment(
             program="compute",
             environ=environ,
             stdin=Stream(stdin, tty=tty),
@@ -23,7 +23,7 @@ class Screen:
             stderr=self.err,
             columns=80 if tty else None,
         )
-        self.terminal = Terminal(around, style)
+        self.terminal = Terminal(environment, style)
 
 
 def test_a_table_prints_a_dash_for_what_is_not_known() -> None:

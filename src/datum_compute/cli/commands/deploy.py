@@ -13,7 +13,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import Workload
 from datum_compute.cli.commands.instances import first_addresses
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.failures import Exit, Failure, usage
 from datum_compute.cli.shell.flags import WORKLOAD_NAME, Cities, Duration, Image, Port, Replicas, message_option, option
 from datum_compute.cli.shell.flags import command as verb
@@ -46,9 +46,11 @@ class Manifest(click.ParamType[Json]):
         return manifest.parsed(_text(ctx.find_root().obj, value), "stdin" if value == "-" else value)
 
 
-def _text(around: Surroundings, file: str) -> str:
+def _text(environment: Environment, file: str) -> str:
     try:
-        return around.stdin.read() if file == "-" else Path(around.directory, file).read_text(encoding="utf-8")
+        return (
+            environment.stdin.read() if file == "-" else Path(environment.directory, file).read_text(encoding="utf-8")
+        )
     except UnicodeDecodeError:
         raise Failure(f"{file}: this is no UTF-8 text") from None
     except OSError as error:

@@ -87,7 +87,7 @@ def _way(run: "Run", running: "Running") -> str:
     """The flag by which a command reaches this federation, where it would not without."""
     from datum_compute.local import state
 
-    environ, path = run.surroundings.environ, str(_kubeconfig(running))
+    environ, path = run.environment.environ, str(_kubeconfig(running))
     usual = not environ.get("KUBECONFIG") and Path(running.directory) == state.default_directory()
     project = environ.get("DATUM_PROJECT") or running.project
     if (

@@ -138,10 +138,10 @@ def _buckets(run: Run) -> list[AllowanceBucket]:
 
 def _units(run: Run, buckets: Iterable[AllowanceBucket]) -> dict[str, str]:
     """Units of resource types that this program does not know, as far as the platform tells them."""
-    if all(one.spec.resource_type in _KNOWN for one in buckets) or run.place.platform is None:
+    if all(one.spec.resource_type in _KNOWN for one in buckets) or run.target.platform is None:
         return {}
     try:
-        registrations = run.place.platform.list(RESOURCE_REGISTRATION).items
+        registrations = run.target.platform.list(RESOURCE_REGISTRATION).items
     except Failure:
         return {}
     return {one.spec.resource_type: one.spec.display_unit for one in registrations if one.spec.display_unit != "1"}

@@ -13,7 +13,7 @@ from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.habits import WORKLOADS, without_type
 from datum_compute.cli.shell.run import Run, Settings
 from datum_compute.cli.show.durations import age
@@ -30,10 +30,10 @@ Offer = tuple[str, str]
 
 
 @contextmanager
-def connected(surroundings: Surroundings, seconds: float, where: Mapping[str, str]) -> Iterator[Project]:
-    """The project of the surroundings, or the one that flags name, without the question whether it may use compute."""
+def connected(environment: Environment, seconds: float, where: Mapping[str, str]) -> Iterator[Project]:
+    """The project of the environment, or the one that flags name, without the question whether it may use compute."""
     settings = replace(Settings(quiet=True, request_timeout=seconds), **where)
-    with Run(surroundings, settings, "table") as run:
+    with Run(environment, settings, "table") as run:
         run.connect()
         yield run.project
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from datum_compute.cli.shell.environment import Clock, Surroundings
+from datum_compute.cli.shell.environment import Clock, Environment
 from datum_compute.cli.shell.flags import Choice, Cities, Name
 from datum_compute.cli.shell.habits import without_type
 from datum_compute.cli.shell.tree import Leaf, Root, Verbs
@@ -45,30 +45,30 @@ class _Position(NamedTuple):
     given: dict[str, str]  # the flags before it that say where to look for names
 
 
-def answer(words: Sequence[str], around: Surroundings) -> str:
+def answer(words: Sequence[str], environment: Environment) -> str:
     try:
-        found, directive = _complete(words, around)
+        found, directive = _complete(words, environment)
     except Exception:
         found, directive = [], Directive.NO_FILES
     lines = ["\t".join(visible(part) for part in one if part) for one in found]
     text = "".join(f"{line}\n" for line in (*lines, f":{int(directive)}"))
-    encoding = getattr(around.stdout, "encoding", None) or "utf-8"
+    encoding = getattr(environment.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
-def _complete(words: Sequence[str], around: Surroundings) -> tuple[list[Candidate], Directive]:
+def _complete(words: Sequence[str], environment: Environment) -> tuple[list[Candidate], Directive]:
     *before, partial = words or [""]
     root = Root()
-    with click.Context(root, info_name=around.program, obj=around) as ctx:
+    with click.Context(root, info_name=environment.program, obj=environment) as ctx:
         at = _position(ctx, root, before)
         if at.option is None and partial.startswith("-"):
             flag, equals, value = partial.partition("=")
             at_value = at._replace(option=_option(at.command, flag)) if equals else at
             if at_value.option is not None:
-                found, directive = _values(at_value, value, around)
+                found, directive = _values(at_value, value, environment)
                 return _after(f"{flag}=", _fitting(found, value)), directive
             return _fitting(_flags(at.command), partial), Directive.NO_FILES
-        found, directive = _candidates(ctx, at, partial, around)
+        found, directive = _candidates(ctx, at, partial, environment)
         return _fitting(found, partial), directive
 
 
@@ -133,23 +133,23 @@ def _flags(command: click.Command) -> Iterable[Candidate]:
 
 
 def _candidates(
-    ctx: click.Context, at: _Position, partial: str, around: Surroundings
+    ctx: click.Context, at: _Position, partial: str, environment: Environment
 ) -> tuple[list[Candidate], Directive]:
     if at.option is not None:
-        return _values(at, partial, around)
+        return _values(at, partial, environment)
     found: list[Candidate] = []
     if isinstance(at.command, Verbs):
         found = [Candidate(*verb) for verb in at.command.verbs(ctx)]
         bare = at.command.commands.get(at.command.bare)
-        return found + (_named(bare, (), at, partial, around) if bare is not None else []), Directive.NO_FILES
-    found = _named(at.command, at.words, at, partial, around)
+        return found + (_named(bare, (), at, partial, environment) if bare is not None else []), Directive.NO_FILES
+    found = _named(at.command, at.words, at, partial, environment)
     if at.command.name == "deploy" and not partial:
         found += _flags(at.command)
     return found, Directive.NO_FILES
 
 
 def _named(
-    command: click.Command, words: tuple[str, ...], at: _Position, partial: str, around: Surroundings
+    command: click.Command, words: tuple[str, ...], at: _Position, partial: str, environment: Environment
 ) -> list[Candidate]:
     """What the next word of a verb may name."""
     arguments = [param for param in command.params if isinstance(param, click.Argument)]
@@ -163,17 +163,17 @@ def _named(
     if isinstance(param.type, Name):
         type_ = partial[: partial.find("/") + 1]
         known = without_type(f"{type_}name", param.type.types) == "name"
-        return _after(type_, _asked(param.type.noun, at, around)) if known else []
-    return _asked(str(param.name), at, around)
+        return _after(type_, _asked(param.type.noun, at, environment)) if known else []
+    return _asked(str(param.name), at, environment)
 
 
-def _values(at: _Position, partial: str, around: Surroundings) -> tuple[list[Candidate], Directive]:
+def _values(at: _Position, partial: str, environment: Environment) -> tuple[list[Candidate], Directive]:
     option = at.option
     assert option is not None
     if isinstance(option.type, Choice):
         return [Candidate(word) for word in option.type.words], Directive.NO_FILES
     if isinstance(option.type, Cities):
-        return _listed(_asked("city", at, around), partial), Directive.NO_FILES
+        return _listed(_asked("city", at, environment), partial), Directive.NO_FILES
     if option.is_flag:
         return [Candidate("true"), Candidate("false")], Directive.NO_FILES
     if option.name in ("file", "kubeconfig", "save_to", "directory"):
@@ -181,7 +181,7 @@ def _values(at: _Position, partial: str, around: Surroundings) -> tuple[list[Can
     if option.name == "output":
         outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")
         return [Candidate(word) for word in outputs], Directive.NO_FILES
-    return _asked(str(option.name), at, around), Directive.NO_FILES
+    return _asked(str(option.name), at, environment), Directive.NO_FILES
 
 
 def _listed(found: Iterable[Candidate], partial: str) -> list[Candidate]:
@@ -191,26 +191,29 @@ def _listed(found: Iterable[Candidate], partial: str) -> list[Candidate]:
     return _after("".join(f"{word}," for word in before), [one for one in found if one.value.lower() not in typed])
 
 
-def _asked(what: str, at: _Position, around: Surroundings) -> list[Candidate]:
+def _asked(what: str, at: _Position, environment: Environment) -> list[Candidate]:
     """What only the kubeconfig or the server knows; one call, and nothing when there is no answer."""
     from datum_compute.cli.shell import candidates as offers
 
     if what == "instance_type":
         return [Candidate(*offer) for offer in offers.instance_types()]
     if what == "context":
-        return [Candidate(name) for name in offers.contexts(at.given.get("kubeconfig", ""), around.environ)]
+        return [Candidate(name) for name in offers.contexts(at.given.get("kubeconfig", ""), environment.environ)]
     ask: dict[str, Callable[[Project], Iterable[tuple[str, str]]]] = {
         "workload": offers.workloads,
         "instance": offers.instances,
         "city": offers.cities,
-        "to_revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
-        "revision": lambda project: offers.revisions(project, at.words, around.clock.now()),
+        "to_revision": lambda project: offers.revisions(project, at.words, environment.clock.now()),
+        "revision": lambda project: offers.revisions(project, at.words, environment.clock.now()),
         "placement": lambda project: offers.placements(project, at.words),
     }
     if what not in ask:
         return []
-    hasty = Surroundings(
-        program=around.program, environ=around.environ, stdout=around.stdout, clock=_Hasty(around.clock)
+    hasty = Environment(
+        program=environment.program,
+        environ=environment.environ,
+        stdout=environment.stdout,
+        clock=_Hasty(environment.clock),
     )
     try:
         with offers.connected(hasty, CALL_SECONDS, at.given) as project:

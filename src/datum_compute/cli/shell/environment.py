@@ -1,4 +1,4 @@
-"""What a command finds around it: program name, environment, streams and time. Entry point: `Surroundings`.
+"""What a command finds around it: program name, environment, streams and time. Entry point: `Environment`.
 
 Everything a test must be able to set is here, and nothing else of the program looks at the process itself.
 """
@@ -47,7 +47,7 @@ class SystemClock:
         return alarm(seconds, action)
 
 
-class Surroundings:
+class Environment:
     """`columns` is the width of the terminal when there is one; `watching` replaces how changes are waited for, and
     `connect` how a server is reached; `directory` is where file names that are not absolute begin."""
 

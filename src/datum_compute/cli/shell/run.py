@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import MsgspecError, Struct
 from msgspec.structs import asdict
 
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.failures import Failure, usage
 from datum_compute.cli.shell.flags import LONGEST_CALL_SECONDS, one_of, placed
 from datum_compute.cli.show import durations
@@ -16,7 +16,7 @@ from datum_compute.cli.show.terminal import Style, Terminal
 
 if TYPE_CHECKING:
     from datum_compute.cli.talk.project import Project
-    from datum_compute.cli.talk.target import Place
+    from datum_compute.cli.talk.target import Target
     from datum_compute.cli.talk.watching import Changes
     from datum_compute.kube.transport import Call
 
@@ -25,7 +25,7 @@ class Settings(Struct, frozen=True):
     """The global flags, with what the environment says where a flag is not given."""
 
     output: str = ""  # empty: what the verb shows by default
-    project: str = ""  # the flag only; where the environment counts, `place` looks there
+    project: str = ""  # the flag only; where the environment counts, `target` looks there
     color: str = "auto"
     quiet: bool = False
     no_headers: bool = False
@@ -68,56 +68,56 @@ def _timeout(environ: Mapping[str, str]) -> float:
 class Run:
     """One invocation, closed by leaving it. `output` is the format to use; `project` is for verbs that need it."""
 
-    def __init__(self, surroundings: Surroundings, settings: Settings, output: str) -> None:
-        self.surroundings = surroundings
+    def __init__(self, environment: Environment, settings: Settings, output: str) -> None:
+        self.environment = environment
         self.settings = settings
         self.output = output
-        self._place: Place | None = None
-        self.program = surroundings.program
-        self.clock = surroundings.clock
+        self._target: Target | None = None
+        self.program = environment.program
+        self.clock = environment.clock
         self.terminal = Terminal(
-            surroundings,
+            environment,
             Style(output=output, color=settings.color, quiet=settings.quiet, headers=not settings.no_headers),
         )
 
     @classmethod
-    def of(cls, surroundings: Surroundings, flags: Mapping[str, Any], outputs: Sequence[str]) -> "Run":
+    def of(cls, environment: Environment, flags: Mapping[str, Any], outputs: Sequence[str]) -> "Run":
         """`outputs` are the formats the verb knows, its default first."""
-        settings = Settings.of(flags, surroundings.environ)
+        settings = Settings.of(flags, environment.environ)
         output = settings.output or outputs[0]
         if output not in outputs:
             raise usage(f'unsupported output format "{output}": use {one_of(outputs)}')
-        return cls(surroundings, settings, output)
+        return cls(environment, settings, output)
 
     def connect(self) -> None:
         """Finds the project and how to reach it; nothing is sent yet."""
-        from datum_compute.cli.talk.target import find_place
+        from datum_compute.cli.talk.target import find_target
 
-        self._place = find_place(self.settings, self.surroundings, self.terminal)
+        self._target = find_target(self.settings, self.environment, self.terminal)
 
     @property
-    def place(self) -> "Place":
-        if self._place is None:
+    def target(self) -> "Target":
+        if self._target is None:
             raise RuntimeError("the verb uses a project and does not say that it needs one")
-        return self._place
+        return self._target
 
     @property
     def project(self) -> "Project":
-        return self.place.project
+        return self.target.project
 
     def watching(self, calls: Sequence["Call"]) -> AbstractContextManager["Changes"]:
         """Waits for changes; a test brings its own way to wait."""
         from datum_compute.cli.talk.watching import watch
 
-        return (self.surroundings.watching or watch)(self.project.transport, calls)
+        return (self.environment.watching or watch)(self.project.transport, calls)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Ends the connections that are still open. An object that could not be read is told as what it is."""
-        if self._place is not None:
-            self._place.close()
+        if self._target is not None:
+            self._target.close()
         if isinstance(error, MsgspecError):
             raise Failure(f"the server sent an object that makes no sense: {error}") from error
 

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
-from datum_compute.cli.shell.environment import Surroundings, put
+from datum_compute.cli.shell.environment import Environment, put
 from datum_compute.cli.show.documents import json_text, yaml_text
 from datum_compute.cli.show.escapes import visible
 from datum_compute.cli.show.lines import NONE, Line, Piece, Span, Table, Tone, View, cut, dim, hints, laid_out, text_of
@@ -35,13 +35,13 @@ class Terminal:
     With a structured format stdout carries data only, so that everything said for people goes to stderr.
     """
 
-    def __init__(self, surroundings: Surroundings, style: Style) -> None:
-        self._out = _Stream(surroundings.stdout, surroundings.environ, style.color)
-        self._err = _Stream(surroundings.stderr, surroundings.environ, style.color)
-        self._stdin = surroundings.stdin
+    def __init__(self, environment: Environment, style: Style) -> None:
+        self._out = _Stream(environment.stdout, environment.environ, style.color)
+        self._err = _Stream(environment.stderr, environment.environ, style.color)
+        self._stdin = environment.stdin
         self._style = style
-        self._columns = surroundings.columns
-        self._capable = surroundings.environ.get("TERM") != "dumb"
+        self._columns = environment.columns
+        self._capable = environment.environ.get("TERM") != "dumb"
         self._people = self._err if style.output in STRUCTURED else self._out
         self._drawing: Drawing | None = None
 

@@ -13,7 +13,7 @@ _REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"
 
 def actor(run: Run) -> str:
     """A name for people to read, not proof of anything: the token is not verified. Empty when nobody can tell."""
-    named = run.surroundings.environ.get("DATUM_COMPUTE_ACTOR", "")
+    named = run.environment.environ.get("DATUM_COMPUTE_ACTOR", "")
     return named or claimed(run.project.transport.credentials.authorization()) or _reviewed(run)
 
 

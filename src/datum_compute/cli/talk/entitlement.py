@@ -68,7 +68,7 @@ def active_entitlement(run: Run) -> None:
 
     Somebody who can be asked is asked once, and when that was enough the verb goes on.
     """
-    if _skipped(run.surroundings.environ):
+    if _skipped(run.environment.environ):
         return
     try:
         entitlement = read(run)
@@ -78,7 +78,7 @@ def active_entitlement(run: Run) -> None:
             return
         if not isinstance(failure.__cause__, NotFound):
             raise
-        if run.place.has_catalog:
+        if run.target.has_catalog:
             raise unavailable() from None
         return  # a plane of one's own without a service catalog
     if entitlement is None and run.terminal.asks:

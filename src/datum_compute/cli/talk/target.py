@@ -1,4 +1,4 @@
-"""Where a command talks to. Entry points: `find_place`, `Place`.
+"""Where a command talks to. Entry points: `find_target`, `Target`.
 
 In this order: the kubeconfig that was named, the platform that started us as its plugin, KUBECONFIG, a federation that
 runs on this machine.
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from datum_compute import __version__
-from datum_compute.cli.shell.environment import Surroundings
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.failures import Failure, usage
 from datum_compute.cli.shell.flags import is_name
 from datum_compute.cli.shell.run import Settings
@@ -40,7 +40,7 @@ class Mode(Enum):
     LOCAL = "the local federation"
 
 
-class Place(Struct, frozen=True):
+class Target(Struct, frozen=True):
     """The project's plane, and the platform above it where there is one."""
 
     mode: Mode
@@ -67,27 +67,27 @@ class _Found(Struct, frozen=True):
     files: tuple[Path, ...] = ()  # the kubeconfig
 
 
-def find_place(settings: Settings, surroundings: Surroundings, terminal: Terminal) -> Place:
+def find_target(settings: Settings, environment: Environment, terminal: Terminal) -> Target:
     try:
-        found = _find(settings, surroundings)
+        found = _find(settings, environment)
         _check_address(found.endpoint.server)
     except KubeconfigError as error:
         raise usage(str(error)) from None
     if found.mode is Mode.LOCAL:
         terminal.aside(f"Using the local federation, project {found.project}.")
-    return _place(found, settings, surroundings, terminal)
+    return _target(found, settings, environment, terminal)
 
 
-def _find(settings: Settings, surroundings: Surroundings) -> _Found:
-    environ = surroundings.environ
+def _find(settings: Settings, environment: Environment) -> _Found:
+    environ = environment.environ
     if settings.kubeconfig or settings.context:
         return _standalone(settings, kubeconfig_files(settings.kubeconfig, environ))
     if environ.get("DATUM_API_HOST"):
-        return _plugin(settings, surroundings)
+        return _plugin(settings, environment)
     if environ.get("KUBECONFIG"):
         named = settings.project or environ.get("DATUM_PROJECT", "")
         return _standalone(replace(settings, project=named), kubeconfig_files("", environ))
-    if local := _local(settings, surroundings):
+    if local := _local(settings, environment):
         return local
     if environ.get("DATUM_CREDENTIALS_HELPER"):
         raise Failure("DATUM_API_HOST is not set; is this plugin running via datumctl?")
@@ -135,8 +135,8 @@ def _named_by(context: str) -> str:
     return context
 
 
-def _plugin(settings: Settings, surroundings: Surroundings) -> _Found:
-    environ = surroundings.environ
+def _plugin(settings: Settings, environment: Environment) -> _Found:
+    environ = environment.environ
     project = settings.project or environ.get("DATUM_PROJECT", "")
     if not project:
         raise usage("no project set — pass --project or run 'datumctl ctx use <org>/<project>'")
@@ -153,7 +153,7 @@ def _plugin(settings: Settings, surroundings: Surroundings) -> _Found:
         ca_pem=_ca(environ),
         insecure=environ.get("DATUM_COMPUTE_INSECURE_SKIP_TLS_VERIFY") == "1",
     )
-    credentials = HelperToken(environ, surroundings.clock, settings.request_timeout)
+    credentials = HelperToken(environ, environment.clock, settings.request_timeout)
     return _Found(Mode.PLUGIN, project, endpoint, "run 'datumctl login'", "DATUM_API_HOST", credentials)
 
 
@@ -165,7 +165,7 @@ def _ca(environ: Mapping[str, str]) -> str:
         raise Failure(f"DATUM_COMPUTE_CA_FILE {file} cannot be read: {error}") from None
 
 
-def _local(settings: Settings, surroundings: Surroundings) -> _Found | None:
+def _local(settings: Settings, environment: Environment) -> _Found | None:
     """Its default project, unless another one is named; whether that exists is for the server to say."""
     from datum_compute.local import state
 
@@ -173,7 +173,7 @@ def _local(settings: Settings, surroundings: Surroundings) -> _Found | None:
     running = state.running(directory)
     if running is None:
         return None
-    named = surroundings.environ.get("DATUM_PROJECT", "")
+    named = environment.environ.get("DATUM_PROJECT", "")
     project = settings.project or named or running.project
     if not is_name(project):
         raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
@@ -181,7 +181,7 @@ def _local(settings: Settings, surroundings: Surroundings) -> _Found | None:
     endpoint = config.endpoint(f"project-{running.project}")
     root = _root(endpoint.server)
     endpoint = replace(endpoint, server=f"{root}{_PROJECTS}/{project}/control-plane")
-    program = surroundings.program
+    program = environment.program
     sign_in = f"start it again with '{program} local down' and '{program} local up'"
     return _Found(Mode.LOCAL, project, endpoint, sign_in, f"the local federation in {directory}")
 
@@ -193,8 +193,8 @@ def kubeconfig_files(named: str, environ: Mapping[str, str]) -> list[Path]:
     return files or [Path.home() / ".kube" / "config"]
 
 
-def _place(found: _Found, settings: Settings, surroundings: Surroundings, terminal: Terminal) -> Place:
-    clock = surroundings.clock
+def _target(found: _Found, settings: Settings, environment: Environment, terminal: Terminal) -> Target:
+    clock = environment.clock
     told: set[str] = set()
 
     def waiting(what: str) -> None:
@@ -216,14 +216,14 @@ def _place(found: _Found, settings: Settings, surroundings: Surroundings, termin
         )
 
     def reached(endpoint: Endpoint) -> Project:
-        transport = (surroundings.connect or connected)(endpoint)
+        transport = (environment.connect or connected)(endpoint)
         context = found.named_by if found.mode is Mode.STANDALONE else ""
         advice = Advice(found.sign_in, lambda: _start(found), found.named_by, context)
         return Project(found.project, transport, advice, pause=clock.sleep, warn=terminal.warn)
 
     root = _root(found.endpoint.server)
     platform = reached(replace(found.endpoint, server=root)) if root else None
-    return Place(found.mode, reached(found.endpoint), platform)
+    return Target(found.mode, reached(found.endpoint), platform)
 
 
 def _start(found: _Found) -> str:

@@ -15,7 +15,7 @@ def save(run: Run, body: Json, file: str) -> None:
     """Writes the file, unless it is somebody else's; whatever goes wrong is a warning, the workload is deployed."""
     import shlex
 
-    path = Path(run.surroundings.directory, file).resolve()
+    path = Path(run.environment.directory, file).resolve()
     name = str(body["metadata"]["name"])
     try:
         if path.exists() and (reason := names_other(path.read_text(encoding="utf-8", errors="replace"), name)):
