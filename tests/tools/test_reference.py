@@ -116,7 +116,7 @@ def test_a_field_is_told_with_type_need_default_and_description() -> None:
         "string",
         "yes",
         '`"OrderedReady"`',
-        "How instances are created, replaced and removed.",
+        "How instances are created, replaced and deleted. OrderedReady, the only policy, does so one at a time.",
     ]
     assert described["`metrics[].resource.target.value`"][:3] == ["quantity", "", ""]
     by_path = {cells[0]: cells[1:] for cells in rows("kinds.md", "Workload")}

@@ -171,7 +171,7 @@ def _object_schema(kind: AnyKind) -> Json:
     # Upstream requires spec of a Workload only; whoever writes the others always sends one.
     required = {"required": ["spec"]} if kind is WORKLOAD else {}
     head = {
-        "apiVersion": {"description": "Group and version of this object.", "type": "string"},
+        "apiVersion": {"description": "API group and version of this object.", "type": "string"},
         "kind": {"description": "Kind of this object.", "type": "string"},
         "metadata": {"type": "object"},
     }

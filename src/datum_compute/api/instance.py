@@ -20,32 +20,40 @@ QUOTA_GATE = "Quota"
 
 
 class Assignments(Struct, frozen=True, rename="camel"):
-    network_ip: Annotated[str, schema("Address in the network.")] = field(default="", name="networkIP")
-    external_ip: Annotated[str, schema("Address or host name to reach it from outside.")] = field(
-        default="", name="externalIP"
+    network_ip: Annotated[str, schema("Primary address of the interface in its network.")] = field(
+        default="", name="networkIP"
     )
+    external_ip: Annotated[
+        str, schema("Address or host name at which the interface can be reached from outside its network.")
+    ] = field(default="", name="externalIP")
 
 
 class NetworkInterfaceStatus(Struct, frozen=True, rename="camel"):
-    assignments: Annotated[Assignments, schema("Addresses of the interface.")] = Assignments()
+    assignments: Annotated[Assignments, schema("Addresses assigned to the interface.")] = Assignments()
 
 
 class InstanceControllerStatus(Struct, frozen=True, rename="camel"):
-    observed_template_hash: Annotated[str, schema("Digest of the template that really runs.")]
+    observed_template_hash: Annotated[str, schema("Digest of the template that the instance runs.")]
 
 
 class InstanceStatus(Struct, frozen=True, rename="camel"):
-    """What there is, as the site reports it."""
+    """Observed state of the instance, as reported by its site."""
 
-    conditions: Annotated[tuple[Condition, ...], schema("Programmed, Available, QuotaGranted and Ready.")] = ()
-    network_interfaces: Annotated[
-        tuple[NetworkInterfaceStatus, ...], schema("One entry for each interface of the spec.")
+    conditions: Annotated[
+        tuple[Condition, ...],
+        schema(
+            "Programmed is True once the site has set the instance up, Available while it is serving, and QuotaGranted "
+            "once quota was granted for it. Ready is True when nothing is missing, and otherwise says what is."
+        ),
     ] = ()
-    controller: Annotated[InstanceControllerStatus | None, schema("What the provider reports back.")] = None
+    network_interfaces: Annotated[
+        tuple[NetworkInterfaceStatus, ...], schema("Status of each network interface, in the order of the spec.")
+    ] = ()
+    controller: Annotated[InstanceControllerStatus | None, schema("Status reported for controllers.")] = None
 
 
 class Instance(KubeObject, frozen=True):
-    """One copy of a workload in one city; in a project, a read-only view of what runs at the site."""
+    """Instance is one running copy of a Workload's template; in a project, a read-only view of what runs at a site."""
 
     spec = part("spec_json", InstanceSpec)
     status = optional_part("status_json", InstanceStatus)

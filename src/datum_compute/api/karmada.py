@@ -1,4 +1,4 @@
-"""Karmada's kinds, typed only as far as they are used here, and the marks that it leaves on objects.
+"""Karmada's kinds, typed as far as they are used here, and the labels and annotations it sets on objects.
 
 Entry points: `PROPAGATION_POLICY`, `CLUSTER`, `RESOURCE_BINDING`, `WORK`, `execution_space`.
 """
@@ -11,7 +11,7 @@ from datum_compute.kube.selectors import Requirement
 
 
 class LabelMatch(Struct, frozen=True, rename="camel"):
-    """A label selector as objects carry it; an empty one matches everything."""
+    """Label selector in an object. An empty one matches everything."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[Requirement, ...] = ()
@@ -29,13 +29,13 @@ class ClusterAffinity(Struct, frozen=True, rename="camel"):
 
 
 class Toleration(Struct, frozen=True, rename="camel"):
-    """An empty key or effect stands for every one."""
+    """Toleration of taints. An empty key or effect matches all of them."""
 
     key: str = ""
     operator: str = ""
     effect: str = ""
     value: str = ""
-    toleration_seconds: int | None = None  # None is for ever
+    toleration_seconds: int | None = None  # forever if None
 
 
 class PolicyPlacement(Struct, frozen=True, rename="camel"):
@@ -49,7 +49,7 @@ class PropagationPolicySpec(Struct, frozen=True, rename="camel"):
 
 
 class PropagationPolicy(KubeObject, frozen=True):
-    """Karmada: which objects of a namespace go to which clusters."""
+    """PropagationPolicy selects objects of its namespace, and the clusters that Karmada sends them to."""
 
     spec = part("spec_json", PropagationPolicySpec)
 
@@ -59,17 +59,17 @@ class ClusterStatus(Struct, frozen=True, rename="camel"):
 
 
 class Cluster(KubeObject, frozen=True):
-    """Karmada: a member cluster, here a site."""
+    """Cluster is a member cluster of Karmada: here, a site."""
 
     status = optional_part("status_json", ClusterStatus)
 
 
 class ResourceBinding(KubeObject, frozen=True):
-    """Karmada: which clusters one object goes to. It is owned by that object, and lives beside it."""
+    """ResourceBinding lists the clusters that Karmada sends one object to. That object owns it."""
 
 
 class Work(KubeObject, frozen=True):
-    """Karmada: an object as it is sent to one cluster, in the namespace of that cluster."""
+    """Work is an object as Karmada sends it to one cluster, in the namespace of that cluster."""
 
 
 PROPAGATION_POLICY = Kind(
@@ -82,14 +82,14 @@ WORK = Kind("work.karmada.io", "v1alpha1", "Work", "works", Work)
 # On every copy that Karmada makes
 MANAGED = "karmada.io/managed"  # a label, `true`
 ORIGINAL_UID = "resourcetemplate.karmada.io/uid"
-ORIGINAL_ANNOTATIONS = "resourcetemplate.karmada.io/managed-annotations"  # keys, with commas
+ORIGINAL_ANNOTATIONS = "resourcetemplate.karmada.io/managed-annotations"  # keys, separated by commas
 WORK_NAMESPACE = "work.karmada.io/namespace"
 WORK_NAME = "work.karmada.io/name"
 
 # On every Work
-BINDING_NAMESPACE = "resourcebinding.karmada.io/namespace"  # that of the original
+BINDING_NAMESPACE = "resourcebinding.karmada.io/namespace"  # of the original
 
 
 def execution_space(cluster: str) -> str:
-    """The hub namespace that Karmada keeps for one cluster."""
+    """Namespace on the hub that Karmada uses for one cluster."""
     return f"karmada-es-{cluster}"

@@ -1,7 +1,7 @@
-"""The network operator's kinds, typed as far as they are used here. Entry points: `LOCATION_BINDING`, `NETWORK`, more.
+"""The network operator's kinds, typed as far as they are used here. Entry points: `LOCATION`, `NETWORK` and others.
 
-A deployment asks for a binding of each of its networks at its location; the binding leads to a context (that network at
-that location), and a claim on the context leads to a subnet. Instances start when all of them are Ready.
+A deployment requests a binding for each of its networks at its location. The binding refers to a context, which is that
+network at that location, and a claim on the context to a subnet. Instances start when all of them are Ready.
 """
 
 from typing import Annotated
@@ -36,7 +36,7 @@ class ConditionsStatus(Struct, frozen=True, rename="camel"):
 
 
 class LocationRef(Struct, frozen=True, rename="camel"):
-    """Locations belong to no namespace; servers that still ask for one take an empty string."""
+    """Reference to a Location. The namespace is empty, and kept for servers that still require one."""
 
     name: str = ""
     namespace: str = ""
@@ -52,7 +52,7 @@ class LocationSpec(Struct, frozen=True, rename="camel"):
 
 
 class Location(KubeObject, frozen=True):
-    """A place where instances can run."""
+    """Location is a place where instances can run."""
 
     spec = part("spec_json", LocationSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -66,7 +66,7 @@ class LocationBindingSpec(Struct, frozen=True, rename="camel"):
 
 
 class LocationBinding(KubeObject, frozen=True):
-    """A location that is offered to the project."""
+    """LocationBinding offers a Location to the project."""
 
     spec = part("spec_json", LocationBindingSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -88,7 +88,7 @@ class NetworkSpec(Struct, frozen=True, rename="camel"):
 
 
 class Network(KubeObject, frozen=True):
-    """A network that instances attach to."""
+    """Network is a network that instances attach to."""
 
     spec = part("spec_json", NetworkSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -96,7 +96,7 @@ class Network(KubeObject, frozen=True):
 
 class NetworkRef(Struct, frozen=True, rename="camel"):
     name: str
-    namespace: str = ""  # of the one who refers to it, when empty
+    namespace: str = ""  # the namespace of the referring object if empty
 
 
 class NetworkBindingSpec(Struct, frozen=True, rename="camel"):
@@ -115,7 +115,7 @@ class NetworkBindingStatus(Struct, frozen=True, rename="camel"):
 
 
 class NetworkBinding(KubeObject, frozen=True):
-    """Asks for a network at a location, for one interface of a deployment."""
+    """NetworkBinding requests a Network at a Location, for one interface of a deployment."""
 
     spec = part("spec_json", NetworkBindingSpec)
     status = optional_part("status_json", NetworkBindingStatus)
@@ -131,7 +131,7 @@ class NetworkContextSpec(Struct, frozen=True, rename="camel"):
 
 
 class NetworkContext(KubeObject, frozen=True):
-    """One network at one location."""
+    """NetworkContext is one Network at one Location."""
 
     spec = part("spec_json", NetworkContextSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -154,7 +154,7 @@ class SubnetClaimStatus(Struct, frozen=True, rename="camel"):
 
 
 class SubnetClaim(KubeObject, frozen=True):
-    """Asks for a range of addresses in a network context."""
+    """SubnetClaim requests a range of addresses in a NetworkContext."""
 
     spec = part("spec_json", SubnetClaimSpec)
     status = optional_part("status_json", SubnetClaimStatus)
@@ -176,7 +176,7 @@ class SubnetStatus(Struct, frozen=True, rename="camel"):
 
 
 class Subnet(KubeObject, frozen=True):
-    """A range of addresses in a network context."""
+    """Subnet is a range of addresses in a NetworkContext."""
 
     spec = part("spec_json", SubnetSpec)
     status = optional_part("status_json", SubnetStatus)

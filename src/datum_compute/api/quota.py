@@ -1,6 +1,6 @@
-"""Milo's quota kinds, typed as far as they are used here. Entry points: `RESOURCE_CLAIM`, `RESOURCE_GRANT`, and others.
+"""Milo's quota kinds, typed as far as they are used here. Entry points: `RESOURCE_CLAIM`, `RESOURCE_GRANT` and others.
 
-A claim asks for amounts, grants allow them, and a bucket shows what is left of one resource type.
+A claim requests amounts, grants allow them, and a bucket shows what is left of one resource type.
 """
 
 from datetime import datetime
@@ -65,7 +65,7 @@ class ResourceClaimStatus(Struct, frozen=True, rename="camel"):
 
 
 class ResourceClaim(KubeObject, frozen=True):
-    """What one consumer asks for; decided once, released by deletion."""
+    """ResourceClaim requests quota for a consumer. It is decided once, and released by deleting it."""
 
     spec = part("spec_json", ResourceClaimSpec)
     status = optional_part("status_json", ResourceClaimStatus)
@@ -97,7 +97,7 @@ class ConditionsStatus(Struct, frozen=True, rename="camel"):
 
 
 class ResourceGrant(KubeObject, frozen=True):
-    """What a consumer may use."""
+    """ResourceGrant allows a consumer to use amounts of resource types."""
 
     spec = part("spec_json", ResourceGrantSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -120,7 +120,7 @@ class ResourceRegistrationSpec(Struct, frozen=True, rename="camel"):
 
 
 class ResourceRegistration(KubeObject, frozen=True):
-    """A resource type that can be granted and claimed."""
+    """ResourceRegistration defines a resource type that can be granted and claimed."""
 
     spec = part("spec_json", ResourceRegistrationSpec)
     status = optional_part("status_json", ConditionsStatus)
@@ -149,7 +149,7 @@ class AllowanceBucketStatus(Struct, frozen=True, rename="camel"):
 
 
 class AllowanceBucket(KubeObject, frozen=True):
-    """How much of one resource type a consumer has, uses, and has left."""
+    """AllowanceBucket shows how much of one resource type a consumer may use, uses, and has left."""
 
     spec = part("spec_json", AllowanceBucketSpec)
     status = optional_part("status_json", AllowanceBucketStatus)
@@ -164,5 +164,5 @@ ALLOWANCE_BUCKET = Kind(QUOTA_GROUP, "v1alpha1", "AllowanceBucket", "allowancebu
 
 
 def bucket_name(resource_type: str, consumer: ConsumerRef) -> str:
-    """Milo's name: the digest of type, kind and name, with nothing between them."""
+    """The name that Milo uses: a digest of resource type, kind and name, without separators."""
     return "bucket-" + sha256(f"{resource_type}{consumer.kind}{consumer.name}".encode()).hexdigest()

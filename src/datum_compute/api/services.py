@@ -29,7 +29,7 @@ class ProjectStatus(Struct, frozen=True, rename="camel"):
 
 
 class Project(KubeObject, frozen=True):
-    """A tenant; when it is Ready, its plane can be worked on."""
+    """Project is a tenant. Its plane can be used once it is Ready."""
 
     status = optional_part("status_json", ProjectStatus)
 
@@ -44,7 +44,7 @@ class ProjectControlPlaneStatus(Struct, frozen=True, rename="camel"):
 
 
 class ProjectControlPlane(KubeObject, frozen=True):
-    """The plane of the project of the same name, as the infrastructure sees it."""
+    """ProjectControlPlane is the plane of the project of the same name, as the infrastructure sees it."""
 
     status = optional_part("status_json", ProjectControlPlaneStatus)
 
@@ -73,7 +73,7 @@ class ServiceEntitlementStatus(Struct, frozen=True, rename="camel"):
 
 
 class ServiceEntitlement(KubeObject, frozen=True):
-    """A project's right to use a service."""
+    """ServiceEntitlement is a project's right to use a service."""
 
     spec = part("spec_json", ServiceEntitlementSpec)
     status = optional_part("status_json", ServiceEntitlementStatus)

@@ -95,20 +95,26 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
 
 
 class Condition(Struct, frozen=True, rename="camel"):
-    type: Annotated[str, schema("What is told about.", maxLength=316)]
-    status: Annotated[str, schema("Whether it is so.", enum=["True", "False", "Unknown"])]
+    type: Annotated[
+        str, schema("Aspect of the object that the condition reports on, such as Available or Ready.", maxLength=316)
+    ]
+    status: Annotated[
+        str, schema("Status of the condition: True, False or Unknown.", enum=["True", "False", "Unknown"])
+    ]
     reason: Annotated[
         str,
         schema(
-            "Why, in one word.",
+            "Machine-readable cause of the status, one word in CamelCase.",
             minLength=1,
             maxLength=1024,
             pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
         ),
     ]
-    message: Annotated[str, schema("Why, in a sentence.", maxLength=32768)]
-    last_transition_time: Annotated[datetime, schema("When status last changed.")]
-    observed_generation: Annotated[int, schema("Generation that this is about.", format="int64", minimum=0)] = 0
+    message: Annotated[str, schema("Human-readable explanation of the status.", maxLength=32768)]
+    last_transition_time: Annotated[datetime, schema("Time at which the status last changed.")]
+    observed_generation: Annotated[
+        int, schema("Generation of the object that the condition describes.", format="int64", minimum=0)
+    ] = 0
 
 
 class KubeObject(Struct, frozen=True, dict=True):
