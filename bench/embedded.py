@@ -37,11 +37,11 @@ from datum_compute.embedded.store import Key, Operation, RandomUids, Record, Sto
 from datum_compute.embedded.writer import InlineWriter, Writer, WriterThread
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.transport import Call, Transport
 from datum_compute.local import daemon

@@ -23,12 +23,12 @@ from msgspec import Struct
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import load
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Transport
 from datum_compute.local.engine import compute_engine

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.errors import ApiError, Conflict, NotFound, from_status
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json, decode, encode
 from datum_compute.kube.transport import Call
 from engine import EngineError

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from datum_compute.api.permissions import When
 from datum_compute.federation.roles import CELL
-from datum_compute.kube.kubeconfig import load, write_kubeconfig
+from datum_compute.kube.access.kubeconfig import load, write_kubeconfig
 from engine import EngineError, build, karmada, kwok, planes, ports
 from engine.api import Api, until
 from engine.certificates import Certificates

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.access.kubeconfig import Endpoint
 from engine.certificates import Certificates
 from engine.settings import Folder, Settings
 

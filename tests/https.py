@@ -24,12 +24,12 @@ from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.writer import WriterThread
 from datum_compute.federation.roles import CELL, HUB, PROJECT, ROOT
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json
 from datum_compute.local.engine import compute_engine
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.connections import Limits
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
+from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.meta import Json
 
 

@@ -7,7 +7,7 @@ import pytest
 from datum_compute.api.instance import Instance
 from datum_compute.cell.ages import Ages
 from datum_compute.kube.meta import decode, encode, timestamp
-from datum_compute.runtime.informer import Change
+from datum_compute.runtime.caches.informer import Change
 from datum_compute.runtime.testing.clock import ShiftedClock
 from datum_compute.runtime.testing.simulation import Simulation
 

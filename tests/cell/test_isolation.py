@@ -14,9 +14,9 @@ from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.meta import plain
 from datum_compute.kube.transport import Call
 from datum_compute.operator.controllers import cell_controllers
+from datum_compute.runtime.caches.informer import Change
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
 from datum_compute.runtime.testing.faults import watches
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cell.conftest import cell_name

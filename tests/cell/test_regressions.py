@@ -23,9 +23,9 @@ from datum_compute.kube.errors import Conflict, from_status
 from datum_compute.kube.meta import Json, decode, encode, plain
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.controllers import cell_controllers
+from datum_compute.runtime.caches.informer import Change
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
 from datum_compute.runtime.requests import Drop, Request
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import Exchange, PlainTransport
 from datum_compute.kube.errors import Gone, Timeout, Unavailable
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.transport import Answer, Call
 
 GET = Call("GET", "/api/v1/things", {"limit": "5"})

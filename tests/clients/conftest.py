@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import Endpoint, load, write_kubeconfig
+from datum_compute.kube.access.kubeconfig import Endpoint, load, write_kubeconfig
 from tests.clients.real import RealServer
 from tests.conformance.kinds import Definition
 from tests.conformance.server import Server

@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
+from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from engine.build import binary
 from tests.conformance.server import Server
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from datum_compute.api.crd import OURS, definition
-from datum_compute.kube.kubeconfig import Endpoint, load
+from datum_compute.kube.access.kubeconfig import Endpoint, load
 from tests.conformance.kinds import DEFINITIONS, Definition, Place
 from tests.conformance.server import Server, until
 from tests.conftest import ENGINE

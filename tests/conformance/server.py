@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json
 from datum_compute.kube.patches import JSON, MERGE
 

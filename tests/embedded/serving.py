@@ -16,9 +16,9 @@ from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log
 from datum_compute.embedded.writer import WriterThread
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.local.engine import compute_engine
 from tests.https import PLANES
 

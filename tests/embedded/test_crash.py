@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from msgspec import Struct
 
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import Gone, Unavailable
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.patches import MERGE
 from datum_compute.kube.transport import Call

@@ -32,7 +32,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.kube.patches import JSON, MERGE, STRATEGIC
 from datum_compute.kube.transport import Call
 from datum_compute.local.engine import compute_engine
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.connections import Limits
 from tests.https import DEMO, Background
 from tests.scenarios.federation import placement, template
 

@@ -16,9 +16,9 @@ from datum_compute.api.labels import SOURCE_CLUSTER, TOPOLOGY_CITY
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.federation.policy import city_policy
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.errors import Forbidden, Invalid, Unauthorized
 from datum_compute.kube.kinds import LEASE, NAMESPACE
-from datum_compute.kube.kubeconfig import load
 from datum_compute.kube.meta import Json
 from engine.api import Api, until
 from engine.harness import Engine

@@ -16,11 +16,11 @@ from datum_compute.api.labels import PODS_FINALIZER, WORKLOAD_NAME
 from datum_compute.api.permissions import When, Who
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import load
 from datum_compute.kube.meta import Json
 from datum_compute.providers.pod_state import POD, Pod
 from datum_compute.providers.pods import PodsProvider

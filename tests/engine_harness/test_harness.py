@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.kube.kubeconfig import load
+from datum_compute.kube.access.kubeconfig import load
 from engine import EngineError
 from engine.harness import Engine
 from engine.processes import State

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from datum_compute.kube.kubeconfig import Endpoint, Plugin
+from datum_compute.kube.access.kubeconfig import Endpoint, Plugin
 
 V1 = "client.authentication.k8s.io/v1"
 

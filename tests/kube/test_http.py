@@ -11,11 +11,11 @@ import pytest
 from msgspec import structs
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Forbidden, NotFound, Timeout, TooManyRequests, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.retrying import Retrying
 from datum_compute.kube.transport import Answer, Call, Untrusted
 from tests.https import (

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.access.credentials import EndpointCredentials
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.client import Client
-from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.errors import Unavailable
 from datum_compute.kube.files import write_private
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Answer, Call
 from tests.https import (

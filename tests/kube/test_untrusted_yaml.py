@@ -7,8 +7,8 @@ import pytest
 from datum_compute.cli.shell.failures import Failure
 from datum_compute.cli.workload.manifest import parsed
 from datum_compute.embedded.bodies import object_of
+from datum_compute.kube.access.kubeconfig import KubeconfigError, load
 from datum_compute.kube.errors import BadRequest
-from datum_compute.kube.kubeconfig import KubeconfigError, load
 from datum_compute.kube.transport import Call
 from datum_compute.kube.untrusted_yaml import MAX_BYTES, MAX_DEPTH, TooMuch, check
 from datum_compute.operator.config import ConfigError, decoded
@@ -40,11 +40,11 @@ def test_documents_that_people_write_pass() -> None:
     check("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
 
-@pytest.mark.parametrize("module", ["datum_compute.kube.kubeconfig", "datum_compute.operator.config"])
+@pytest.mark.parametrize("module", ["datum_compute.kube.access.kubeconfig", "datum_compute.operator.config"])
 def test_readers_of_files_answer_with_a_sentence_instead_of_a_crash(module: str, tmp_path: object) -> None:
     """In a process of its own: what this is about would end the one that runs the tests."""
     call = {
-        "datum_compute.kube.kubeconfig": "m.load([path])",
+        "datum_compute.kube.access.kubeconfig": "m.load([path])",
         "datum_compute.operator.config": "m.read(path)",
     }[module]
     program = (

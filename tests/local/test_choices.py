@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from datum_compute.api.services import PROJECT
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kubeconfig import load
 
 pytestmark = pytest.mark.timeout(180)
 

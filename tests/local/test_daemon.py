@@ -22,10 +22,10 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.log import Log
+from datum_compute.kube.access.kubeconfig import Kubeconfig, load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kubeconfig import Kubeconfig, load
 from datum_compute.local import backups, daemon
 from datum_compute.local.daemon import LocalError
 from datum_compute.local.state import Paths, is_locked

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from datum_compute.kube.kubeconfig import load
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.local import daemon
 from tests.conftest import count
 from tests.flood import ANSWER_SECONDS, GRANTED_BYTES, Target, flooding, observe

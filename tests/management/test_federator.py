@@ -18,8 +18,8 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, controller_reference, plain
 from datum_compute.management.federator import UNANSWERED_SECONDS, Federator
 from datum_compute.management.metrics import ManagementMetrics
+from datum_compute.runtime.caches.informer import Change
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Change
 from datum_compute.runtime.requests import Drop, Request, Unfinished
 from datum_compute.runtime.testing.faults import calls, merged
 from datum_compute.runtime.testing.simulation import Simulation

@@ -25,10 +25,10 @@ from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.federation.roles import CELL, HUB, PROJECT, ROOT
 from datum_compute.karmada.execution_spaces import ExecutionSpaces
 from datum_compute.karmada.propagation import NamespacePropagation, Propagation
+from datum_compute.kube.access.kubeconfig import write_kubeconfig
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import write_kubeconfig
 from datum_compute.local.federation import prepare_project
 from datum_compute.platform.projects import ProjectController
 from datum_compute.runtime.clock import SystemClock

@@ -14,9 +14,9 @@ from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, PROJECT, ROOT
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, write_kubeconfig
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, write_kubeconfig
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.directory import LOOK_SECONDS, DirectoryDiscovery
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery

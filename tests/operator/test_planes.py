@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from datum_compute.federation.roles import PROJECT
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import ApiError, TooManyRequests, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.config import API_VERSION, KIND, MILO, PROJECT_URL, Discovery, WorkloadOperator
 from datum_compute.operator.flags import Flags
@@ -23,7 +23,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.writes import Writes
 from tests.https import Scripted, answering, open_stream
 from tests.kube.program import Program
-from tests.runtime.test_health import ask
+from tests.runtime.telemetry.test_health import ask
 
 NOBODY = Endpoint("http://127.0.0.1:1")  # nothing listens there
 PROJECTS = ("one", "two", "three")

@@ -21,9 +21,9 @@ from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.authority import CLIENT, Pair, issued, new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.meta import plain
 from datum_compute.operator import process
 from datum_compute.operator.assembly import Assembly

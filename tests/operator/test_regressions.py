@@ -15,8 +15,8 @@ from datum_compute.api.permissions import PERMISSIONS, On, When, Who
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.policy import city_policy
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.config import API_VERSION, KIND, WorkloadOperator
 from datum_compute.operator.controllers import cell_controllers, management_controllers

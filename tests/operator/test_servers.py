@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datum_compute.embedded.certificates import Credentials
-from datum_compute.kube.kubeconfig import Endpoint
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.meta import encode
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.config import API_VERSION, KIND, SecretRef, Tls, WebhookServer, WorkloadOperator

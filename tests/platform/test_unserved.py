@@ -35,9 +35,9 @@ from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.locations import CellLocations, LocationBindings
 from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.quota import QuotaBroker
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import UNSERVED_SECONDS
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone

@@ -16,7 +16,7 @@ from datum_compute.kube.meta import Json, plain
 from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD, Pod
 from datum_compute.providers.pods import PodsProvider, wait_after
-from datum_compute.runtime.informer import RELIST_SECONDS
+from datum_compute.runtime.caches.informer import RELIST_SECONDS
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.alone import Alone

@@ -25,6 +25,7 @@ from datum_compute.kube.errors import (
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import ObjectMeta, controller_reference
 from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.runtime.caches.informer import RELIST_SECONDS, UNSERVED_SECONDS, Change
 from datum_compute.runtime.controller import (
     CRASHES_KEPT,
     LAG_TRIES,
@@ -36,7 +37,6 @@ from datum_compute.runtime.controller import (
     controller_of,
     itself,
 )
-from datum_compute.runtime.informer import RELIST_SECONDS, UNSERVED_SECONDS, Change
 from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Conflict, Unavailable
 from datum_compute.kube.inprocess import InProcess
+from datum_compute.runtime.caches.informer import RELIST_SECONDS
 from datum_compute.runtime.controller import STANDBY_AT_MOST, Source, itself
 from datum_compute.runtime.damping import WINDOW
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import RELIST_SECONDS
 from datum_compute.runtime.leases import Election
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.passes import Pass

@@ -16,7 +16,7 @@ from datum_compute.runtime.testing.faults import Faults, writes
 from datum_compute.runtime.testing.server import Server, background
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
-from tests.runtime.test_health import ask
+from tests.runtime.telemetry.test_health import ask
 
 GUIDE = Path(__file__).parents[2] / "docs" / "runtime.md"
 

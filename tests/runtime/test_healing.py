@@ -10,13 +10,13 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import Conflict, Gone, Invalid, ServerError, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Call
+from datum_compute.runtime.caches.informer import RELIST_SECONDS, STALL_SECONDS, UNSERVED_SECONDS
 from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.informer import RELIST_SECONDS, STALL_SECONDS, UNSERVED_SECONDS
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request, Unfinished

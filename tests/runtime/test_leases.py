@@ -11,11 +11,11 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Call
+from datum_compute.runtime.caches.troubles import REPEAT_SECONDS
 from datum_compute.runtime.leases import JITTER, Election, LeaseLost, NotLeading
 from datum_compute.runtime.testing.faults import Faults, calls
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.runtime.troubles import REPEAT_SECONDS
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
 LONGEST_RETRY = RETRY_SECONDS * JITTER

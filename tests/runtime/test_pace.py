@@ -12,7 +12,7 @@ from datum_compute.kube.errors import ApiError, Conflict, Forbidden, ServerError
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.runtime.informer import State
+from datum_compute.runtime.caches.informer import State
 from datum_compute.runtime.pace import Pace, Paced, Patient
 from datum_compute.runtime.testing.faults import Faults, calls, writes
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server

@@ -10,11 +10,11 @@ from datum_compute.kube.errors import ApiError, ServerError, Timeout, TooManyReq
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.controller import Source, itself
-from datum_compute.runtime.health import caches_follow
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.reach import LONGEST_PROBE, FailFast, Reach
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.telemetry.health import caches_follow
 from datum_compute.runtime.testing.faults import Faults, calls, watches
 from datum_compute.runtime.testing.server import GADGET, WIDGET, Server
 from datum_compute.runtime.testing.simulation import Simulation

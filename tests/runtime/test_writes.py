@@ -15,7 +15,7 @@ from datum_compute.kube.kinds import NAMESPACE as CORE_NAMESPACE
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import plain
 from datum_compute.local.engine import compute_engine
-from datum_compute.runtime.informer import Informer
+from datum_compute.runtime.caches.informer import Informer
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import Faults, writes
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget, background

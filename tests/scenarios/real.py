@@ -17,11 +17,11 @@ from datum_compute.api.permissions import Who
 from datum_compute.api.quota import RESOURCE_CLAIM, RESOURCE_GRANT
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.federation.scope import came_from_hub
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NotFound
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.kubeconfig import load
 from datum_compute.local.federation import prepare_project
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from engine.harness import Engine

@@ -32,7 +32,7 @@ from datum_compute.kube.errors import (
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime.health import Check, all_tried, engaged, examine, latched
+from datum_compute.runtime.telemetry.health import Check, all_tried, engaged, examine, latched
 from datum_compute.runtime.testing.faults import (
     ENDLESS_VERSION,
     ODD_LABELS,

@@ -9,11 +9,11 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.quota import ALLOWANCE_BUCKET, RESOURCE_CLAIM
+from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import load
 from tests.conftest import ENGINE
 from tests.engine.running import running_engine
 from tests.scenarios.federation import Federation

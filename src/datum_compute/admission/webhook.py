@@ -23,7 +23,7 @@ from datum_compute.kube.errors import ApiError, BadRequest, Cause, Invalid, NotF
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode
 from datum_compute.runtime import Fleet, Plane
-from datum_compute.runtime.bodies import Bodies
+from datum_compute.runtime.serving.bodies import Bodies
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

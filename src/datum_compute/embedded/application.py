@@ -33,8 +33,8 @@ from datum_compute.kube.errors import (
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime import Clock
-from datum_compute.runtime.bodies import Bodies
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.bodies import Bodies
+from datum_compute.runtime.serving.connections import Limits
 from datum_compute.runtime.tasks import first
 
 Message = MutableMapping[str, Any]

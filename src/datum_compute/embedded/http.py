@@ -10,9 +10,9 @@ import structlog
 from datum_compute.embedded.application import ROOT_PLANE, Application
 from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
-from datum_compute.kube.kubeconfig import Endpoint
-from datum_compute.runtime.asgi import AsgiServer
-from datum_compute.runtime.connections import Limits
+from datum_compute.kube.access.kubeconfig import Endpoint
+from datum_compute.runtime.serving.asgi import AsgiServer
+from datum_compute.runtime.serving.connections import Limits
 
 HOST = "127.0.0.1"
 

@@ -19,14 +19,14 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from datum_compute.kube.credentials import Credentials, EndpointCredentials
+from datum_compute.kube.access.credentials import Credentials, EndpointCredentials
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable, from_status
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.retries import POLICY, pause_before_retry
 from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
 
 if TYPE_CHECKING:
-    from datum_compute.kube.tls import ClientTls
+    from datum_compute.kube.access.tls import ClientTls
 
 T = TypeVar("T")
 
@@ -224,7 +224,7 @@ class PlainTransport:
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
-            from datum_compute.kube.tls import ClientTls
+            from datum_compute.kube.access.tls import ClientTls
 
             self._tls = ClientTls(self._endpoint)
         shown = self._own.shown()

@@ -8,10 +8,10 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 import aiohttp
 from yarl import URL
 
-from datum_compute.kube.credentials import EndpointCredentials, Shown
+from datum_compute.kube.access.credentials import EndpointCredentials, Shown
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.access.tls import ClientTls
 from datum_compute.kube.errors import Timeout, Unavailable, from_status
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
-from datum_compute.kube.tls import ClientTls
 from datum_compute.kube.transport import (
     Answer,
     Broken,

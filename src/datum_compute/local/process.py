@@ -25,10 +25,10 @@ from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.http import HttpsServer
 from datum_compute.embedded.log import Log, LogError
 from datum_compute.embedded.writer import WriterThread
+from datum_compute.kube.access.kubeconfig import Kubeconfig, KubeconfigError, write_kubeconfig
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.files import write_private
-from datum_compute.kube.kubeconfig import Kubeconfig, KubeconfigError, write_kubeconfig
 from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
 from datum_compute.local.engine import compute_engine
@@ -37,10 +37,11 @@ from datum_compute.local.settings import Settings, cell_of
 from datum_compute.local.state import LocalError, Paths, Running
 from datum_compute.platform.grants import LIMITS
 from datum_compute.providers.simulated import Behaviour
-from datum_compute.runtime import SystemClock, logs
+from datum_compute.runtime import SystemClock
 from datum_compute.runtime.descriptors import allow_many
 from datum_compute.runtime.memory import collect_rarely
 from datum_compute.runtime.tasks import first
+from datum_compute.runtime.telemetry import logs
 
 PROJECT = "demo"
 # Long enough that a roll can be seen, short enough that nobody waits.

@@ -7,9 +7,9 @@ from msgspec import Raw, Struct
 
 from datum_compute.api.services import PROJECT, READY, Project
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import KubeconfigError, load
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.errors import ApiError, from_status
-from datum_compute.kube.kubeconfig import KubeconfigError, load
 from datum_compute.kube.meta import decode
 from datum_compute.kube.transport import Call
 from datum_compute.local.state import LocalError, Running, kubeconfig_path

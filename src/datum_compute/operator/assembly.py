@@ -15,10 +15,10 @@ from datum_compute.cell.name import NameLease
 from datum_compute.cell.quota import nobody_knows
 from datum_compute.cell.quota_gate import NAME as QUOTA_GATE
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.kube.access.credentials import EndpointCredentials
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
-from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.directory import DirectoryDiscovery, KubeconfigDirectory
@@ -43,9 +43,9 @@ from datum_compute.runtime import (
     engaged,
     latched,
 )
-from datum_compute.runtime.health import Check, Note, Unwell
-from datum_compute.runtime.metrics import process_registry
 from datum_compute.runtime.tasks import first
+from datum_compute.runtime.telemetry.health import Check, Note, Unwell
+from datum_compute.runtime.telemetry.metrics import process_registry
 
 HOST = "@host"
 

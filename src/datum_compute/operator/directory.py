@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, load
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, load
 from datum_compute.runtime import Fleet, Plane
 
 LOOK_SECONDS = 5.0

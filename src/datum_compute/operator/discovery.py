@@ -11,9 +11,9 @@ from datum_compute.api.services import CONTROL_PLANE_READY, PROJECT, PROJECT_CON
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL, CLAIMS, ROOT
 from datum_compute.kube import conditions
+from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.runtime import Change, Fleet, Pass, Plane, Request, Source, Unfinished, itself
 
 _HOLDS = "discovery/namespace"

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from datum_compute.runtime.logs import ENCODERS, LEVELS
+from datum_compute.runtime.telemetry.logs import ENCODERS, LEVELS
 
 
 class UsageError(Exception):

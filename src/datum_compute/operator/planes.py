@@ -10,11 +10,11 @@ import structlog
 from msgspec import Struct
 
 from datum_compute import __version__
+from datum_compute.kube.access.credentials import EndpointCredentials
+from datum_compute.kube.access.incluster import in_cluster
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, load
 from datum_compute.kube.client import Client
-from datum_compute.kube.credentials import EndpointCredentials
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.incluster import in_cluster
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, load
 from datum_compute.kube.retries import Policy
 from datum_compute.kube.retrying import Retrying
 from datum_compute.operator.config import KUBECONFIGS, MILO

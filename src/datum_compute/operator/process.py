@@ -18,9 +18,10 @@ from datum_compute.operator.planes import Endpoints
 from datum_compute.operator.servers import Servers
 from datum_compute.operator.serving import ServingError
 from datum_compute.operator.settings import Refused, Settings, settled
-from datum_compute.runtime import LeaseLost, SystemClock, logs
+from datum_compute.runtime import LeaseLost, SystemClock
 from datum_compute.runtime.descriptors import allow_many
 from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.telemetry import logs
 
 FAILED, MISUSED = 1, 2
 

@@ -23,7 +23,7 @@ from datum_compute.operator.serving import (
 )
 from datum_compute.operator.settings import Address, Settings
 from datum_compute.runtime import Probes
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.connections import Limits
 
 # Where the certificate of a webhook server is mounted unless the config file says otherwise; nothing is written there.
 _MOUNTED = Path(os.environ.get("TMPDIR") or "/tmp") / "k8s-webhook-server" / "serving-certs"

@@ -13,15 +13,15 @@ import structlog
 from cryptography import x509
 from msgspec import Struct, field, structs
 
+from datum_compute.kube.access.pairs import NoFolder, load_pair
 from datum_compute.kube.authority import SERVER, issued, new_authority
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
-from datum_compute.kube.pairs import NoFolder, load_pair
 from datum_compute.operator.settings import Address
-from datum_compute.runtime.asgi import AsgiServer
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.asgi import AsgiServer
+from datum_compute.runtime.serving.connections import Limits
 
 RELOAD_SECONDS = 10.0
 _SELF_SIGNED_DAYS = 3650

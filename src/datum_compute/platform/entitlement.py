@@ -20,7 +20,7 @@ from datum_compute.kube.meta import Json, KubeObject, controller_reference, time
 from datum_compute.platform.grants import default_grants
 from datum_compute.platform.locations import is_made_here, location_binding, offer
 from datum_compute.runtime import Change, Pass, Plane, Request, Source, itself
-from datum_compute.runtime.informer import UNSERVED_SECONDS
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -23,7 +23,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.meta import Json
 from datum_compute.runtime import Change, Drop, Fleet, Handle, Pass, Plane, Request, Source, itself
-from datum_compute.runtime.informer import UNSERVED_SECONDS
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
 _MADE_HERE = {"app.kubernetes.io/managed-by": "datum-compute"}
 

@@ -46,7 +46,7 @@ from datum_compute.platform.addresses import (
 )
 from datum_compute.platform.subnets import BadRange, IPNetwork, carve, range_of
 from datum_compute.runtime import Change, Handle, Pass, Plane, Request, Source
-from datum_compute.runtime.informer import UNSERVED_SECONDS
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
 ADDRESSES_ASSIGNED = "AddressesAssigned"
 """A condition of an Instance that had to wait for an address; others never get it."""

@@ -32,7 +32,7 @@ from datum_compute.platform.allocation import Decision, Pool, State, decide, dec
 from datum_compute.platform.claim_rules import violation
 from datum_compute.platform.grants import LIMITS, registration
 from datum_compute.runtime import Change, Pass, Plane, Request, Source
-from datum_compute.runtime.informer import UNSERVED_SECONDS
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
 _REASONS = {
     State.GRANTED: reasons.QUOTA_AVAILABLE,

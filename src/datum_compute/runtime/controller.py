@@ -13,12 +13,11 @@ from msgspec import Struct
 from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NamespaceTerminating, NotFound
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
-from datum_compute.runtime import logs
+from datum_compute.runtime.caches.informer import RELIST_SECONDS, Change
+from datum_compute.runtime.caches.selection import EVERYTHING, Selection
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.damping import Author, Damped, author
 from datum_compute.runtime.fleet import Fleet, NotEngaged
-from datum_compute.runtime.histogram import PASS_SECONDS, Histogram
-from datum_compute.runtime.informer import RELIST_SECONDS, Change
 from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.once import Once
 from datum_compute.runtime.pace import LONGEST_PAUSE, Paced
@@ -27,7 +26,8 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.problems import worst
 from datum_compute.runtime.queue import WorkQueue
 from datum_compute.runtime.requests import Drop, Request, Unfinished
-from datum_compute.runtime.selection import EVERYTHING, Selection
+from datum_compute.runtime.telemetry import logs
+from datum_compute.runtime.telemetry.histogram import PASS_SECONDS, Histogram
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -18,9 +18,9 @@ from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from datum_compute.kube.kinds import LEASE, Lease
 from datum_compute.kube.meta import Json, decode, plain
 from datum_compute.kube.transport import Call
+from datum_compute.runtime.caches.phases import Phase, advice, phase_of
+from datum_compute.runtime.caches.troubles import Repeats
 from datum_compute.runtime.clock import Clock
-from datum_compute.runtime.phases import Phase, advice, phase_of
-from datum_compute.runtime.troubles import Repeats
 
 JITTER = 1.2
 RELEASED_SECONDS = 1

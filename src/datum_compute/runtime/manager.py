@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Controller, Reconciler
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.health import Check, Heartbeat, caches_follow
 from datum_compute.runtime.leases import Election
-from datum_compute.runtime.metrics import RuntimeCollector
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.tasks import first
+from datum_compute.runtime.telemetry.health import Check, Heartbeat, caches_follow
+from datum_compute.runtime.telemetry.metrics import RuntimeCollector
 from datum_compute.runtime.writes import Writes
 
 GRACE_SECONDS = 10.0

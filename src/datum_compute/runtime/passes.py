@@ -9,13 +9,13 @@ from msgspec import Struct
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
+from datum_compute.runtime.caches.informer import Informer
+from datum_compute.runtime.caches.selection import EVERYTHING, Selection
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.events import Recorder
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import Informer
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
-from datum_compute.runtime.selection import EVERYTHING, Selection
 from datum_compute.runtime.writes import Writer
 
 T = TypeVar("T", bound=KubeObject)

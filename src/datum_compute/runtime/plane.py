@@ -9,12 +9,12 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.transport import Call, Transport
+from datum_compute.runtime.caches.informer import Informer, cache_name
+from datum_compute.runtime.caches.selection import EVERYTHING, Selection
+from datum_compute.runtime.caches.troubles import Troubles
 from datum_compute.runtime.events import Recorder
-from datum_compute.runtime.informer import Informer, cache_name
 from datum_compute.runtime.pace import Pace, Patient
 from datum_compute.runtime.reach import FailFast, Reach
-from datum_compute.runtime.selection import EVERYTHING, Selection
-from datum_compute.runtime.troubles import Troubles
 from datum_compute.runtime.writes import PlaneWrites, Writer, Writes
 
 T = TypeVar("T", bound=KubeObject)

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
-from datum_compute.runtime.histogram import QUEUE_SECONDS, Histogram
+from datum_compute.runtime.telemetry.histogram import QUEUE_SECONDS, Histogram
 
 K = TypeVar("K", bound=Hashable)
 

@@ -16,9 +16,9 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, encode, same_json
+from datum_compute.runtime.caches.informer import Informer, cache_name
 from datum_compute.runtime.clock import Clock, SystemClock
 from datum_compute.runtime.damping import Damped, Damper, author
-from datum_compute.runtime.informer import Informer, cache_name
 
 T = TypeVar("T", bound=KubeObject)
 

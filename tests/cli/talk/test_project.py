@@ -9,8 +9,8 @@ import pytest
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.talk.project import Advice, Project
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import PlainTransport
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.transport import Answer, Call
 from tests.cli.conftest import Compute, FakeClock, World, kubeconfig
 from tests.cli.server import ApiServer, Rule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.kube.kubeconfig import Endpoint, write_kubeconfig
+from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Answer
 from datum_compute.local.state import Paths, Running

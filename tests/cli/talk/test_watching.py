@@ -2,8 +2,8 @@
 
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.talk.watching import Watches
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import PlainTransport
-from datum_compute.kube.kubeconfig import Endpoint
 from datum_compute.kube.transport import Call
 from tests.cli.conftest import World
 from tests.cli.server import ApiServer

@@ -22,8 +22,8 @@ from datum_compute.cli.talk.project import Project
 from datum_compute.cli.talk.target import kubeconfig_files
 from datum_compute.cli.workload.history import CURRENT, name_of
 from datum_compute.cli.workload.revisions import Revisions
+from datum_compute.kube.access.kubeconfig import Kubeconfig
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.kubeconfig import Kubeconfig
 
 Offer = tuple[str, str]
 """A word, and what it stands for."""

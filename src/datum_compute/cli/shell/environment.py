@@ -15,8 +15,8 @@ from datum_compute.cli.shell.failures import Failure
 
 if TYPE_CHECKING:
     from datum_compute.cli.talk.watching import Watching
+    from datum_compute.kube.access.kubeconfig import Endpoint
     from datum_compute.kube.blocking import PlainTransport
-    from datum_compute.kube.kubeconfig import Endpoint
 
 
 class Clock(Protocol):

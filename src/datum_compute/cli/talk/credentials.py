@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from datum_compute.cli.shell.environment import Clock
 from datum_compute.cli.shell.failures import Exit, Failure
-from datum_compute.kube.credentials import is_token
+from datum_compute.kube.access.credentials import is_token
 
 _FRESH_SECONDS = 240.0  # tokens are short-lived; a command that watches for long needs a new one
 

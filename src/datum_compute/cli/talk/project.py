@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from datum_compute.cli.shell.failures import Exit, Failure, usage
+from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -23,7 +24,6 @@ from datum_compute.kube.errors import (
     from_status,
 )
 from datum_compute.kube.kinds import Kind
-from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.kube.meta import Json, KubeObject, decode, encode
 from datum_compute.kube.transport import Call
 

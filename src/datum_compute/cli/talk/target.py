@@ -24,9 +24,9 @@ from datum_compute.cli.show.terminal import Terminal
 from datum_compute.cli.talk.credentials import HelperToken
 from datum_compute.cli.talk.project import Advice, Project
 from datum_compute.cli.talk.trace import trace
+from datum_compute.kube.access.credentials import Credentials
+from datum_compute.kube.access.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
 from datum_compute.kube.blocking import PlainTransport
-from datum_compute.kube.credentials import Credentials
-from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
 
 _PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
 _CONTROL_PLANE = re.compile(

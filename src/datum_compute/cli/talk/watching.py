@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
 from datum_compute.cli.shell.failures import Failure
+from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.blocking import PlainTransport, Stream
 from datum_compute.kube.errors import ApiError
-from datum_compute.kube.kubeconfig import KubeconfigError
 from datum_compute.kube.transport import Call
 
 _WATCH_SECONDS = 240  # then a new watch with a fresh token

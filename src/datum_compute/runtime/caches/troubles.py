@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import structlog
 
 from datum_compute.kube.errors import ApiError
-from datum_compute.runtime.phases import Phase, advice, phase_of
+from datum_compute.runtime.caches.phases import Phase, advice, phase_of
 
 REPEAT_SECONDS = 300.0
 

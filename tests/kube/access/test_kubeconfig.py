@@ -10,8 +10,16 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from datum_compute.kube.incluster import in_cluster
-from datum_compute.kube.kubeconfig import Endpoint, Kubeconfig, KubeconfigError, Plugin, Source, load, write_kubeconfig
+from datum_compute.kube.access.incluster import in_cluster
+from datum_compute.kube.access.kubeconfig import (
+    Endpoint,
+    Kubeconfig,
+    KubeconfigError,
+    Plugin,
+    Source,
+    load,
+    write_kubeconfig,
+)
 from datum_compute.kube.meta import Json
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -319,5 +327,7 @@ def test_the_current_context_must_be_one_of_them(tmp_path: Path) -> None:
 
 
 def test_reading_one_imports_no_http_library() -> None:
-    script = "import sys, datum_compute.kube.kubeconfig; sys.exit('aiohttp' in sys.modules or 'ssl' in sys.modules)"
+    script = (
+        "import sys, datum_compute.kube.access.kubeconfig; sys.exit('aiohttp' in sys.modules or 'ssl' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -10,17 +10,17 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from datum_compute.embedded.certificates import Credentials
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import ApiError, Forbidden, NotFound, ServerError, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.kubeconfig import Endpoint
-from datum_compute.runtime.informer import STALL_SECONDS
+from datum_compute.runtime.caches.informer import STALL_SECONDS
+from datum_compute.runtime.caches.troubles import REPEAT_SECONDS
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import GADGET, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.runtime.troubles import REPEAT_SECONDS
 from datum_compute.runtime.writes import Writes
 from tests.https import Background
 

@@ -2,8 +2,8 @@
 
 import ssl
 
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError
-from datum_compute.kube.pairs import NoFolder, load_pair
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
+from datum_compute.kube.access.pairs import NoFolder, load_pair
 
 
 class ClientTls:

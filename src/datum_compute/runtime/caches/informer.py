@@ -21,10 +21,10 @@ from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, Timeo
 from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.versions import is_older
-from datum_compute.runtime.index import Index, Place
-from datum_compute.runtime.phases import Phase
-from datum_compute.runtime.selection import EVERYTHING, Selection
-from datum_compute.runtime.troubles import Troubles
+from datum_compute.runtime.caches.index import Index, Place
+from datum_compute.runtime.caches.phases import Phase
+from datum_compute.runtime.caches.selection import EVERYTHING, Selection
+from datum_compute.runtime.caches.troubles import Troubles
 
 T = TypeVar("T", bound=KubeObject)
 

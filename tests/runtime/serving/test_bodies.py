@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from datum_compute.kube.errors import BadRequest, Timeout, TooLarge, TooManyRequests
-from datum_compute.runtime.bodies import Bodies, Receive
+from datum_compute.runtime.serving.bodies import Bodies, Receive
 from datum_compute.runtime.testing.simulation import Simulation
 
 SCOPE: dict[str, Any] = {"headers": []}

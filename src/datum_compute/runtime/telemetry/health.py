@@ -14,8 +14,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from datum_compute.runtime.caches.informer import RELIST_SECONDS
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.informer import RELIST_SECONDS
 
 CHECK_SECONDS = 2.0
 BEAT_SECONDS = 1.0

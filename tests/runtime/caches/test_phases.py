@@ -13,7 +13,7 @@ from datum_compute.kube.errors import (
     from_status,
 )
 from datum_compute.kube.transport import Broken, NoCredentials, Untrusted
-from datum_compute.runtime.phases import Phase, advice, phase_of
+from datum_compute.runtime.caches.phases import Phase, advice, phase_of
 
 
 @pytest.mark.parametrize(

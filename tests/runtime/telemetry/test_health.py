@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime.caches.informer import Informer
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.health import (
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.telemetry.health import (
     CHECK_SECONDS,
     LATE_SECONDS,
     STALLED_SECONDS,
@@ -25,8 +27,6 @@ from datum_compute.runtime.health import (
     engaged,
     latched,
 )
-from datum_compute.runtime.informer import Informer
-from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, text_of
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, text_of
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from datum_compute.runtime.asgi import AsgiServer
-from datum_compute.runtime.connections import Limits
+from datum_compute.runtime.serving.asgi import AsgiServer
+from datum_compute.runtime.serving.connections import Limits
 from tests.https import client_certificate
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import structlog
 
-from datum_compute.runtime import logs
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.telemetry import logs
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
 

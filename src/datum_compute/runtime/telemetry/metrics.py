@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from datum_compute.runtime.caches.informer import State
 from datum_compute.runtime.controller import PER_GROUP, Controller
 from datum_compute.runtime.fleet import Fleet
-from datum_compute.runtime.health import Heartbeat
-from datum_compute.runtime.histogram import Histogram
-from datum_compute.runtime.informer import State
 from datum_compute.runtime.leases import Election
+from datum_compute.runtime.telemetry.health import Heartbeat
+from datum_compute.runtime.telemetry.histogram import Histogram
 from datum_compute.runtime.writes import Write, Writes
 
 RESULTS = ("success", "error", "requeue", "requeue_after")

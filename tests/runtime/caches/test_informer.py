@@ -26,7 +26,7 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import only_metadata
 from datum_compute.kube.meta import decode, encode, plain
 from datum_compute.kube.transport import Answer, Call, Transport
-from datum_compute.runtime.informer import (
+from datum_compute.runtime.caches.informer import (
     LONGEST_RETRY,
     PAGE,
     RELIST_SECONDS,

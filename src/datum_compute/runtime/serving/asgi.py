@@ -7,7 +7,7 @@ from typing import Any
 
 import uvicorn
 
-from datum_compute.runtime.connections import Connection, Connections, Limits, Tls
+from datum_compute.runtime.serving.connections import Connection, Connections, Limits, Tls
 
 _LAST_SECONDS = 2  # for answers that are under way when a server stops
 _BACKLOG = 1024  # connections that the kernel keeps until they are accepted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.kube.pairs import NoFolder, load_pair
+from datum_compute.kube.access.pairs import NoFolder, load_pair
 from tests.https import client_certificate
 
 

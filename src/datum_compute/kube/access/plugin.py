@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from datum_compute.kube.credentials import Issued
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin
+from datum_compute.kube.access.credentials import Issued
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin
 from datum_compute.kube.meta import Json
 
 _PERSON_SECONDS = 300.0  # for who has to sign in first, in a browser perhaps

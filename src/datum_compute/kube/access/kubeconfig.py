@@ -79,7 +79,7 @@ class Endpoint(Struct, frozen=True):
         """How to verify the server, with the client certificate as it is now; None for plain HTTP."""
         if not self.server.startswith("https:"):
             return None
-        from datum_compute.kube.tls import ClientTls
+        from datum_compute.kube.access.tls import ClientTls
 
         return ClientTls(self).context(
             self.client_cert or text_of(self.client_cert_file, "client-certificate"),

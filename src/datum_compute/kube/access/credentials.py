@@ -17,7 +17,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, Source, load, text_of
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, Source, load, text_of
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry
 _NO_USE_SECONDS = 5.0  # a plugin that failed, or gave again what was refused, is not run again sooner
@@ -156,7 +156,7 @@ class EndpointCredentials:
         return ""
 
     def _run(self, plugin: Plugin) -> None:
-        from datum_compute.kube.plugin import ask
+        from datum_compute.kube.access.plugin import ask
 
         if self._failure is not None and self._monotonic() < self._no_use_until:
             raise self._failure

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.kube.credentials import EndpointCredentials, Issued, Shown
+from datum_compute.kube.access.credentials import EndpointCredentials, Issued, Shown
+from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, load, write_kubeconfig
+from datum_compute.kube.access.plugin import ask
 from datum_compute.kube.files import write_private
-from datum_compute.kube.kubeconfig import Endpoint, KubeconfigError, Plugin, load, write_kubeconfig
-from datum_compute.kube.plugin import ask
 from tests.kube.program import V1, Program
 
 SERVER = "https://one.test"

@@ -1,0 +1,1 @@
+"""How a program is let in: kubeconfigs, credentials and TLS."""

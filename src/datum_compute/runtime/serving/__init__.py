@@ -1,0 +1,1 @@
+"""ASGI applications behind sockets, within limits."""

@@ -1,0 +1,1 @@
+"""What a process reports about itself: logs, metrics and health."""
