@@ -17,7 +17,7 @@ from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, KubeObject, decode, encode, plain
+from datum_compute.kube.meta import Json, KubeObject, as_dict, decode, encode
 from datum_compute.kube.patches import JSON, MERGE
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.local.engine import compute_engine
@@ -324,8 +324,8 @@ def typed(kind: Kind[Any], text: bytes) -> None:
             template_hash(found.template_json)
         case Instance():
             _ = found.status, found.spec.runtime, found.spec.controller
-    plain(found.spec_json)
-    plain(found.status_json)
+    as_dict(found.spec_json)
+    as_dict(found.status_json)
 
 
 def refusal(kind: Kind[Any], text: bytes) -> str:

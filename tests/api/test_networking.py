@@ -29,7 +29,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Invalid
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, KubeObject, decode, plain
+from datum_compute.kube.meta import Json, KubeObject, as_dict, decode
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.testing.simulation import Simulation
 
@@ -114,7 +114,7 @@ async def test_a_cell_serves_what_compute_writes_and_keeps_what_it_does_not_know
     assert (network.spec.ipam.mode, network.spec.ip_families, network.spec.mtu) == ("Auto", (IPV4,), 1460)
     spec = {"network": {"name": "default"}, "location": LOCATION_REF, "consumer": {"kind": "WorkloadDeployment"}}
     binding = await cell.create(NETWORK_BINDING, NETWORK_BINDING.body(binding_name("web", 0), HOME) | {"spec": spec})
-    assert plain(binding.spec_json)["consumer"] == {"kind": "WorkloadDeployment"}
+    assert as_dict(binding.spec_json)["consumer"] == {"kind": "WorkloadDeployment"}
     assert binding.status is not None
     assert [(one.type, one.status, one.reason) for one in binding.status.conditions] == [(READY, "Unknown", "Pending")]
     claim = await cell.create(SUBNET_CLAIM, SUBNET_CLAIM.body(subnet_claim_name("c"), HOME) | {"spec": CLAIM})

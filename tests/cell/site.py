@@ -20,7 +20,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Condition, Json, KubeObject, plain
+from datum_compute.kube.meta import Condition, Json, KubeObject, as_dict
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.clock import Clock
@@ -256,7 +256,7 @@ class Site:
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
         wanted = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
-        status = plain(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
+        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
         if instance.spec.controller is not None:
             status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
         await self.cell.replace_status(INSTANCE, instance, status)

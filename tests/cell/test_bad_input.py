@@ -11,7 +11,7 @@ from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.federation.identity import hub_labels
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
@@ -96,7 +96,7 @@ async def test_labels_that_are_missing_are_named(cell: Site) -> None:
     await cell.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"labels": complete}})
     await cell.advance(1)
     assert await cell.copies() == ["web-0"]
-    told = plain((await cell.instance()).status_json)["conditions"]
+    told = as_dict((await cell.instance()).status_json)["conditions"]
     assert "Federated" not in {one["type"] for one in told}
 
 
@@ -182,7 +182,7 @@ async def test_a_namespace_without_identity_labels_gets_no_claim_and_no_copy(cel
     await cell.cell.create(INSTANCE, body | {"spec": gated})
     await cell.advance(700)
     instance = await cell.cell.get(INSTANCE, "web-0", "nobody")
-    told = {one["type"]: one for one in plain(instance.status_json)["conditions"]}
+    told = {one["type"]: one for one in as_dict(instance.status_json)["conditions"]}
     sentence = "Namespace nobody does not say which project it belongs to"
     assert (told["QuotaGranted"]["reason"], told["QuotaGranted"]["message"]) == ("QuotaProjectIDUnresolvable", sentence)
     assert (told["Ready"]["reason"], told["Ready"]["message"]) == ("PendingQuota", sentence)

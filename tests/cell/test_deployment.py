@@ -14,7 +14,7 @@ from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, Forbidden, Invalid
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.meta import Json, as_dict, encode
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.testing.faults import Match, calls, merged
@@ -151,12 +151,12 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 
 
 def told(deployment: WorkloadDeployment, type_: str) -> tuple[str, str, str]:
-    (found,) = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == type_]
+    (found,) = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == type_]
     return found["status"], found["reason"], found["message"]
 
 
 def available(deployment: WorkloadDeployment) -> tuple[str, str]:
-    (found,) = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == "Available"]
+    (found,) = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == "Available"]
     return found["status"], found["reason"]
 
 
@@ -183,7 +183,7 @@ async def test_6_1_a_new_instance(cell: Cell) -> None:
     (owner,) = metadata.owner_references
     assert (owner.kind, owner.name, owner.uid) == ("WorkloadDeployment", "web", deployment.metadata.uid)
     assert owner.controller
-    assert plain(instance.spec_json) == TEMPLATE["spec"] | {
+    assert as_dict(instance.spec_json) == TEMPLATE["spec"] | {
         "controller": {
             "templateHash": template_hash(encode(TEMPLATE)),
             "schedulingGates": [{"name": "Quota"}],
@@ -211,13 +211,13 @@ async def test_a_template_cannot_pass_off_what_compute_itself_stamps(cell: Cell)
 
 async def test_row_27_the_template_is_the_same_before_and_after(cell: Cell) -> None:
     deployment = await cell.deploy()
-    assert plain(deployment.template_json) == TEMPLATE
+    assert as_dict(deployment.template_json) == TEMPLATE
     assert template_hash(deployment.template_json) == template_hash(encode(TEMPLATE))
 
 
 async def test_6_1_the_location_of_the_deployment_is_handed_on_where_it_is_known(cell: Cell) -> None:
     deployment = await cell.running(1)
-    status = plain(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
+    status = as_dict(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
     await cell.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
     await cell.scale(2)
     first, second = await cell.instances()
@@ -555,7 +555,7 @@ async def test_nothing_is_made_in_a_namespace_that_goes(cell: Cell) -> None:
 async def test_5_1_a_status_write_does_not_wake_it(cell: Cell) -> None:
     deployment = await cell.running(1)
     passes = cell.controller.passes
-    status = plain(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
+    status = as_dict(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
     await cell.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
     await cell.change({"metadata": {"annotations": {"note": "by hand"}, "labels": {"by": "hand"}}})
     assert cell.controller.passes == passes
@@ -605,13 +605,13 @@ async def test_a_pause_stops_the_roll_where_it_is_and_nothing_else(cell: Cell) -
     await cell.report("web-3", "True")
     assert {name for name, hash_ in (await cell.names()).items() if not hash_} == {"web-2", "web-3"}
     deployment = await cell.deployment()
-    progressing = [one for one in plain(deployment.status_json)["conditions"] if one["type"] == "Progressing"]
+    progressing = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == "Progressing"]
     assert [(one["status"], one["reason"]) for one in progressing] == [("Unknown", "RolloutPaused")]
     await cell.release("web-2")
     await cell.release("web-3")
     await cell.change({"metadata": {"annotations": {ROLLOUT_PAUSED: None}}})
     assert await cell.names() == {"web-0": (await cell.names())["web-0"], "web-1": ""}
-    assert "Progressing" not in {one["type"] for one in plain((await cell.deployment()).status_json)["conditions"]}
+    assert "Progressing" not in {one["type"] for one in as_dict((await cell.deployment()).status_json)["conditions"]}
 
 
 # 11.1: one API server that is a cell and a project

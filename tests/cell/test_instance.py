@@ -18,7 +18,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Condition, Json, decode, plain
+from datum_compute.kube.meta import Condition, Json, as_dict, decode
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
@@ -127,7 +127,7 @@ class Cell(Alone):
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
         told = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
-        status = plain(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, told))}
+        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, told))}
         await self.client.replace_status(INSTANCE, instance, status)
         await self.settle()
 
@@ -299,9 +299,9 @@ async def test_the_provider_s_conditions_and_its_report_survive(cell: Cell) -> N
     instance = await cell.create()
     addresses = [{"assignments": {"networkIP": "10.0.0.1", "externalIP": ""}}]
     report = {"controller": {"observedTemplateHash": "0123456789"}, "networkInterfaces": addresses}
-    await cell.client.replace_status(INSTANCE, instance, plain(instance.status_json) | report)
+    await cell.client.replace_status(INSTANCE, instance, as_dict(instance.status_json) | report)
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
-    status = plain((await cell.instance()).status_json)
+    status = as_dict((await cell.instance()).status_json)
     assert {key: status[key] for key in report} == report
     assert (await cell.condition("Programmed")).message == "as told"
 

@@ -11,7 +11,7 @@ from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.kube.transport import Call
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.caches.informer import Change
@@ -69,7 +69,7 @@ class Busy(Site):
         ]
         after = conditions.to_json(conditions.updated(conditions.of(instance), wanted))
         try:
-            await self.cell.replace_status(INSTANCE, instance, plain(instance.status_json) | {"conditions": after})
+            await self.cell.replace_status(INSTANCE, instance, as_dict(instance.status_json) | {"conditions": after})
         except Conflict:
             await self._report(namespace, name)
 

@@ -19,7 +19,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE, NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.fleet import Fleet
@@ -110,7 +110,7 @@ class World:
         return self.processes[cell]
 
     async def lease(self) -> Json:
-        return plain((await self.hub.get(LEASE, NAME, SPACE)).spec_json)
+        return as_dict((await self.hub.get(LEASE, NAME, SPACE)).spec_json)
 
     async def identity(self, cell: Client) -> str:
         return (await cell.get(NAMESPACE, "kube-system")).metadata.uid

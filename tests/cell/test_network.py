@@ -19,7 +19,7 @@ from datum_compute.api.networking import (
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import Kind
-from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.meta import Json, as_dict, encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
@@ -57,7 +57,7 @@ async def _location(cell: Site, city: str = "DFW", name: str = "dfw-1") -> None:
 async def _set(cell: Site, kind: Kind[Any], name: str, ready: str, reason: str, **status: Any) -> None:
     object_ = await cell.cell.get(kind, name, NAMESPACE_NAME)
     said = conditions.condition("Ready", ready, reason, f"about {reason}", generation=1, now=cell.simulation.now())
-    whole = plain(object_.status_json) | {"conditions": conditions.to_json([said])} | status
+    whole = as_dict(object_.status_json) | {"conditions": conditions.to_json([said])} | status
     await cell.cell.replace_status(kind, object_, whole)
     await cell.settle()
 
@@ -74,7 +74,7 @@ async def _bound(cell: Site, index: int = 0) -> None:
 async def _allocated(cell: Site) -> None:
     """The operator makes the subnet that was claimed."""
     claim = await cell.cell.get(SUBNET_CLAIM, "default-dfw-0", NAMESPACE_NAME)
-    spec = plain(claim.spec_json) | {"startAddress": "10.128.0.0", "prefixLength": 20}
+    spec = as_dict(claim.spec_json) | {"startAddress": "10.128.0.0", "prefixLength": 20}
     await cell.cell.create(SUBNET, SUBNET.body("default-dfw-0", NAMESPACE_NAME) | {"spec": spec})
     await _set(cell, SUBNET, "default-dfw-0", "True", "Ready")
     await _set(cell, SUBNET_CLAIM, "default-dfw-0", "True", "SubnetReady", subnetRef={"name": "default-dfw-0"})
@@ -115,13 +115,13 @@ async def test_5_3_step_by_step_until_the_gate_opens(cell: Site) -> None:
     assert await _available(cell) == ("False", "NetworkProvisioning", "Network is being provisioned")
 
     binding = await cell.cell.get(NETWORK_BINDING, "web-net-0", NAMESPACE_NAME)
-    assert plain(binding.spec_json) == {"network": {"name": "default"}, "location": PLACE}
+    assert as_dict(binding.spec_json) == {"network": {"name": "default"}, "location": PLACE}
     assert binding.metadata.controller is not None
     assert binding.metadata.controller.uid == deployment.metadata.uid
 
     await _bound(cell)
     claim = await cell.cell.get(SUBNET_CLAIM, "default-dfw-0", NAMESPACE_NAME)
-    assert plain(claim.spec_json) == {
+    assert as_dict(claim.spec_json) == {
         "subnetClass": "private",
         "ipFamily": "IPv4",
         "networkContext": {"name": "default-dfw"},

@@ -22,7 +22,7 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.errors import Cause, Forbidden, NotFound, from_status
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
-from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.meta import Json, as_dict, decode, encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.platform.quota import QuotaBroker
@@ -88,7 +88,7 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
         f"{GROUP}/city-code": "DFW",
     }
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
-    spec = plain(claim.spec_json)
+    spec = as_dict(claim.spec_json)
     assert (spec["consumerRef"], spec["resourceRef"]) == (project, project)
     assert {one["resourceType"]: one["amount"] for one in spec["requests"]} == {
         f"{GROUP}/instances": 1,
@@ -100,7 +100,9 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
 async def test_8_2_a_claim_that_can_only_count_the_instance_is_logged(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create(spec=SPEC | {"runtime": SPEC["runtime"] | {"resources": {"instanceType": "example/unknown"}}})
-    assert [one["resourceType"] for one in plain((await site.claim()).spec_json)["requests"]] == [f"{GROUP}/instances"]
+    assert [one["resourceType"] for one in as_dict((await site.claim()).spec_json)["requests"]] == [
+        f"{GROUP}/instances"
+    ]
     assert [one["instance"] for one in logs if one["event"] == "claim of unknown size"] == [f"{NAMESPACE_NAME}/web-0"]
 
 

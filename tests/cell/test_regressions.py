@@ -20,7 +20,7 @@ from datum_compute.cell.quota import Claims
 from datum_compute.cell.quota_gate import NAME, QuotaGate
 from datum_compute.cell.sizing import requests
 from datum_compute.kube.errors import Conflict, from_status
-from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.meta import Json, as_dict, decode, encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.caches.informer import Change
@@ -220,7 +220,7 @@ async def test_row_27_building_an_instance_leaves_the_template_as_it_is(
     assert f"{GROUP}/instance-index" in instance.metadata.labels
     after = await site.deployment()
     assert template_hash(after.template_json) == before
-    assert plain(after.template_json)["metadata"]["labels"] == {"app": "hello"}
+    assert as_dict(after.template_json)["metadata"]["labels"] == {"app": "hello"}
     assert instance.spec.controller is not None
     assert instance.spec.controller.template_hash == before
     await site.stop()
@@ -290,7 +290,7 @@ async def test_row_43_an_outage_of_quota_does_not_touch_what_runs_and_is_told_on
         site.ask_quota()
         await site.advance(20)
     after = await site.instance()
-    assert plain(after.status_json) == plain(before.status_json)
+    assert as_dict(after.status_json) == as_dict(before.status_json)
     assert (await site.told("Ready"))[0] == "True"
     assert await site.reasons_told() == ["QuotaBackendUnavailable"]
     site.faults["demo"].bring_back()

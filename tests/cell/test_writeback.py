@@ -13,7 +13,7 @@ from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.writeback import WriteBack
 from datum_compute.kube.errors import Cause, Forbidden, NotFound, from_status
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, controller_reference, encode, plain
+from datum_compute.kube.meta import Json, as_dict, controller_reference, encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.controllers import cell_controllers
 from datum_compute.runtime.controller import Reconciler
@@ -78,7 +78,10 @@ async def test_7_4_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell:
         "meta.datumapis.com/upstream-namespace": "default",
         SOURCE: "cell-dfw",
     }
-    assert (plain(copy.spec_json), plain(copy.status_json)) == (plain(instance.spec_json), plain(instance.status_json))
+    assert (as_dict(copy.spec_json), as_dict(copy.status_json)) == (
+        as_dict(instance.spec_json),
+        as_dict(instance.status_json),
+    )
     owner = copy.metadata.controller
     assert owner is not None
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
@@ -101,7 +104,7 @@ async def test_a_gated_instance_is_copied_without_any_change_of_its_own(site: Si
     assert await site.instance() == before  # nothing about the Instance changed meanwhile
     assert (await site.gates()) == ["Quota"]
     copy = await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
-    assert plain(copy.status_json) == plain(before.status_json)
+    assert as_dict(copy.status_json) == as_dict(before.status_json)
 
 
 async def test_row_19_an_unchanged_instance_is_not_written_again(cell: Site) -> None:
@@ -222,7 +225,7 @@ async def test_7_4_an_unowned_copy_is_adopted_and_one_of_somebody_else_left_alon
     await cell.hub.create(INSTANCE, INSTANCE.body("web-0", NAMESPACE_NAME) | {"spec": SPEC})
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
     body = WORKLOAD_DEPLOYMENT.body("other", NAMESPACE_NAME)
-    other = await cell.hub.create(WORKLOAD_DEPLOYMENT, body | {"spec": plain(original.spec_json)})
+    other = await cell.hub.create(WORKLOAD_DEPLOYMENT, body | {"spec": as_dict(original.spec_json)})
     owner = controller_reference(other)
     body = INSTANCE.body("web-1", NAMESPACE_NAME, ownerReferences=[owner])
     await cell.hub.create(INSTANCE, body | {"spec": SPEC})
@@ -371,9 +374,9 @@ async def test_whatever_the_hub_answers_a_site_rolls(cell: Site, code: int) -> N
     await cell.advance(700)
     for name in after:
         copy, instance = await cell.hub.get(INSTANCE, name, NAMESPACE_NAME), await cell.instance(name)
-        assert (plain(copy.spec_json), plain(copy.status_json)) == (
-            plain(instance.spec_json),
-            plain(instance.status_json),
+        assert (as_dict(copy.spec_json), as_dict(copy.status_json)) == (
+            as_dict(instance.spec_json),
+            as_dict(instance.status_json),
         )
 
 

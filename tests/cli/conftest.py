@@ -30,7 +30,7 @@ from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.talk.watching import Watching
 from datum_compute.kube.blocking import PlainTransport
-from datum_compute.kube.meta import Json, plain, timestamp
+from datum_compute.kube.meta import Json, as_dict, timestamp
 from datum_compute.kube.transport import Call
 from tests.cli.server import ApiServer
 
@@ -282,7 +282,7 @@ class World:
         """Over all deployments, as the workload controller counts them."""
         uid = self.read().metadata.uid
         found = [
-            plain(deployment.status_json)
+            as_dict(deployment.status_json)
             for deployment in self.api.all(WORKLOAD_DEPLOYMENT)
             if deployment.metadata.labels.get(WORKLOAD_UID) == uid
         ]
@@ -296,7 +296,7 @@ class World:
             "workloadRef": {"name": self.name, "uid": workload.metadata.uid},
             "placementName": placement_name,
             "cityCode": city,
-            "template": plain(workload.template_json),
+            "template": as_dict(workload.template_json),
             "scaleSettings": {"minReplicas": replicas},
         }
         body = WORKLOAD_DEPLOYMENT.body(name, "default", labels={WORKLOAD_UID: workload.metadata.uid})
@@ -328,7 +328,7 @@ class World:
             "conditions": [found],
         }
         self.api.set_status(WORKLOAD_DEPLOYMENT, name, status)
-        if reported := plain(self.read().status_json):
+        if reported := as_dict(self.read().status_json):
             self.api.set_status(WORKLOAD, self.name, reported | self._sums())
 
     def instance(
@@ -352,7 +352,7 @@ class World:
         }
         body = INSTANCE.body(name, "default", labels=marks | labels)
         made_from = {"controller": {"templateHash": template_hash(workload.template_json)}}
-        self.api.create(INSTANCE, body | {"spec": plain(workload.template_json)["spec"] | made_from})
+        self.api.create(INSTANCE, body | {"spec": as_dict(workload.template_json)["spec"] | made_from})
         found = list(conditions) or [condition("Ready", "True", "Available")]
         interfaces = [{"assignments": {"externalIP": address, "networkIP": "10.0.0.1"}}] if address else []
         self.api.set_status(INSTANCE, name, {"conditions": found, "networkInterfaces": interfaces})

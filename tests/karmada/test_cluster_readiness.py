@@ -13,7 +13,7 @@ from datum_compute.karmada.propagation import NamespacePropagation
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
@@ -54,7 +54,7 @@ class Hub:
     async def said(self) -> tuple[str, str, list[Json]]:
         cluster = await self.client.get(CLUSTER, "cell-dfw")
         ready = conditions.find(cluster.status.conditions if cluster.status else (), "Ready")
-        taints: list[Json] = plain(cluster.spec_json).get("taints") or []
+        taints: list[Json] = as_dict(cluster.spec_json).get("taints") or []
         return (ready.status, ready.reason, taints) if ready else ("", "", taints)
 
 

@@ -20,7 +20,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.kube.meta import Json, as_dict, controller_reference
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
@@ -246,7 +246,7 @@ async def test_a_policy_is_taken_up_before_and_after_the_object(hub: Hub, policy
 
 async def test_a_copy_has_the_spec_labels_and_annotations_of_the_hub_and_its_generation(web: Hub) -> None:
     copy = await web.copied()
-    assert plain(copy.spec_json) == spec()
+    assert as_dict(copy.spec_json) == spec()
     assert copy.metadata.labels == {TOPOLOGY_CITY: "DFW", "a": "1", MANAGED: "true"}
     assert copy.metadata.annotations["b"] == "2"
     assert copy.metadata.annotations[HUB_GENERATION] == "1"
@@ -278,7 +278,7 @@ async def test_a_hub_update_reaches_the_cell_and_keeps_what_is_the_cells_own(web
     change = {"metadata": {"labels": {"a": "9"}, "annotations": {"c": "3"}}, "spec": spec(replicas=3)}
     await web.patch(web.client, change)
     copy = await web.copied()
-    assert plain(copy.spec_json) == spec(replicas=3)
+    assert as_dict(copy.spec_json) == spec(replicas=3)
     assert copy.metadata.labels == {TOPOLOGY_CITY: "DFW", "a": "9", "own": "1", MANAGED: "true"}
     assert copy.metadata.annotations.items() >= {"b": "2", "c": "3", "own": "2"}.items()
     assert copy.metadata.finalizers == ("example.test/own",)
@@ -295,9 +295,9 @@ async def test_what_the_hub_takes_away_disappears_in_the_cell(web: Hub) -> None:
 async def test_a_field_that_the_hub_takes_out_of_the_spec_disappears_in_the_cell(web: Hub) -> None:
     settings = {"scaleSettings": {"minReplicas": 1, "maxReplicas": 5}}
     await web.patch(web.client, {"spec": settings})
-    assert plain((await web.copied()).spec_json)["scaleSettings"]["maxReplicas"] == 5
+    assert as_dict((await web.copied()).spec_json)["scaleSettings"]["maxReplicas"] == 5
     await web.patch(web.client, {"spec": {"scaleSettings": {"maxReplicas": None}}})
-    assert plain((await web.copied()).spec_json) == spec()
+    assert as_dict((await web.copied()).spec_json) == spec()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_what_is_edited_in_the_cell_is_put_back(web: Hub, edit: Json) -> N
     before = await web.copied()
     await web.patch(web.cell(), edit)
     after = await web.copied()
-    assert plain(after.spec_json) == spec()
+    assert as_dict(after.spec_json) == spec()
     assert after.metadata.labels == before.metadata.labels
 
 
@@ -326,7 +326,7 @@ async def test_a_copy_that_is_deleted_in_the_cell_comes_back(web: Hub, finalizer
         await web.patch(web.cell(), {"metadata": {"finalizers": None}})
     again = await web.copied()
     assert again.metadata.uid != first.metadata.uid
-    assert plain(again.spec_json) == spec()
+    assert as_dict(again.spec_json) == spec()
 
 
 async def test_a_copy_stays_when_its_policy_goes(web: Hub) -> None:
@@ -334,7 +334,7 @@ async def test_a_copy_stays_when_its_policy_goes(web: Hub) -> None:
     await web.client.delete(PROPAGATION_POLICY, city_policy(NS, "DFW")["metadata"]["name"], NS)
     assert (await web.copied()).metadata.uid == before.metadata.uid
     await web.patch(web.client, {"spec": spec(replicas=2)})
-    assert plain((await web.copied()).spec_json) == spec(replicas=2)
+    assert as_dict((await web.copied()).spec_json) == spec(replicas=2)
     await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS)
     assert await web.copy() is None
 
@@ -371,11 +371,11 @@ async def test_an_object_that_is_deleted_and_created_anew_at_once_gets_a_copy_of
     await web.settle()
     if finalizers:
         assert (await web.copied()).metadata.deleting
-        assert plain((await web.original()).status_json) == {}, "what the old one did says nothing of the new one"
+        assert as_dict((await web.original()).status_json) == {}, "what the old one did says nothing of the new one"
         await web.patch(web.cell(), {"metadata": {"finalizers": None}})
     after = await web.copied()
     assert after.metadata.uid != before.metadata.uid
-    assert plain((await web.original()).status_json) == {}
+    assert as_dict((await web.original()).status_json) == {}
 
 
 async def test_an_object_of_the_cells_own_is_left_alone(hub: Hub) -> None:
@@ -389,7 +389,7 @@ async def test_an_object_of_the_cells_own_is_left_alone(hub: Hub) -> None:
 async def test_a_deployment_without_a_spec_is_copied_as_well(hub: Hub) -> None:
     await hub.route()
     await hub.client.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", NS, labels={TOPOLOGY_CITY: "DFW"}))
-    assert plain((await hub.copied()).spec_json) == {}
+    assert as_dict((await hub.copied()).spec_json) == {}
 
 
 async def test_a_hub_instance_goes_with_the_hub_deployment_that_owns_it(web: Hub) -> None:
@@ -409,11 +409,11 @@ async def test_the_status_of_the_cell_reaches_the_hub_as_it_is(web: Hub) -> None
     await web.patch(web.cell(), {"status": reported}, "status")
     await web.settle()
     original = await web.original()
-    assert plain(original.status_json) == reported
+    assert as_dict(original.status_json) == reported
     assert original.metadata.generation == 1
     await web.patch(web.cell(), {"status": status(0)}, "status")
     await web.settle()
-    assert plain((await web.original()).status_json) == reported | status(0)
+    assert as_dict((await web.original()).status_json) == reported | status(0)
 
 
 async def test_a_status_that_somebody_else_wrote_on_the_hub_is_put_right(web: Hub) -> None:
@@ -421,7 +421,7 @@ async def test_a_status_that_somebody_else_wrote_on_the_hub_is_put_right(web: Hu
     await web.settle()
     await web.patch(web.client, {"status": status(9)}, "status")
     await web.settle()
-    assert plain((await web.original()).status_json) == status(2)
+    assert as_dict((await web.original()).status_json) == status(2)
 
 
 async def test_without_a_status_in_the_cell_the_hub_has_none(web: Hub) -> None:
@@ -469,15 +469,15 @@ async def test_a_cell_that_is_away_over_a_restart_still_counts_until_its_cluster
     again.wires["cell-2"].take_away()
     await again.start()
     await again.settle()
-    assert plain((await again.original()).status_json)["readyReplicas"] == 3
+    assert as_dict((await again.original()).status_json)["readyReplicas"] == 3
     await again.patch(again.cell("cell-1"), {"status": status(5)}, "status")
     await again.settle()
-    assert plain((await again.original()).status_json)["readyReplicas"] == 7
+    assert as_dict((await again.original()).status_json)["readyReplicas"] == 7
     again.wires["cell-2"].bring_back()
     await asyncio.sleep(60)
     await again.patch(again.cell("cell-2"), {"status": status(3)}, "status")
     await again.settle()
-    assert plain((await again.original()).status_json)["readyReplicas"] == 8
+    assert as_dict((await again.original()).status_json)["readyReplicas"] == 8
     await again.stop()
 
     last = Hub(simulation, cells, log=first.engine.log)
@@ -485,7 +485,7 @@ async def test_a_cell_that_is_away_over_a_restart_still_counts_until_its_cluster
     await last.client.delete(CLUSTER, "cell-2")
     await last.start()
     await last.settle()
-    assert plain((await last.original()).status_json)["readyReplicas"] == 5
+    assert as_dict((await last.original()).status_json)["readyReplicas"] == 5
     await last.stop()
 
 
@@ -495,7 +495,7 @@ async def test_a_status_of_cells_that_nobody_could_have_written_is_written_anew(
     await web.patch(web.client, broken)
     await web.settle()
     assert "work.karmada.io/aggregated-status" not in (await web.original()).metadata.annotations
-    assert plain((await web.original()).status_json) == status(1)
+    assert as_dict((await web.original()).status_json) == status(1)
 
 
 ONE = status(1, "False", observedGeneration=5, location={"name": "first"}, future={"kept": [1, None]})
@@ -572,7 +572,7 @@ async def test_a_cell_that_goes_away_does_not_hold_up_another_and_catches_up(web
     assert await web.namespace(name="ns-2") is not None
     assert await web.copy(name="new") is not None
     assert await web.copy(name="gone") is None
-    assert plain((await web.copied()).spec_json) == spec(replicas=5)
+    assert as_dict((await web.copied()).spec_json) == spec(replicas=5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -583,7 +583,7 @@ async def test_while_a_cell_is_away_the_hub_keeps_object_and_status_and_a_delete
     await web.settle()
     web.wires["cell-dfw"].take_away()
     await asyncio.sleep(75)
-    assert plain((await web.original()).status_json) == status(1)
+    assert as_dict((await web.original()).status_json) == status(1)
     assert await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS) is None
     assert (await web.client.list(WORKLOAD_DEPLOYMENT)).items == []
     web.wires["cell-dfw"].bring_back()
@@ -604,8 +604,8 @@ async def test_a_hub_that_is_away_for_a_minute_gets_the_status_and_sends_what_is
     await web.patch(web.client, {"spec": spec(replicas=5)})
     await web.client.delete(WORKLOAD_DEPLOYMENT, "gone", NS)
     await asyncio.sleep(30)
-    assert plain((await web.original()).status_json) == status(2)
-    assert plain((await web.copied()).spec_json) == spec(replicas=5)
+    assert as_dict((await web.original()).status_json) == status(2)
+    assert as_dict((await web.copied()).spec_json) == spec(replicas=5)
     assert await web.copy(name="new") is not None
     assert await web.copy(name="gone") is None
 
@@ -629,7 +629,7 @@ async def test_what_changed_on_the_hub_while_nothing_ran_is_carried_out(simulati
     again = Hub(simulation, log=first.engine.log)
     await again.start()
     assert await again.copy(name="gone") is None
-    assert plain((await again.copied()).spec_json) == spec(replicas=5)
+    assert as_dict((await again.copied()).spec_json) == spec(replicas=5)
     assert await again.namespace(name="ns-3") is not None
     changed = await again.namespace(name="ns-2")
     assert changed is not None

@@ -13,6 +13,7 @@ from datum_compute.kube.meta import (
     KubeObject,
     ObjectMeta,
     OwnerReference,
+    as_dict,
     controller_reference,
     decode,
     encode,
@@ -20,7 +21,6 @@ from datum_compute.kube.meta import (
     optional_part,
     owner_reference,
     part,
-    plain,
     same_json,
     schema,
     timestamp,
@@ -49,7 +49,7 @@ def test_fields_nobody_here_knows_survive_in_the_json_of_the_spec() -> None:
     spec = {"image": "web", "minReplicas": 2, "future": {"field": [1, None]}}
     read = thing(apiVersion="v1", kind="Thing", spec=spec, other={"ignored": True})
     assert read.spec == Spec("web", 2)
-    assert plain(read.spec_json) == spec
+    assert as_dict(read.spec_json) == spec
     assert decode(encode({"spec": read.spec_json}), dict) == {"spec": spec}
 
 
@@ -112,7 +112,7 @@ def test_a_required_part_that_is_absent_fails_only_when_read() -> None:
     ("text", "expected"), [(b"", {}), (b"null", {}), (b"{}", {}), (b'{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]})]
 )
 def test_a_part_as_plain_values_is_an_object_in_any_case(text: bytes, expected: dict[str, Any]) -> None:
-    assert plain(Raw(text)) == expected
+    assert as_dict(Raw(text)) == expected
 
 
 @pytest.mark.parametrize(

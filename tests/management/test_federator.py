@@ -15,7 +15,7 @@ from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.kube.meta import Json, as_dict, controller_reference
 from datum_compute.management.federator import UNANSWERED_SECONDS, Federator
 from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.runtime.caches.informer import Change
@@ -197,7 +197,7 @@ def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Feder
 
 def federated(deployment: WorkloadDeployment) -> tuple[str, str] | None:
     """Why a deployment cannot be handed on; None when it can."""
-    for one in plain(deployment.status_json).get("conditions", ()):
+    for one in as_dict(deployment.status_json).get("conditions", ()):
         if one["type"] == "Federated":
             assert one["status"] == "False"
             return one["reason"], one["message"]
@@ -205,7 +205,7 @@ def federated(deployment: WorkloadDeployment) -> tuple[str, str] | None:
 
 
 def available(deployment: WorkloadDeployment) -> tuple[str, str, str] | None:
-    for one in plain(deployment.status_json).get("conditions", ()):
+    for one in as_dict(deployment.status_json).get("conditions", ()):
         if one["type"] == "Available":
             return one["status"], one["reason"], one["message"]
     return None
@@ -259,7 +259,7 @@ async def test_1_2_labels_of_the_hub_namespace_are_merged_and_put_back(federatio
 async def test_3_2_the_hub_copy(federation: Federation) -> None:
     deployment = await federation.deploy(labels={"theirs": "1"})
     copy = await federation.copy()
-    assert plain(copy.spec_json) == plain(deployment.spec_json) == spec("DFW")
+    assert as_dict(copy.spec_json) == as_dict(deployment.spec_json) == spec("DFW")
     assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default"}
     assert copy.metadata.annotations == {
         UPSTREAM_GENERATION: "1",
@@ -268,7 +268,7 @@ async def test_3_2_the_hub_copy(federation: Federation) -> None:
     }
     assert copy.metadata.owner_references == ()
     assert copy.metadata.finalizers == ()
-    assert plain(copy.status_json) == {}
+    assert as_dict(copy.status_json) == {}
 
 
 async def test_9_the_city_keeps_the_case_of_the_user_and_only_the_policy_name_does_not(federation: Federation) -> None:
@@ -277,7 +277,7 @@ async def test_9_the_city_keeps_the_case_of_the_user_and_only_the_policy_name_do
     assert (await federation.copy()).metadata.labels[CITY] == "Dfw"
     policies = await federation.policies()
     assert list(policies) == ["city-dfw"]
-    assert plain(policies["city-dfw"].spec_json) == city_policy(home, "Dfw")["spec"]
+    assert as_dict(policies["city-dfw"].spec_json) == city_policy(home, "Dfw")["spec"]
     assert policies["city-dfw"].namespace == home
 
 
@@ -344,7 +344,7 @@ async def test_3_2_a_hub_copy_edited_by_hand_is_put_back(federation: Federation)
     edited = {UPSTREAM_GENERATION: "9", UPSTREAM_UID: "another", SERVING_CLUSTER: "another", "theirs": "2"}
     marks = {"labels": {CITY: "AMS", "theirs": "1"}, "annotations": edited}
     copy = await federation.edit_copy({"metadata": marks, "spec": {"scaleSettings": {"minReplicas": 9}}})
-    assert plain(copy.spec_json) == spec("DFW")
+    assert as_dict(copy.spec_json) == spec("DFW")
     assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default", "theirs": "1"}
     assert copy.metadata.annotations == {
         UPSTREAM_GENERATION: "1",
@@ -406,7 +406,7 @@ async def test_9_a_policy_edited_by_hand_is_put_back_and_what_the_server_filled_
     elsewhere = {"placement": {"clusterAffinity": {"labelSelector": {"matchLabels": {CITY: "AMS"}}}}}
     await federation.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, {"spec": elsewhere})
     await federation.settle()
-    mended = plain((await federation.policies())["city-dfw"].spec_json)
+    mended = as_dict((await federation.policies())["city-dfw"].spec_json)
     assert mended["placement"]["clusterAffinity"] == city_policy(home, "DFW")["spec"]["placement"]["clusterAffinity"]
     assert mended["priority"] == 0
     assert federation.writes.total() == before + 1
@@ -427,7 +427,7 @@ async def test_a_policy_from_before_learns_once_to_tolerate_a_cell_that_is_away(
     patch = {"spec": {"placement": {"clusterTolerations": older}}}
     await federation.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, patch)
     await federation.settle()
-    assert plain((await federation.policies())["city-dfw"].spec_json)["placement"] == wanted
+    assert as_dict((await federation.policies())["city-dfw"].spec_json)["placement"] == wanted
     await federation.simulation.advance(60)
     assert federation.writes.total() == before + 1
 
@@ -439,10 +439,10 @@ async def test_rows_1_and_5_hub_status_reaches_the_project_without_a_resync(fede
     await federation.deploy()
     began = federation.simulation.time()
     await federation.report(STATUS)
-    assert plain((await federation.deployment()).status_json) == STATUS
+    assert as_dict((await federation.deployment()).status_json) == STATUS
     again = STATUS | {"replicas": 0, "observedGeneration": 8}
     await federation.report(again)
-    assert plain((await federation.deployment()).status_json) == again
+    assert as_dict((await federation.deployment()).status_json) == again
     assert federation.simulation.time() == began
 
 
@@ -452,7 +452,7 @@ async def test_3_2_a_status_edited_in_the_project_is_put_back(federation: Federa
     made_up = STATUS | {"readyReplicas": 99}
     await federation.project.replace_status(WORKLOAD_DEPLOYMENT, await federation.deployment(), made_up)
     await federation.settle()
-    assert plain((await federation.deployment()).status_json) == STATUS
+    assert as_dict((await federation.deployment()).status_json) == STATUS
 
 
 async def test_row_1_a_hub_event_leads_to_the_project_and_never_to_no_plane(federation: Federation) -> None:
@@ -533,7 +533,7 @@ async def test_3_1_what_was_dropped_for_want_of_a_label_is_made_up_for_when_it_i
     assert federation.controller.dropped == {"unlabelled": 1}
 
     async def mirrored() -> bool:
-        return plain((await federation.deployment()).status_json) == STATUS
+        return as_dict((await federation.deployment()).status_json) == STATUS
 
     await federation.simulation.until(mirrored, within=10)
     assert (await federation.hub.get(NAMESPACE, home)).metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
@@ -545,7 +545,7 @@ async def test_invariant_9_a_copy_of_the_same_name_in_another_namespace_says_not
     copy = await foreign_copy(federation, {UPSTREAM_CLUSTER: "cluster-demo"})
     await federation.hub.replace_status(WORKLOAD_DEPLOYMENT, copy, STATUS)
     await federation.settle()
-    assert plain((await federation.deployment()).status_json) == {}
+    assert as_dict((await federation.deployment()).status_json) == {}
 
 
 # What an earlier deployment of the same name left on the hub
@@ -655,7 +655,7 @@ async def test_9_a_site_that_answers_takes_it_back(federation: Federation) -> No
     await federation.deploy("AMS")
     await federation.until_told(within=61)
     await federation.report(STATUS)
-    assert plain((await federation.deployment()).status_json) == STATUS
+    assert as_dict((await federation.deployment()).status_json) == STATUS
 
 
 async def test_9_it_is_told_also_by_who_may_not_look_at_bindings(federation: Federation) -> None:
@@ -769,7 +769,7 @@ async def test_a_hub_that_refuses_a_new_deployment_is_told_with_its_sentence(fed
     assert federated(deployment) is None
     assert available(deployment) is None  # until the site answers
     await federation.report(STATUS)
-    assert plain((await federation.deployment()).status_json) == STATUS
+    assert as_dict((await federation.deployment()).status_json) == STATUS
 
 
 @pytest.mark.parametrize("error", [Invalid("no"), Forbidden("no"), Unavailable("busy")])
@@ -831,7 +831,7 @@ async def test_a_refused_change_is_told_beside_what_serves_and_goes_when_it_is_t
     assert deployment.status.replicas == 5
     refusal.lift()
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 4}}})
-    assert plain((await federation.deployment()).status_json) == more
+    assert as_dict((await federation.deployment()).status_json) == more
 
 
 async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(federation: Federation) -> None:
@@ -1218,11 +1218,11 @@ async def test_invariant_12_the_answer_to_a_deployment_that_went_is_none_to_its_
     await federation.report(STATUS)
     await federation.edit_copy({"metadata": {"finalizers": ["karmada.io/slow"]}})
     await federation.delete()
-    assert plain((await federation.deploy()).status_json) == {}
+    assert as_dict((await federation.deploy()).status_json) == {}
     await federation.edit_copy({"metadata": {"finalizers": None}})
     assert await federation.copies() == ["web"]
     assert not (await federation.copy()).metadata.deleting
-    assert plain((await federation.deployment()).status_json) == {}
+    assert as_dict((await federation.deployment()).status_json) == {}
 
 
 async def test_invariant_4_two_spellings_of_a_city_do_not_fight_over_its_policy(federation: Federation) -> None:

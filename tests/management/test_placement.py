@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
-from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.meta import Json, as_dict, decode, encode
 from datum_compute.management.placement import Wanted, offered_cities, wanted
 
 RESTARTED_AT = "compute.datumapis.com/restartedAt"
@@ -66,7 +66,7 @@ def places(entries: Sequence[Wanted]) -> list[tuple[str, str, str]]:
 
 
 def spec_of(entry: Wanted) -> Json:
-    return plain(entry.spec_json)
+    return as_dict(entry.spec_json)
 
 
 # Names and order
@@ -222,7 +222,7 @@ def test_r14_only_the_restart_stays_of_an_older_template() -> None:
 
 def paused(asked: Workload) -> Workload:
     body = {"metadata": {"name": "web", "uid": asked.metadata.uid, "annotations": {PAUSED: "true"}}}
-    return decode(encode(body | {"spec": plain(asked.spec_json)}), Workload)
+    return decode(encode(body | {"spec": as_dict(asked.spec_json)}), Workload)
 
 
 def test_cli_6_an_existing_deployment_keeps_its_template_and_is_held() -> None:

@@ -13,7 +13,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import Cause, Forbidden, Invalid
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.projector import Projector
 from datum_compute.runtime.fleet import Fleet
@@ -155,7 +155,7 @@ async def test_4_4_a_projection_field_by_field(federation: Federation) -> None:
     )
     assert projection.metadata.labels == original.metadata.labels | {DEPLOYMENT_UID: owner.metadata.uid}
     assert projection.spec_json == original.spec_json
-    assert plain(projection.status_json) == plain(original.status_json)
+    assert as_dict(projection.status_json) == as_dict(original.status_json)
     (reference,) = projection.metadata.owner_references
     assert (reference.kind, reference.name, reference.uid) == ("WorkloadDeployment", "web", owner.metadata.uid)
     assert not reference.controller
@@ -307,7 +307,7 @@ async def test_4_1_an_edited_projection_is_put_right(federation: Federation, pat
         before.metadata.labels,
         before.metadata.owner_references,
     )
-    assert plain(after.spec_json) == plain(before.spec_json)
+    assert as_dict(after.spec_json) == as_dict(before.spec_json)
 
 
 async def test_a_repaired_projection_says_that_its_own_generation_is_answered(federation: Federation) -> None:
@@ -336,7 +336,7 @@ async def test_a_repaired_projection_says_that_its_own_generation_is_answered(fe
 
 
 def observed(instance: Instance) -> int:
-    (ready,) = plain(instance.status_json)["conditions"]
+    (ready,) = as_dict(instance.status_json)["conditions"]
     generation: int = ready["observedGeneration"]
     return generation
 
@@ -346,10 +346,10 @@ async def test_4_1_a_status_made_up_is_put_right_and_a_deleted_projection_comes_
     await federation.report(status_of("ImageUnavailable"))
     await federation.project.replace_status(INSTANCE, await federation.projection(), status_of("Available"))
     await federation.settle()
-    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+    assert as_dict((await federation.projection()).status_json) == status_of("ImageUnavailable")
     await federation.project.delete(INSTANCE, NAME, "default")
     await federation.settle()
-    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+    assert as_dict((await federation.projection()).status_json) == status_of("ImageUnavailable")
 
 
 async def test_4_2_a_real_instance_of_that_name_is_not_touched(federation: Federation) -> None:
@@ -506,10 +506,12 @@ async def test_4_3_ghosts_of_a_project_that_was_away_go_when_it_returns(federati
     federation.fleet.add(Plane("demo", PROJECT, transport, writes=federation.writes, generator=generator))
 
     async def caught_up() -> bool:
-        return await federation.shown() == ["web-1"] and bool(plain((await federation.projection("web-1")).status_json))
+        return await federation.shown() == ["web-1"] and bool(
+            as_dict((await federation.projection("web-1")).status_json)
+        )
 
     await federation.simulation.until(caught_up, within=5)
-    assert plain((await federation.projection("web-1")).status_json) == status_of("Available")
+    assert as_dict((await federation.projection("web-1")).status_json) == status_of("Available")
 
 
 # R21: warnings
@@ -547,7 +549,7 @@ async def test_r21_an_event_that_cannot_be_written_fails_nothing(federation: Fed
     await federation.write_back()
     federation.faults["demo"].fail(calls("POST", "/events"))
     await federation.report(status_of("ImageUnavailable"))
-    assert plain((await federation.projection()).status_json) == status_of("ImageUnavailable")
+    assert as_dict((await federation.projection()).status_json) == status_of("ImageUnavailable")
 
 
 async def test_4_2_a_namespace_made_anew_shows_its_instances_also_when_only_a_list_tells_of_it(

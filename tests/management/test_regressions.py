@@ -22,7 +22,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.local.engine import compute_engine
 from datum_compute.management.federator import Federator
 from datum_compute.management.projector import Projector
@@ -247,7 +247,7 @@ async def test_regression_22_a_status_field_nobody_here_knows_reaches_the_projec
     await management.deploy()
     location = {"name": "dfw-1", "namespace": "sites"}
     await management.report((2, 2, 2, 2, 2), location=location)
-    assert plain((await management.deployment()).status_json)["location"] == location
+    assert as_dict((await management.deployment()).status_json)["location"] == location
 
 
 async def test_regression_23_the_owner_of_a_projection_is_found_by_name(management: Management) -> None:
@@ -386,7 +386,7 @@ async def test_regression_36_a_first_status_of_zeros_is_accepted(management: Man
     await management.deploy()
     await management.report((0, 0, 0, 0, 0), "False")
     for found in (await management.deployment(), await management.workload()):
-        assert {counter: plain(found.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
+        assert {counter: as_dict(found.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
 
 
 async def test_a_policy_goes_with_its_last_workload_and_is_left_alone_before(management: Management) -> None:
@@ -420,7 +420,7 @@ async def test_regression_47_a_city_that_is_no_longer_offered_goes_on_running(ma
     assert await management.copy() == before
     assert await management.shown() == [INSTANCE_NAME]
     await management.report((2, 0, 0, 2, 0), "False")
-    status = plain((await management.workload()).status_json)
+    status = as_dict((await management.workload()).status_json)
     sentence = 'City "DFW" is not offered to this project, which has AMS'
     assert {one["type"]: (one["reason"], one["message"]) for one in status["conditions"]} == {
         "Available": ("NoMatchingLocation", sentence),

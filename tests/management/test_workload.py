@@ -15,7 +15,7 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.errors import Forbidden, Invalid, NotFound, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, encode, plain
+from datum_compute.kube.meta import Json, as_dict, encode
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime.fleet import Fleet
@@ -191,12 +191,12 @@ def project(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]
 
 
 def available(workload: Workload) -> tuple[str, str, str]:
-    (found,) = [one for one in plain(workload.status_json)["conditions"] if one["type"] == "Available"]
+    (found,) = [one for one in as_dict(workload.status_json)["conditions"] if one["type"] == "Available"]
     return found["status"], found["reason"], found["message"]
 
 
 def progressing(workload: Workload) -> tuple[str, str] | None:
-    for one in plain(workload.status_json)["conditions"]:
+    for one in as_dict(workload.status_json)["conditions"]:
         if one["type"] == "Progressing":
             return one["status"], one["reason"]
     return None
@@ -204,7 +204,7 @@ def progressing(workload: Workload) -> tuple[str, str] | None:
 
 def placed(workload: Workload) -> tuple[str, str, str] | None:
     """What is said about cities that do not get what was asked for; None while all do."""
-    for one in plain(workload.status_json)["conditions"]:
+    for one in as_dict(workload.status_json)["conditions"]:
         if one["type"] == "Placed":
             return one["status"], one["reason"], one["message"]
     return None
@@ -220,7 +220,7 @@ def about(name: str) -> Match:
 
 
 def placement_available(workload: Workload) -> tuple[str, str, str]:
-    (placement,) = plain(workload.status_json)["placements"]
+    (placement,) = as_dict(workload.status_json)["placements"]
     (found,) = placement["conditions"]
     return found["status"], found["reason"], found["message"]
 
@@ -242,7 +242,7 @@ async def test_2_2_a_new_deployment(project: Project) -> None:
     (owner,) = deployment.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid) == ("Workload", "web", workload.metadata.uid)
     assert owner.controller
-    assert plain(deployment.spec_json) == {
+    assert as_dict(deployment.spec_json) == {
         "workloadRef": {"name": "web", "uid": workload.metadata.uid},
         "placementName": "main",
         "cityCode": "DFW",
@@ -266,7 +266,7 @@ async def test_2_2_a_change_reaches_every_deployment_in_one_write_each(project: 
     before = project.writes.total()
     changed = TEMPLATE | {"metadata": {"labels": {"app": "changed"}}}
     await project.change({"template": changed, "placements": placements({"main": ["DFW", "AMS"]})})
-    assert all(plain(found.template_json) == changed for found in (await project.deployments()).values())
+    assert all(as_dict(found.template_json) == changed for found in (await project.deployments()).values())
     assert project.writes.total() == before + 3  # two deployments, and the status
 
 
@@ -738,10 +738,10 @@ async def test_2_2_a_network_that_goes_leaves_counters_and_deployments_as_they_w
     await networked.create_network("default")
     await networked.deploy(["DFW"])
     await networked.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
-    before = plain((await networked.workload()).status_json)
+    before = as_dict((await networked.workload()).status_json)
     await networked.client.delete(NETWORK, "default", "default")
     await networked.settle()
-    after = plain((await networked.workload()).status_json)
+    after = as_dict((await networked.workload()).status_json)
     assert available(await networked.workload())[1] == "NetworkNotFound"
     assert after | {"conditions": []} == before | {"conditions": []}
     assert not (await networked.deployment("web-main-dfw")).metadata.deleting
@@ -830,24 +830,24 @@ async def test_each_counter_is_the_sum_of_what_the_deployments_report(project: P
     await project.report("web-main-ams", (50, 10, 20, 40, 30), ("True", "StableInstanceFound"))
     workload = await project.workload()
     assert available(workload)[:2] == ("True", "AvailablePlacementFound")
-    assert tuple(plain(workload.status_json)[counter] for counter in COUNTERS) == (55, 11, 22, 44, 33)
-    assert plain(workload.status_json)["observedGeneration"] == workload.metadata.generation
+    assert tuple(as_dict(workload.status_json)[counter] for counter in COUNTERS) == (55, 11, 22, 44, 33)
+    assert as_dict(workload.status_json)["observedGeneration"] == workload.metadata.generation
 
 
 async def test_after_a_change_nothing_counts_as_updated_until_it_is_answered(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.report("web-main-dfw", (5, 3, 4, 2, 1), ("True", "StableInstanceFound"))
     workload = await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
-    assert workload.metadata.generation == plain(workload.status_json)["observedGeneration"] == 2
-    assert tuple(plain(workload.status_json)[counter] for counter in COUNTERS) == (5, 0, 0, 2, 1)
+    assert workload.metadata.generation == as_dict(workload.status_json)["observedGeneration"] == 2
+    assert tuple(as_dict(workload.status_json)[counter] for counter in COUNTERS) == (5, 0, 0, 2, 1)
     await project.report("web-main-dfw", (5, 1, 2, 4, 3), ("True", "StableInstanceFound"))
     workload = await project.workload()
-    assert tuple(plain(workload.status_json)[counter] for counter in COUNTERS) == (5, 1, 2, 4, 3)
+    assert tuple(as_dict(workload.status_json)[counter] for counter in COUNTERS) == (5, 1, 2, 4, 3)
 
 
 async def test_row_36_the_first_status_has_every_counter(project: Project) -> None:
     workload = await project.deploy(["SIN"])
-    assert {counter: plain(workload.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
+    assert {counter: as_dict(workload.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
 
 
 async def test_at_rest_a_later_pass_writes_nothing(project: Project) -> None:
@@ -905,7 +905,7 @@ async def test_2_2_a_deployment_whose_reference_was_edited_stays_its_owners_and_
     evil = {"workloadRef": {"uid": "x"}, "scaleSettings": {"minReplicas": 5000}}
     await project.change_deployment("web-main-dfw", {"spec": evil})
     after = await project.deployment("web-main-dfw")
-    assert plain(after.spec_json) == plain(before.spec_json)
+    assert as_dict(after.spec_json) == as_dict(before.spec_json)
     assert "DeploymentNameTaken" not in available(await project.workload())
 
 

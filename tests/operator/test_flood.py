@@ -8,7 +8,7 @@ import pytest
 from datum_compute.admission.webhook import VALIDATE
 from datum_compute.api.permissions import MANAGEMENT_LEASE
 from datum_compute.kube.kinds import LEASE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from tests.conftest import count
 from tests.flood import ANSWER_SECONDS, GRANTED_BYTES, Target, flooding, observe
 from tests.operator.processes import HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
@@ -20,7 +20,7 @@ Start = Callable[..., Manager]
 
 def _lease(site: Site) -> tuple[str, str]:
     lease = site.do(lambda: site.client("root").get(LEASE, MANAGEMENT_LEASE, HOST_NAMESPACE))
-    spec = plain(lease.spec_json)
+    spec = as_dict(lease.spec_json)
     return spec["holderIdentity"], spec["renewTime"]
 
 

@@ -24,7 +24,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.authority import CLIENT, Pair, issued, new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.operator import process
 from datum_compute.operator.assembly import Assembly
 from tests.operator.processes import CELL_NAME, CITY, HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
@@ -184,7 +184,7 @@ def test_a_lease_is_let_go_of_when_the_process_is_told_to_stop(site: Site, start
 
     async def holder() -> str:
         lease = await site.client(CELL_NAME).get(LEASE, CELL_LEASE, HOST_NAMESPACE)
-        return str(plain(lease.spec_json)["holderIdentity"])
+        return str(as_dict(lease.spec_json)["holderIdentity"])
 
     assert site.do(holder) == ""
     assert _says(manager, "stopped")

@@ -5,7 +5,7 @@ from datum_compute.api.quota import INSTANCES, MEMORY, RESOURCE_GRANT, VCPUS
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.operator.config import EgressRule, Grants, IPBlock, Peer, PodPolicy, Pods, PolicyPort, Toleration
 from datum_compute.operator.stand_ins import in_projects, provider
 from datum_compute.providers.pod_policy import NETWORK_POLICY
@@ -24,7 +24,7 @@ async def test_the_configured_grants_come_with_an_entitlement(simulation: Simula
     asked = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
     await client.create(SERVICE_ENTITLEMENT, asked)
     await alone.settle()
-    allowances = [plain(grant.spec_json)["allowances"][0] for grant in (await client.list(RESOURCE_GRANT)).items]
+    allowances = [as_dict(grant.spec_json)["allowances"][0] for grant in (await client.list(RESOURCE_GRANT)).items]
     granted = {one["resourceType"]: one["buckets"][0]["amount"] for one in allowances}
     assert granted == {INSTANCES: 3, VCPUS: 6000, MEMORY: 12288}
     await alone.stop()
@@ -49,11 +49,11 @@ async def test_the_configured_pods_are_those_that_are_made(simulation: Simulatio
     await client.create(NAMESPACE, NAMESPACE.body("ns"))
     await client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": template()["spec"]})
     await alone.settle()
-    pod = plain((await client.get(POD, "web-0", "ns")).spec_json)
+    pod = as_dict((await client.get(POD, "web-0", "ns")).spec_json)
     assert pod["runtimeClassName"] == "gvisor"
     assert pod["nodeSelector"] == {"pool": "tenants"}
     assert pod["tolerations"] == [{"key": "edge", "operator": "Exists"}]
-    policy = plain((await client.get(NETWORK_POLICY, "web-0", "ns")).spec_json)
+    policy = as_dict((await client.get(NETWORK_POLICY, "web-0", "ns")).spec_json)
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in policy
     assert policy["egress"] == [

@@ -12,7 +12,7 @@ from datum_compute.api.labels import WORKLOAD_NAME
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Forbidden, Invalid, NotFound
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD, Pod
 from datum_compute.providers.pods import PodsProvider, wait_after
@@ -178,7 +178,7 @@ async def test_5_3_a_pod_that_runs_is_an_instance_that_does(cell: Cell) -> None:
 async def test_5_3_one_entry_an_interface_and_the_first_has_the_address(cell: Cell) -> None:
     await cell.create(networks=["front", "back"])
     await cell.report("Running", podIP="192.0.2.7")
-    status = plain((await cell.instance()).status_json)
+    status = as_dict((await cell.instance()).status_json)
     assert status["networkInterfaces"] == [{"assignments": {"networkIP": "192.0.2.7"}}, {}]
 
 
@@ -198,7 +198,7 @@ async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell) -> Non
     await cell.create()
     await cell.report("Running")
     own = ("Ready", "QuotaGranted")
-    after = [one for one in plain((await cell.instance()).status_json)["conditions"] if one["type"] in own]
+    after = [one for one in as_dict((await cell.instance()).status_json)["conditions"] if one["type"] in own]
     assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
 
 
@@ -374,7 +374,7 @@ async def test_5_4_disks_are_left_out_with_a_line_in_the_log(cell: Cell) -> None
     assert [(one["instance"], one["volumes"]) for one in logs if one["event"] == "disks left out"] == [
         ("ns/web-0", ["data"])
     ]
-    assert "volumes" not in plain((await cell.pod()).spec_json)
+    assert "volumes" not in as_dict((await cell.pod()).spec_json)
 
 
 # Who may reach it
@@ -385,7 +385,7 @@ SSH_RULES: list[Json] = [{"ports": [{"protocol": "TCP", "port": 22}]}]
 
 async def _rules(cell: Cell) -> list[Json]:
     policy = await cell.client.get(NETWORK_POLICY, "web-0", "ns")
-    rules: list[Json] = plain(policy.spec_json)["ingress"]
+    rules: list[Json] = as_dict(policy.spec_json)["ingress"]
     return rules
 
 

@@ -10,7 +10,7 @@ from datum_compute.api.labels import NETWORK_ADDRESSES, SIMULATE
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.providers.simulated import (
     CRASHING,
     IMAGE_UNAVAILABLE,
@@ -271,7 +271,7 @@ async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell, fails:
     cell.provider.behaviour = Behaviour(fails=lambda instance: fails)
     instance = await cell.create()
     own = ("Ready", "QuotaGranted")
-    after = [one for one in plain(instance.status_json)["conditions"] if one["type"] in own]
+    after = [one for one in as_dict(instance.status_json)["conditions"] if one["type"] in own]
     assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
 
 
@@ -381,7 +381,7 @@ async def test_5_3_of_two_families_the_first_address_leads(cell: Cell) -> None:
 
 async def test_5_3_nothing_is_written_of_addresses_until_one_is_known(cell: Cell) -> None:
     instance = await cell.create()
-    assert "networkInterfaces" not in plain(instance.status_json)
+    assert "networkInterfaces" not in as_dict(instance.status_json)
     await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
     status = (await cell.instance()).status
     assert status is not None

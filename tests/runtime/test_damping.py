@@ -9,7 +9,7 @@ import pytest
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ServerError
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.meta import Json, plain, timestamp
+from datum_compute.kube.meta import Json, as_dict, timestamp
 from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.damping import LIMIT, REMEMBERED, WINDOW, Damper
 from datum_compute.runtime.passes import Pass
@@ -105,7 +105,7 @@ def stated(world: World, now: Callable[[], str]) -> Act:
     async def act(request: Request, pass_: Pass) -> None:
         plane = world.fleet.plane(request.plane)
         widget = plane.informer(WIDGET).get(request.namespace, request.name)
-        if widget is not None and plain(widget.status_json).get("by") != "us":
+        if widget is not None and as_dict(widget.status_json).get("by") != "us":
             status = {"by": "us", "conditions": [{"type": "Ready", "lastTransitionTime": now()}]}
             await plane.writer("recorder").status(widget, status)
 
@@ -265,12 +265,12 @@ async def test_a_new_request_is_never_held_up(simulation: Simulation) -> None:
         widget = plane.informer(WIDGET).get(request.namespace, request.name)
         if request.name != "w" or widget is None:
             return
-        size = plain(widget.spec_json).get("size", 0)
+        size = as_dict(widget.spec_json).get("size", 0)
         gadget = plane.informer(GADGET).get(NAMESPACE, "w")
         write = plane.writer("recorder")
         if gadget is None:
             gadget = await write.create(GADGET, GADGET.body("w", NAMESPACE))
-        if plain(gadget.spec_json).get("size") != size:
+        if as_dict(gadget.spec_json).get("size") != size:
             await write.patch(gadget, {"spec": {"size": size}})
 
     world.recorder.act = act

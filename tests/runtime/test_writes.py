@@ -13,7 +13,7 @@ from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound, Unavail
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE as CORE_NAMESPACE
 from datum_compute.kube.kinds import Kind
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.caches.informer import Informer
 from datum_compute.runtime.plane import Plane
@@ -121,7 +121,7 @@ async def test_a_status_that_differs_is_replaced_as_a_whole(setup: Setup, before
     setup.server.change("w", {"status": before})
     async with setup.running():
         after = await setup.writer.status(setup.seen(), {"ready": 1})
-        assert plain(after.status_json) == {"ready": 1}
+        assert as_dict(after.status_json) == {"ready": 1}
         assert setup.seen() is after
         assert setup.server.written == [("PUT", WIDGET.path(NAMESPACE, "w", "status"))]
 
@@ -139,7 +139,7 @@ async def test_a_status_is_taken_away_once(setup: Setup) -> None:
     setup.server.change("w", {"status": {"ready": 1}})
     async with setup.running():
         after = await setup.writer.clear_status(setup.seen())
-        assert plain(after.status_json) == {}
+        assert as_dict(after.status_json) == {}
         assert await setup.writer.clear_status(setup.seen()) is setup.seen()
         assert setup.server.written == [("PUT", WIDGET.path(NAMESPACE, "w", "status"))]
 
@@ -163,7 +163,7 @@ async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setu
             await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
         await setup.writer.patch(setup.seen(), {"spec": {"size": 1}})
         after = await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
-        assert plain(after.spec_json)["list"] == [1]
+        assert as_dict(after.spec_json)["list"] == [1]
 
 
 async def test_a_patch_meant_for_an_object_does_not_hit_a_later_one_of_its_name(

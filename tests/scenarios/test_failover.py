@@ -16,7 +16,7 @@ from datum_compute.api.permissions import MANAGEMENT_LEASE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import LEASE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from tests.conftest import ENGINE, LONG
 from tests.scenarios.federation import Federation
@@ -154,7 +154,7 @@ async def test_a_leader_renews_its_lease_and_hands_it_over_when_it_is_stopped(
 
     async def renewed() -> bool:
         lease = await project.client.get(LEASE, MANAGEMENT_LEASE, NAMESPACE)
-        renewals.add(plain(lease.spec_json)["renewTime"])
+        renewals.add(as_dict(lease.spec_json)["renewTime"])
         return len(renewals) > 2
 
     await federation.until(renewed, "the lease is renewed")

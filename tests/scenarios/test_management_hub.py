@@ -31,7 +31,7 @@ from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from tests.scenarios.federation import Federation, Outages, Project, is_ready, placement, template
 
 CITIES = {"DFW": "ORD", "ORD": "DFW"}  # each with another
@@ -75,8 +75,8 @@ async def test_16_workload_deployment_federation(federation: Federation, city: s
     (selector,) = policy.spec.resource_selectors
     assert (selector.api_version, selector.kind) == (WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name)
     match = {"matchLabels": {TOPOLOGY_CITY: city}}
-    assert plain(policy.spec_json)["resourceSelectors"][0]["labelSelector"] == match
-    assert plain(policy.spec_json)["placement"]["clusterAffinity"]["labelSelector"] == match
+    assert as_dict(policy.spec_json)["resourceSelectors"][0]["labelSelector"] == match
+    assert as_dict(policy.spec_json)["placement"]["clusterAffinity"]["labelSelector"] == match
 
 
 async def test_16_deletion_cascade(federation: Federation) -> None:

@@ -4,7 +4,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.runtime.testing.faults import calls
 from tests.scenarios.embedded import CITIES, EmbeddedFederation
 from tests.scenarios.federation import Federation
@@ -29,7 +29,7 @@ async def test_a_site_that_refuses_instances_is_named_on_the_workload_until_it_t
         ) == ("WriteForbidden", sentence)
 
     await federation.until(told, "the refusal is told while the other city serves")
-    deployment = plain((await project.deployment("web-main-dfw")).status_json)
+    deployment = as_dict((await project.deployment("web-main-dfw")).status_json)
     assert {one["type"]: one["message"] for one in deployment["conditions"]} == {
         "Available": sentence,
         "ReplicasReady": sentence,
@@ -45,4 +45,4 @@ async def test_a_site_that_refuses_instances_is_named_on_the_workload_until_it_t
 
 
 async def _status(client: Client) -> Json:
-    return plain((await client.get(WORKLOAD, "web", "default")).status_json)
+    return as_dict((await client.get(WORKLOAD, "web", "default")).status_json)

@@ -10,7 +10,7 @@ from datum_compute.api.networking import LOCATION
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import LEASE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.platform.locations import location
 from tests.conftest import count
 from tests.scenarios import life
@@ -73,7 +73,7 @@ async def test_the_older_cell_serves_and_the_younger_one_does_nothing(city: City
     assert len((await city.first.list(INSTANCE)).items) == 2
     assert (await city.second.list(INSTANCE)).items == []
     [copy] = (await city.second.list(WORKLOAD_DEPLOYMENT)).items
-    assert plain(copy.status_json) == {}
+    assert as_dict(copy.status_json) == {}
     assert copy.metadata.finalizers == ()
     assert await city.sources() == [FIRST, FIRST]
     claims = (await city.project.client.list(RESOURCE_CLAIM)).items
@@ -146,7 +146,7 @@ async def test_a_cell_that_comes_back_as_the_younger_one_is_not_counted(city: Ci
     assert await city.sources() == [SECOND]
     assert len((await city.first.list(INSTANCE)).items) == 1
     [former] = (await city.first.list(WORKLOAD_DEPLOYMENT)).items
-    assert plain(former.status_json) == {}
+    assert as_dict(former.status_json) == {}
     [hub] = (await city.hub.list(WORKLOAD_DEPLOYMENT)).items
     assert hub.status is not None
     assert (hub.status.replicas, hub.status.desired_replicas) == (1, 1)

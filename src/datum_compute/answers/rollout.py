@@ -20,7 +20,7 @@ from datum_compute.api.reasons import Acts, explain
 from datum_compute.api.restarts import newest, of_cities
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
-from datum_compute.kube.meta import encode, plain
+from datum_compute.kube.meta import as_dict, encode
 
 STALL_SECONDS = 30.0
 
@@ -116,7 +116,7 @@ def _seen(
 
 
 def _is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
-    templates = [plain(found.template_json) for found in (workload, deployment)]
+    templates = [as_dict(found.template_json) for found in (workload, deployment)]
     marks = [((one.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for one in templates]
     of_city = of_cities(workload.metadata.annotations).get(deployment.spec.city_code)
     is_restarted = newest(marks[1], marks[0], of_city) != newest(marks[1])

@@ -51,7 +51,7 @@ from datum_compute.karmada.leftovers import Leftovers
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, NotFound
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.kube.meta import Json, as_dict, controller_reference
 from datum_compute.kube.patches import changes
 from datum_compute.runtime import (
     Change,
@@ -377,7 +377,7 @@ def _labels(deployment: WorkloadDeployment) -> dict[str, str]:
 def _new_instance(
     deployment: WorkloadDeployment, ordinal: int, hash_: str, place: Json, held_by: Sequence[str]
 ) -> Json:
-    template = plain(deployment.template_json)
+    template = as_dict(deployment.template_json)
     said = template.get("metadata") or {}
     owner = controller_reference(deployment)
     body = INSTANCE.body(

@@ -13,7 +13,7 @@ from datum_compute.api.labels import ROLLOUT_PAUSED, UPSTREAM_GENERATION
 from datum_compute.api.reasons import deployment_rank
 from datum_compute.federation.obstacles import Obstacle
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Condition, Json, plain
+from datum_compute.kube.meta import Condition, Json, as_dict
 
 PROGRESSING = "Progressing"  # here only while a rollout is paused
 
@@ -73,7 +73,7 @@ def deployment_status(
         wanted.append(decide(PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, sentence))
     else:
         before = tuple(one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED))
-    return plain(deployment.status_json) | {
+    return as_dict(deployment.status_json) | {
         "replicas": counts.replicas,
         "currentReplicas": counts.current,
         "updatedReplicas": counts.updated,

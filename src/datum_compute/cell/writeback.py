@@ -35,7 +35,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NamespaceTerminating, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Condition, Json, controller_reference, plain
+from datum_compute.kube.meta import Condition, Json, as_dict, controller_reference
 from datum_compute.kube.patches import changes
 from datum_compute.runtime import (
     Change,
@@ -157,7 +157,7 @@ class WriteBack:
             generation, now = instance.metadata.generation, pass_.now()
             told = conditions.condition(*msgspec.structs.astuple(decided), generation=generation, now=now)
             after = conditions.updated(before, [told])
-        status = plain(instance.status_json) | {"conditions": conditions.to_json(after)}
+        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(after)}
         written = await pass_.write.status(instance, status)
         for reason, message in news(instance, written):
             pass_.events.warning(written, reason, message)
@@ -196,7 +196,7 @@ class WriteBack:
         annotations = _annotations(instance)
         if patch := changes(copy, labels=labels, annotations=annotations, owners=owners, spec=instance.spec_json):
             copy = await hub.write.patch_seen(copy, patch)
-        copy = await hub.write.status(copy, plain(instance.status_json))
+        copy = await hub.write.status(copy, as_dict(instance.status_json))
         return copy is not seen
 
     # Copies of what goes or is gone

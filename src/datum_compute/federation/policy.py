@@ -6,7 +6,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.karmada import PROPAGATION_POLICY, PropagationPolicy
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.names import policy_name
-from datum_compute.kube.meta import Json, decode, encode, plain
+from datum_compute.kube.meta import Json, as_dict, decode, encode
 
 # With its failover on, Karmada evicts from a cluster that is away for a while, and empties it on its return. A site
 # goes on by itself, so both taints are tolerated for ever. Those that only keep new deployments from a site that is
@@ -69,5 +69,5 @@ def _tolerates(policy: PropagationPolicy, wanted: PropagationPolicy) -> bool:
 
 def _narrowed(policy: PropagationPolicy) -> bool:
     """Whether clusters are also chosen by name or field, which no server fills in by itself."""
-    affinity = plain(policy.spec_json)["placement"]["clusterAffinity"]
+    affinity = as_dict(policy.spec_json)["placement"]["clusterAffinity"]
     return any(value for key, value in affinity.items() if key != "labelSelector")

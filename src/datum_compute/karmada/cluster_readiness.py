@@ -7,7 +7,7 @@ from typing import Any
 from datum_compute.api.karmada import CLUSTER, Cluster
 from datum_compute.federation.roles import HUB
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Condition, Json, plain
+from datum_compute.kube.meta import Condition, Json, as_dict
 from datum_compute.runtime import Fleet, NotEngaged, Pass, Source, itself
 
 READY = "Ready"
@@ -66,6 +66,6 @@ def _ready(name: str, reached: bool, now: datetime) -> Condition:
 
 def _taints(cluster: Cluster, reached: bool) -> list[Json] | None:
     """All taints as they should be, those of others included; None when they are."""
-    before: list[Json] = plain(cluster.spec_json).get("taints") or []
+    before: list[Json] = as_dict(cluster.spec_json).get("taints") or []
     after = [taint for taint in before if taint.get("key") != TAINT["key"]] + ([] if reached else [TAINT])
     return after if after != before else None

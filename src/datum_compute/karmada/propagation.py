@@ -31,7 +31,7 @@ from datum_compute.api.karmada import (
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
-from datum_compute.kube.meta import Json, KubeObject, plain
+from datum_compute.kube.meta import Json, KubeObject, as_dict
 from datum_compute.kube.patches import changes
 from datum_compute.kube.selectors import LabelSelector
 from datum_compute.runtime import Change, Fleet, Handle, Pass, Plane, Problems, Request, Source, itself
@@ -191,7 +191,7 @@ class Propagation:
             if cluster.name in known and not self._fleet.has(cluster.name)
         }
         copies = [(name, copy) for name, copy in self._copies(request) if copy and _speaks_for(copy, original)]
-        return away | {name: status for name, copy in copies if (status := plain(copy.status_json))}
+        return away | {name: status for name, copy in copies if (status := as_dict(copy.status_json))}
 
     def _was_deleted(self, copy: WorkloadDeployment) -> bool:
         uid = copy.metadata.annotations.get(ORIGINAL_UID, "")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Raw
 
-from datum_compute.kube.meta import Condition, Json, plain, timestamp
+from datum_compute.kube.meta import Condition, Json, as_dict, timestamp
 
 
 class _Status(Protocol):
@@ -59,7 +59,7 @@ def updated(conditions: Sequence[Condition], wanted: Sequence[Condition]) -> tup
 
 def status_with(object_: _Whole, wanted: Sequence[Condition], **fields: object) -> Json:
     """The whole status of an object, to be written back, with `wanted` among its conditions and these other fields."""
-    return plain(object_.status_json) | fields | {"conditions": to_json(updated(of(object_), wanted))}
+    return as_dict(object_.status_json) | fields | {"conditions": to_json(updated(of(object_), wanted))}
 
 
 def _merged(before: Condition, after: Condition) -> Condition:

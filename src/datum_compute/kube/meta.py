@@ -167,7 +167,7 @@ def optional_part(json_field: str, type_: type[T]) -> "cached_property[T | None]
     return cached_property(read)
 
 
-def plain(data: Raw) -> Json:
+def as_dict(data: Raw) -> Json:
     """A part of an object as plain values, for building a write from it; {} when absent."""
     return decode(data, dict[str, Any] | None) or {} if bytes(data) else {}  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
-from datum_compute.kube.meta import Json, KubeObject, encode, missing_or_different, plain, same_json, same_value
+from datum_compute.kube.meta import Json, KubeObject, as_dict, encode, missing_or_different, same_json, same_value
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
@@ -53,7 +53,7 @@ def changes(
         metadata["ownerReferences"] = list(owners)
     changed: Json = {"metadata": {key: value for key, value in metadata.items() if value}}
     if spec is not None and not same_json(found.spec_json, spec):
-        changed["spec"] = difference(plain(found.spec_json), plain(spec))
+        changed["spec"] = difference(as_dict(found.spec_json), as_dict(spec))
     return {key: value for key, value in changed.items() if value}
 
 

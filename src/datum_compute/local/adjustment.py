@@ -21,7 +21,7 @@ from datum_compute.federation.roles import CELL, HUB, PROJECT, ROOT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, NotFound
 from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
 from datum_compute.local.settings import DEFAULT_CITIES, Settings, cell_of
 from datum_compute.local.state import LocalError
@@ -121,7 +121,7 @@ async def _set_limits(project: Client, wanted: Settings) -> None:
             grant = await project.get(RESOURCE_GRANT, name, QUOTA_NAMESPACE)
         except NotFound:
             continue  # made with the entitlement, and then with these limits
-        if plain(grant.spec_json) != spec:
+        if as_dict(grant.spec_json) != spec:
             await project.merge_patch(RESOURCE_GRANT, name, QUOTA_NAMESPACE, {"spec": spec})
 
 

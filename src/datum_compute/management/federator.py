@@ -31,7 +31,7 @@ from datum_compute.karmada import bindings
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, Conflict, NamespaceTerminating
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.kube.patches import changes, difference
 from datum_compute.management import withdrawal
 from datum_compute.management.failures import Failures
@@ -140,8 +140,8 @@ class Federator:
         """The status of the copy, verbatim; what this side says of the way to the hub stays beside it."""
         if copy is None or not _is_answered(copy):
             return deployment
-        status = plain(copy.status_json)
-        own = [one for one in _conditions(plain(deployment.status_json)) if one["type"] == FEDERATED]
+        status = as_dict(copy.status_json)
+        own = [one for one in _conditions(as_dict(deployment.status_json)) if one["type"] == FEDERATED]
         if own:
             status |= {"conditions": [*_conditions(status), *own]}
         mirrored = await pass_.write.status(deployment, status)
@@ -175,7 +175,7 @@ class Federator:
         obstacle = next(iter(refused.values()), None)
         if obstacle is None and problems:
             return deployment
-        status = plain(deployment.status_json)
+        status = as_dict(deployment.status_json)
         if obstacle is None:
             kept = [one for one in _conditions(status) if one["type"] != FEDERATED]
             if not is_answered:
@@ -280,7 +280,7 @@ class Federator:
                 sentence = f'City "{city}" cannot be told from "{other}", which is in use here'
                 raise Blocked(reasons.FEDERATION_FAILED, sentence)
             wanted = city_policy(namespace, city)["spec"]
-            actual = {key: value for key, value in plain(found.spec_json).items() if key in wanted}
+            actual = {key: value for key, value in as_dict(found.spec_json).items() if key in wanted}
             await hub.write.patch(found, {"spec": difference(actual, wanted)})
 
     async def _report_unscheduled(self, pass_: Pass, hub: Handle, deployment: WorkloadDeployment, age: float) -> None:
@@ -359,7 +359,7 @@ def _answering(project: Handle, hub: Handle, deployment: WorkloadDeployment, hom
 
 
 def _is_answered(copy: WorkloadDeployment | None) -> bool:
-    return copy is not None and bool(plain(copy.status_json))
+    return copy is not None and bool(as_dict(copy.status_json))
 
 
 def _is_home(project: Handle, hub: Handle, namespace: str, deployment: WorkloadDeployment) -> bool:
@@ -431,6 +431,6 @@ def _of_cluster(hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]
     for copy in hub.informer(WORKLOAD_DEPLOYMENT).all():
         city = copy.metadata.labels.get(TOPOLOGY_CITY)
         if city in serving and (
-            not plain(copy.status_json) or serving[city] not in ("", copy.metadata.annotations.get(SERVING_CLUSTER))
+            not as_dict(copy.status_json) or serving[city] not in ("", copy.metadata.annotations.get(SERVING_CLUSTER))
         ):
             yield _origin(hub, copy)

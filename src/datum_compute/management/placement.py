@@ -10,7 +10,7 @@ from datum_compute.api.labels import RESTARTED_AT, ROLLOUT_PAUSED, TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
 from datum_compute.api.restarts import newest, of_cities
 from datum_compute.api.workload import Workload
-from datum_compute.kube.meta import Json, encode, plain, same_json
+from datum_compute.kube.meta import Json, as_dict, encode, same_json
 
 
 class Wanted(Struct, frozen=True):
@@ -76,7 +76,7 @@ def _template(workload: Workload, existing: WorkloadDeployment | None, of_city: 
     latest = newest(asked, own, of_city)
     if latest is None or latest == asked:
         return workload.template_json
-    template = plain(workload.template_json)
+    template = as_dict(workload.template_json)
     metadata = template.get("metadata") or {}
     annotations = (metadata.get("annotations") or {}) | {RESTARTED_AT: latest}
     return template | {"metadata": metadata | {"annotations": annotations}}

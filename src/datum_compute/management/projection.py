@@ -4,7 +4,7 @@ from typing import Any
 
 from datum_compute.api.instance import Instance
 from datum_compute.api.labels import UPSTREAM_GENERATION
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 
 _OBSERVED = "observedGeneration"
 
@@ -16,7 +16,7 @@ def projected_status(original: Instance, generation: int) -> Json:
     edit that is repaired counts twice. It reads the same as the generation where the cell has answered its newest spec,
     and one less where it has not.
     """
-    status = plain(original.status_json)
+    status = as_dict(original.status_json)
     newest = _newest(original, status)
     answers = {key: _translated(value, newest, generation) for key, value in status.items() if key == _OBSERVED}
     conditions = [

@@ -11,7 +11,7 @@ from datum_compute.api.deployment import FEDERATED, REPLICAS_READY, WorkloadDepl
 from datum_compute.api.instance import AVAILABLE
 from datum_compute.api.workload import PLACED, PlacementStatus, Workload
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Condition, Json, plain
+from datum_compute.kube.meta import Condition, Json, as_dict
 from datum_compute.management.placement import is_paused
 
 _COUNTERS = {
@@ -65,7 +65,7 @@ def workload_status(
         entries.append({"name": name} | _sums(members, held) | {"conditions": conditions.to_json(kept)})
     conclusions = [_workload_available(available, blockers, generation, now), *_placed(unplaced, generation, now)]
     others = [condition for condition in conditions.of(workload) if condition.type != PLACED or unplaced]
-    return plain(workload.status_json) | {
+    return as_dict(workload.status_json) | {
         "deployments": len(deployments),
         "observedGeneration": generation,
         **_sums(deployments, held),
@@ -92,7 +92,7 @@ def without_networks(workload: Workload, missing: Sequence[str], now: datetime) 
     decided = conditions.condition(AVAILABLE, False, reasons.NETWORK_NOT_FOUND, message, generation=generation, now=now)
     first = {"deployments": 0} | dict.fromkeys(_COUNTERS, 0)
     told = _workload_conditions(workload, conditions.of(workload), [decided], now)
-    return first | plain(workload.status_json) | {"conditions": told}
+    return first | as_dict(workload.status_json) | {"conditions": told}
 
 
 def _workload_conditions(

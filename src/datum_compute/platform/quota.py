@@ -27,7 +27,7 @@ from datum_compute.api.services import RESOURCE_MANAGER_GROUP
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.meta import Condition, Json, plain, timestamp
+from datum_compute.kube.meta import Condition, Json, as_dict, timestamp
 from datum_compute.platform.allocation import Decision, Pool, State, decide, decide_as_milo_does
 from datum_compute.platform.claim_rules import violation
 from datum_compute.platform.grants import LIMITS, registration
@@ -319,4 +319,4 @@ def _bucket(pool: Pool) -> Json:
 
 def _shows(bucket: AllowanceBucket, status: Json) -> bool:
     """Whether the bucket says this already; when it was last looked at is no reason to write."""
-    return {key: value for key, value in plain(bucket.status_json).items() if key != "lastReconciliation"} == status
+    return {key: value for key, value in as_dict(bucket.status_json).items() if key != "lastReconciliation"} == status

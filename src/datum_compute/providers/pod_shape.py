@@ -7,7 +7,7 @@ from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.quantity import mebibytes, millicores
 from datum_compute.api.template import Container, InstanceRuntime, Volume
-from datum_compute.kube.meta import Json, controller_reference, plain
+from datum_compute.kube.meta import Json, as_dict, controller_reference
 from datum_compute.providers import confinement
 from datum_compute.providers.pod_settings import PodSettings
 from datum_compute.providers.pod_state import POD
@@ -26,7 +26,7 @@ def runs_in_pod(instance: Instance) -> bool:
 
 def pod_of(instance: Instance, settings: PodSettings) -> Json:
     """Made once and never changed: a template that changes makes a new Instance."""
-    runtime, given = instance.spec.runtime, plain(instance.spec.runtime_json)
+    runtime, given = instance.spec.runtime, as_dict(instance.spec.runtime_json)
     sandbox = runtime.sandbox
     assert sandbox is not None
     mounted = {volume.name: volume for volume in instance.spec.volumes if _files(volume)}
@@ -45,7 +45,7 @@ def pod_of(instance: Instance, settings: PodSettings) -> Json:
         "enableServiceLinks": False,
         "securityContext": confinement.pod(),
         "containers": containers,
-        **({"volumes": [_volume(volume, plain(instance.spec_json)) for volume in mounted.values()]} if mounted else {}),
+        **({"volumes": [_volume(each, as_dict(instance.spec_json)) for each in mounted.values()]} if mounted else {}),
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
         **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **({"nodeSelector": settings.node_selector} if settings.node_selector else {}),

@@ -15,7 +15,7 @@ from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from datum_compute.kube.meta import KubeObject, plain
+from datum_compute.kube.meta import KubeObject, as_dict
 from datum_compute.kube.patches import changes, difference
 from datum_compute.providers import report
 from datum_compute.providers.pod_policy import NETWORK_POLICY, policy_of
@@ -105,7 +105,7 @@ class PodsProvider:
                 raise Unfinished(f"NetworkPolicy {found.namespace}/{found.name} belongs to somebody else")
         elif wanted is None:
             await pass_.write.delete(found)
-        elif change := difference(plain(found.spec_json), wanted["spec"]):
+        elif change := difference(as_dict(found.spec_json), wanted["spec"]):
             await pass_.write.patch_seen(found, {"spec": change})
 
     async def _hold_back(self, pass_: Pass, instance: Instance, problems: Problems) -> None:
@@ -128,7 +128,7 @@ class PodsProvider:
             raise Unfinished(f"{instance.namespace}/{instance.name} cannot become a Pod: {error}") from None
         if disks := left_out(instance):
             _log.warning("disks left out", instance=f"{instance.namespace}/{instance.name}", volumes=disks)
-        if (named := plain(instance.spec.runtime_json).get("class")) and named != body["spec"]["runtimeClassName"]:
+        if (named := as_dict(instance.spec.runtime_json).get("class")) and named != body["spec"]["runtimeClassName"]:
             _log.warning("runtime class replaced", instance=f"{instance.namespace}/{instance.name}", asked_for=named)
         try:
             return await pass_.write.create(POD, body)

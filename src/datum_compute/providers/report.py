@@ -8,7 +8,7 @@ from msgspec import Struct
 from datum_compute.api import reasons
 from datum_compute.api.instance import AVAILABLE, PROGRAMMED, Instance
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 
 
 class Report(Struct, frozen=True):
@@ -49,7 +49,7 @@ def reported(instance: Instance, report: Report, addresses: Sequence[str], now: 
             PROGRAMMED, report.status, report.programmed, report.message, generation=generation, now=now
         ),
     ]
-    status = plain(instance.status_json)
+    status = as_dict(instance.status_json)
     before = conditions.of(instance)
     status["conditions"] = conditions.to_json(conditions.updated(before, wanted))
     status.pop("controller", None)

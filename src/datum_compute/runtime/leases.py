@@ -16,7 +16,7 @@ from msgspec import Struct
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, ServerError, Timeout
 from datum_compute.kube.kinds import LEASE, Lease
-from datum_compute.kube.meta import Json, decode, plain
+from datum_compute.kube.meta import Json, as_dict, decode
 from datum_compute.kube.transport import Call
 from datum_compute.runtime.caches.phases import Phase, advice, phase_of
 from datum_compute.runtime.caches.troubles import Repeats
@@ -153,7 +153,7 @@ class Tenure(LeaseView):
             lease = self._seen.lease
             # Only what it has: servers refuse a grace period, even of none, for what is not being deleted.
             metadata = {key: value for key, value in msgspec.to_builtins(lease.metadata).items() if value}
-            kept = {"metadata": metadata, "spec": plain(lease.spec_json) | spec}
+            kept = {"metadata": metadata, "spec": as_dict(lease.spec_json) | spec}
             written = await self._client.replace(LEASE, body | kept)
         self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
 

@@ -9,7 +9,7 @@ from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from tests.cli.conftest import IMAGE, Compute, FakeClock, World, condition, nothing, placement, template
 from tests.cli.server import ApiServer
 
@@ -122,7 +122,7 @@ def test_who_never_wins_against_others_is_told_to_try_again(api: ApiServer, comp
 
 def test_the_workload_that_is_written(api: ApiServer, compute: Compute) -> None:
     compute(*NEW, "--env=A=b=c", "--instance-type=datumcloud/d1-standard-2", "--no-wait")
-    assert plain(api.get(WORKLOAD, "shop").spec_json) == {
+    assert as_dict(api.get(WORKLOAD, "shop").spec_json) == {
         "template": template(
             ports=[{"name": "http", "port": 8080, "protocol": "TCP"}], env=[{"name": "A", "value": "b=c"}]
         ),
@@ -321,7 +321,7 @@ class TestNetwork:
         assert result.lines[1:3] == [
             '  Network "default" does not exist in project demo.', "  network/default created",
         ]  # fmt: skip
-        assert plain(api.get(NETWORK, "default").spec_json)["ipam"] == {"mode": "Auto"}
+        assert as_dict(api.get(NETWORK, "default").spec_json)["ipam"] == {"mode": "Auto"}
 
     def test_in_a_terminal_it_asks(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW, "--no-wait", tty=True, stdin="\n\n")

@@ -8,7 +8,7 @@ from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.workload.history import CURRENT, name_of
 from datum_compute.cli.workload.revisions import spec_hash
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from tests.cli.conftest import Compute
 from tests.cli.server import ApiServer
 
@@ -41,9 +41,9 @@ def test_both_edits_and_both_entries_are_kept(api: ApiServer, compute: Compute) 
             ("deploy", "shop", f"--env=ROUND={number}", "--no-wait"),
         )
         assert codes == [0, 0]
-        container = plain(api.get(WORKLOAD, "shop").spec_json)["template"]["spec"]["runtime"]["sandbox"]["containers"][
-            0
-        ]
+        container = as_dict(api.get(WORKLOAD, "shop").spec_json)["template"]["spec"]["runtime"]["sandbox"][
+            "containers"
+        ][0]
         assert (container["image"], container["env"]) == (
             f"shop:{number}", [{"name": "ROUND", "value": str(number)}],
         )  # fmt: skip
@@ -56,7 +56,7 @@ def test_both_edits_and_both_entries_are_kept(api: ApiServer, compute: Compute) 
         assert f"image: shop:{number - 1} → shop:{number}" in changes
     assert changes.count("env ROUND: set") + changes.count("env ROUND: changed") == ROUNDS
     active = next(one for one in entries if str(one["rev"]) == stored.metadata.annotations[CURRENT])
-    assert active["specHash"] == spec_hash(plain(api.get(WORKLOAD, "shop").spec_json))
+    assert active["specHash"] == spec_hash(as_dict(api.get(WORKLOAD, "shop").spec_json))
 
 
 def test_two_who_make_it_at_once_make_it_once(api: ApiServer, compute: Compute) -> None:

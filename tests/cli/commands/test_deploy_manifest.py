@@ -15,7 +15,7 @@ from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.meta import Json, plain
+from datum_compute.kube.meta import Json, as_dict
 from tests.cli.conftest import IMAGE, Compute, World, placement, template
 from tests.cli.server import ApiServer
 
@@ -241,7 +241,7 @@ class TestSaving:
         ]  # fmt: skip
         saved = yaml.safe_load(path.read_text())
         assert saved["metadata"] == {"name": "shop", "namespace": "default"}
-        assert saved["spec"] == plain(api.get(WORKLOAD, "shop").spec_json)
+        assert saved["spec"] == as_dict(api.get(WORKLOAD, "shop").spec_json)
         assert "status" not in saved
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert compute("deploy", "-f", "workload.yaml", "--no-wait").out == "No changes detected.\n"

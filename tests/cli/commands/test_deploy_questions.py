@@ -3,7 +3,7 @@
 import pytest
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from tests.cli.conftest import IMAGE, Compute, World, placement, template
 from tests.cli.server import ApiServer
 
@@ -35,7 +35,7 @@ def test_from_the_first_question_to_the_workload(api: ApiServer, compute: Comput
         "  workload/shop created\n"
         "Run 'compute rollout status shop' to watch progress.\n"
     )
-    assert plain(api.get(WORKLOAD, "shop").spec_json) == {
+    assert as_dict(api.get(WORKLOAD, "shop").spec_json) == {
         "template": template(ports=[{"name": "http", "port": 8080, "protocol": "TCP"}]),
         "placements": [
             {
@@ -53,7 +53,7 @@ def test_enter_takes_the_defaults(api: ApiServer, compute: Compute) -> None:
     assert spec.placements[0].scale_settings.min_replicas == 1
     assert (
         "ports"
-        not in plain(api.get(WORKLOAD, "shop").spec_json)["template"]["spec"]["runtime"]["sandbox"]["containers"][0]
+        not in as_dict(api.get(WORKLOAD, "shop").spec_json)["template"]["spec"]["runtime"]["sandbox"]["containers"][0]
     )
 
 
@@ -101,14 +101,14 @@ def test_a_no_at_the_end(api: ApiServer, compute: Compute) -> None:
 
 def test_a_workload_that_is_there_is_offered_as_it_is(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",), 3, spec={"template": template(env=[{"name": "A", "value": "b"}])})
-    before = plain(api.get(WORKLOAD, "shop").spec_json)
+    before = as_dict(api.get(WORKLOAD, "shop").spec_json)
     code, out, err = ask(compute, "shop", "shop:9", "", "", "", "", "y")
     assert code == 0
     assert f"Container image [{IMAGE}]: " in err
     assert "Cities, separated by commas (AMS, DFW, SIN) [DFW]: Minimum replicas per city [3]: " in err
     assert f"  image: {IMAGE} → shop:9" in out.splitlines()
     before["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["image"] = "shop:9"
-    assert plain(api.get(WORKLOAD, "shop").spec_json) == before
+    assert as_dict(api.get(WORKLOAD, "shop").spec_json) == before
 
 
 def test_what_has_no_one_answer_is_not_asked(api: ApiServer, compute: Compute, world: World) -> None:

@@ -10,7 +10,7 @@ from datum_compute.api.labels import WORKLOAD_NAME, WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.workload.history import CURRENT, name_of
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.meta import plain
+from datum_compute.kube.meta import as_dict
 from tests.cli.conftest import IMAGE, Compute, FakeClock, World, template
 from tests.cli.server import ApiServer
 
@@ -48,13 +48,13 @@ def test_a_deploy_begins_the_history(api: ApiServer, deployed: Compute) -> None:
     assert [owner.uid for owner in stored.metadata.owner_references] == [workload.metadata.uid]
     (entry,) = entries(api)
     assert (entry["rev"], entry["kind"], entry["changes"], entry["image"]) == (1, "deploy", "initial deploy", IMAGE)
-    assert json.loads(entry["spec"]) == plain(workload.spec_json)
+    assert json.loads(entry["spec"]) == as_dict(workload.spec_json)
 
 
 def test_deploy_scale_restart_undo_make_four_and_the_last_copies_the_first(
     api: ApiServer, deployed: Compute, clock: FakeClock
 ) -> None:
-    before = plain(api.get(WORKLOAD, "shop").spec_json)
+    before = as_dict(api.get(WORKLOAD, "shop").spec_json)
     update(deployed)
     deployed("restart", "shop")
     clock.turn(60)
@@ -70,18 +70,18 @@ def test_deploy_scale_restart_undo_make_four_and_the_last_copies_the_first(
     ]
     assert active(api) == "5"
     assert entries(api)[-1]["sourceRev"] == 1
-    assert plain(api.get(WORKLOAD, "shop").spec_json) == before
+    assert as_dict(api.get(WORKLOAD, "shop").spec_json) == before
 
 
 def test_deploy_scale_restart_and_a_bare_undo_copies_the_deploy(api: ApiServer, deployed: Compute) -> None:
-    before = plain(api.get(WORKLOAD, "shop").spec_json)
+    before = as_dict(api.get(WORKLOAD, "shop").spec_json)
     deployed("scale", "shop", "--min=3")
     deployed("restart", "shop")
     assert deployed("rollout", "undo", "shop").code == 0
     kinds = [(one["rev"], one["kind"], one.get("sourceRev")) for one in entries(api)]
     assert kinds == [(1, "deploy", None), (2, "scale", None), (3, "restart", None), (4, "rollback", 1)]
     assert active(api) == "4"
-    assert plain(api.get(WORKLOAD, "shop").spec_json) == before
+    assert as_dict(api.get(WORKLOAD, "shop").spec_json) == before
 
 
 def test_undo_passes_over_what_asks_for_the_same(api: ApiServer, deployed: Compute) -> None:
@@ -175,7 +175,7 @@ def test_without_any(compute: Compute, world: World) -> None:
 
 
 def test_an_outside_edit_is_shown_and_then_recorded(api: ApiServer, deployed: Compute) -> None:
-    spec = plain(api.get(WORKLOAD, "shop").spec_json)
+    spec = as_dict(api.get(WORKLOAD, "shop").spec_json)
     spec["placements"][0]["scaleSettings"]["minReplicas"] = 7
     api.patch(WORKLOAD, "shop", {"spec": spec})
     top = deployed("rollout", "history", "shop").lines[1]

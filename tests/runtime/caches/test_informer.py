@@ -24,7 +24,7 @@ from datum_compute.kube.errors import (
 )
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import only_metadata
-from datum_compute.kube.meta import decode, encode, plain
+from datum_compute.kube.meta import as_dict, decode, encode
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.caches.informer import (
     LONGEST_RETRY,
@@ -217,7 +217,7 @@ async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(sim
         assert found is not None
         assert known is not None
         assert known.metadata == found.metadata
-        assert (plain(found.spec_json), plain(known.spec_json), plain(known.status_json)) == ({"size": 3}, {}, {})
+        assert (as_dict(found.spec_json), as_dict(known.spec_json), as_dict(known.status_json)) == ({"size": 3}, {}, {})
         forms = {call.accept for call in server.calls if "as=PartialObjectMetadata" in call.accept}
         assert len(forms) == 2  # a list of them, and each
         faults.silence_watches()
@@ -225,7 +225,7 @@ async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(sim
         assert whole.get(NAMESPACE, "a") is changed
         known = partial.get(NAMESPACE, "a")
         assert known is not None
-        assert (known.metadata, plain(known.spec_json)) == (changed.metadata, {})
+        assert (known.metadata, as_dict(known.spec_json)) == (changed.metadata, {})
         await plane.writer("tester").delete(known)
         assert (len(whole), len(partial)) == (0, 0)
 
@@ -457,7 +457,7 @@ async def test_a_restored_server_that_has_overtaken_what_was_seen_is_compared_by
             setup.server.make("busy")
             setup.server.remove("busy")
         await simulation.until(setup.agrees, within=ELEVEN_MINUTES)
-        assert [plain(setup.widget(name).spec_json) for name in ("a", "b")] == [{"size": 2}, {"size": 2}]
+        assert [as_dict(setup.widget(name).spec_json) for name in ("a", "b")] == [{"size": 2}, {"size": 2}]
         assert setup.informer.rewinds == 1
 
 
@@ -474,7 +474,7 @@ async def test_an_object_with_the_revision_it_had_before_the_restore_is_still_an
         before = setup.widget("a")
         await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
         assert setup.widget("a").metadata.resource_version == before.metadata.resource_version
-        assert plain(setup.widget("a").spec_json) == {"size": 2}
+        assert as_dict(setup.widget("a").spec_json) == {"size": 2}
 
 
 async def test_a_list_older_than_what_was_seen_is_counted_and_logged_once(setup: Setup, simulation: Simulation) -> None:

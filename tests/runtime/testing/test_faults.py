@@ -19,7 +19,7 @@ from datum_compute.kube.errors import (
     Unavailable,
 )
 from datum_compute.kube.inprocess import InProcess
-from datum_compute.kube.meta import Json, decode, plain
+from datum_compute.kube.meta import Json, as_dict, decode
 from datum_compute.kube.transport import Call
 from datum_compute.runtime.testing.faults import (
     ENDLESS_VERSION,
@@ -78,7 +78,7 @@ class Heard:
 
     def take(self, event: WatchEvent[Widget]) -> None:
         self.times.append(asyncio.get_running_loop().time())
-        self.specs.append(plain(event.object.spec_json) if event.object is not None else {})
+        self.specs.append(as_dict(event.object.spec_json) if event.object is not None else {})
         self.names.append(event.object.name if event.object is not None else event.type)
         self.first.set()
 
@@ -258,14 +258,14 @@ async def test_a_poisoned_object_arrives_spoiled_wherever_it_is_sent_and_no_othe
         for name in "abc":
             server.make(name)
         await simulation.settle()
-    sizes = {widget.name: plain(widget.spec_json).get("size") for widget in (await client.list(WIDGET)).items}
+    sizes = {widget.name: as_dict(widget.spec_json).get("size") for widget in (await client.list(WIDGET)).items}
     assert sizes == {"a": None, "b": "huge", "c": None}
-    assert plain((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {"size": "huge"}
+    assert as_dict((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {"size": "huge"}
     assert [(name, spec.get("size")) for name, spec in zip(heard.names, heard.specs, strict=True)] == list(
         sizes.items()
     )
     poison.lift()
-    assert plain((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {}
+    assert as_dict((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {}
 
 
 async def test_poison_that_no_client_reads(client: Client, server: Server, faults: Faults) -> None:
@@ -283,7 +283,7 @@ async def test_poison_that_is_noticed_only_by_who_looks(
     faults.poison(calls(), "a", spoil)
     (widget,) = (await client.list(WIDGET)).items
     with pytest.raises(MsgspecError):
-        plain(widget.spec_json), plain(widget.status_json)
+        as_dict(widget.spec_json), as_dict(widget.status_json)
 
 
 async def test_poison_with_a_version_that_cannot_be_compared(client: Client, server: Server, faults: Faults) -> None:
