@@ -25,7 +25,7 @@ from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
-from datum_compute.cell.name import NameLease
+from datum_compute.cell.name_lease import NameLease
 from datum_compute.embedded.server import PlaneServer
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
@@ -60,10 +60,10 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests import policies
+from tests.events import warnings
 from tests.karmada_objects import bind, keep, names_of, serve
 from tests.providers.site import with_pods
 from tests.scenarios.federation import Federation, Project, template
-from tests.told import warnings
 
 ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
 CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}

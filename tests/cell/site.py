@@ -12,7 +12,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM, ResourceClaim
-from datum_compute.cell.patience import PATIENCE_SECONDS
+from datum_compute.cell.write_delay import DELAY_SECONDS
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
@@ -233,7 +233,7 @@ class Site:
             spec = spec | {"controller": controller}
         body = INSTANCE.body(name, NAMESPACE_NAME, labels=said, finalizers=list(FINALIZERS))
         await self.cell.create(INSTANCE, body | {"spec": spec})
-        await self.advance(PATIENCE_SECONDS)
+        await self.advance(DELAY_SECONDS)
 
     async def instance(self, name: str = "web-0") -> Instance:
         return await self.cell.get(INSTANCE, name, NAMESPACE_NAME)

@@ -19,9 +19,9 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.testing.faults import Match, calls, merged
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
 from tests.conftest import count
-from tests.told import Worded, warnings
+from tests.events import ChangingRefusal, warnings
+from tests.harness import ControllerHarness
 
 GROUP = "compute.datumapis.com"
 RESTARTED_AT = f"{GROUP}/restartedAt"
@@ -41,7 +41,7 @@ TEMPLATE: Json = {
 }
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation, also: Iterable[str] = ()) -> None:
         super().__init__(simulation, {"cell": CELL}, lambda fleet: DeploymentController(fleet))
         self.fleet.remove("cell")
@@ -484,7 +484,7 @@ async def test_a_refused_instance_is_told_with_the_sentence_of_the_server(cell: 
 
 
 async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(cell: Cell) -> None:
-    refusal = cell.faults["cell"].refuse(refused(), Worded())
+    refusal = cell.faults["cell"].refuse(refused(), ChangingRefusal())
     deployment = await cell.deploy()
     await cell.simulation.advance(600)
     assert refusal.times > 5

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datum_compute.api.instance import Instance
-from datum_compute.cell.events import news
+from datum_compute.cell.events import new_warnings
 from datum_compute.kube.meta import decode, encode
 
 
@@ -37,9 +37,9 @@ FROM_READY = ("ImageUnavailable", "InstanceCrashing", "ConfigurationError", "Net
 )
 def test_7_6_a_reason_that_is_new_is_told_once(type_: str, reason: str) -> None:
     before, after = instance({}), instance({type_: (reason, "so it is")})
-    assert news(before, after) == [(reason, "so it is")]
-    assert news(after, after) == []
-    assert news(after, instance({type_: (reason, "said differently")})) == []
+    assert new_warnings(before, after) == [(reason, "so it is")]
+    assert new_warnings(after, after) == []
+    assert new_warnings(after, instance({type_: (reason, "said differently")})) == []
 
 
 @pytest.mark.parametrize(
@@ -47,18 +47,18 @@ def test_7_6_a_reason_that_is_new_is_told_once(type_: str, reason: str) -> None:
     [("QuotaGranted", "QuotaExceeded"), ("QuotaGranted", "QuotaAvailable"), ("Ready", "PendingQuota")],
 )
 def test_7_6_what_is_ordinary_is_not_told(type_: str, reason: str) -> None:
-    assert news(instance({}), instance({type_: (reason, "so it is")})) == []
+    assert new_warnings(instance({}), instance({type_: (reason, "so it is")})) == []
 
 
 def test_gates_are_told_when_nothing_here_will_ever_remove_what_is_left() -> None:
     said = {"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise")}
     waiting = instance({"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise, Quota")}, ["Moonrise"])
     left = instance(said, ["Moonrise"])
-    assert news(waiting, left) == [
+    assert new_warnings(waiting, left) == [
         ("SchedulingGatesPresent", "Nothing here removes the scheduling gates Moonrise"),
     ]
-    assert news(left, left) == []
-    assert news(instance({}), instance(said, ["Moonrise", "Quota"])) == []
+    assert new_warnings(left, left) == []
+    assert new_warnings(instance({}), instance(said, ["Moonrise", "Quota"])) == []
 
 
 _conditions = st.dictionaries(
@@ -69,4 +69,4 @@ _conditions = st.dictionaries(
 
 @given(_conditions, st.lists(st.sampled_from(["Quota", "Moonrise"]), unique=True))
 def test_the_same_again_is_no_news(said: dict[str, tuple[str, str]], gates: list[str]) -> None:
-    assert news(instance(said, gates), instance(said, gates)) == []
+    assert new_warnings(instance(said, gates), instance(said, gates)) == []

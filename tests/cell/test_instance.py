@@ -9,10 +9,10 @@ import pytest
 
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.cell.instance import InstanceController
-from datum_compute.cell.patience import PATIENCE_SECONDS
 from datum_compute.cell.quota import Disabled, LeftBehind, Quota
 from datum_compute.cell.quota_gate import QuotaGate
 from datum_compute.cell.verdict import Verdict
+from datum_compute.cell.write_delay import DELAY_SECONDS
 from datum_compute.federation.roles import CELL
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound, Unavailable
@@ -25,8 +25,8 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
 from tests.conftest import count
+from tests.harness import ControllerHarness
 
 GROUP = "compute.datumapis.com"
 FINALIZERS = (f"{GROUP}/instance-controller", f"quota.{GROUP}/claim-cleanup")
@@ -84,7 +84,7 @@ class Ledger:
         return None
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation, quota: Quota) -> None:
         self._quota = quota
         super().__init__(simulation, {"cell": CELL}, self._build)
@@ -117,7 +117,7 @@ class Cell(Alone):
             spec = SPEC | {"controller": controller}
         body = INSTANCE.body("web-0", "ns", finalizers=list(finalizers))
         await self.client.create(INSTANCE, body | {"spec": spec})
-        await self.simulation.advance(PATIENCE_SECONDS)
+        await self.simulation.advance(DELAY_SECONDS)
         await self.settle()
         return await self.instance()
 
@@ -370,9 +370,9 @@ async def test_a_stop_that_lasts_is_said_in_ready_whatever_the_provider_says(cel
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
     await cell.delete()
     before = cell.writes.total()
-    await cell.simulation.advance(PATIENCE_SECONDS / 2)
+    await cell.simulation.advance(DELAY_SECONDS / 2)
     assert cell.writes.total() == before, "most stop in a moment"
-    await cell.simulation.advance(PATIENCE_SECONDS)
+    await cell.simulation.advance(DELAY_SECONDS)
     ready = await cell.condition("Ready")
     assert (ready.status, ready.reason, ready.message) == ("False", "Stopping", "The instance is stopping")
     await cell.simulation.advance(600)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from datum_compute.federation.obstacles import Blocked, Obstacle, Wordings, obstacles
+from datum_compute.federation.obstacles import Blocked, Obstacle, StableMessages, obstacles
 from datum_compute.kube.errors import (
     ApiError,
     BadRequest,
@@ -77,7 +77,7 @@ def refused(sentence: str, reason: str = "SpecRefused") -> dict[str, Obstacle]:
 
 
 def test_a_refusal_keeps_its_first_wording_for_its_generation() -> None:
-    wordings = Wordings()
+    wordings = StableMessages()
     first = refused("at 12:00")
     assert wordings.settled(WEB, 1, first) == first
     assert wordings.settled(WEB, 1, refused("at 12:01")) == first
@@ -90,7 +90,7 @@ def test_a_refusal_keeps_its_first_wording_for_its_generation() -> None:
 
 @pytest.mark.parametrize("end", ["accepted", "gone", "left"])
 def test_a_refusal_that_is_over_is_worded_anew(end: str) -> None:
-    wordings = Wordings()
+    wordings = StableMessages()
     wordings.settled(WEB, 1, refused("at 12:00"))
     match end:
         case "accepted":
@@ -103,7 +103,7 @@ def test_a_refusal_that_is_over_is_worded_anew(end: str) -> None:
 
 
 def test_what_we_word_ourselves_is_always_the_newest() -> None:
-    wordings = Wordings()
+    wordings = StableMessages()
     wordings.settled(WEB, 1, refused("taken by one", "DeploymentNameTaken"))
     newer = refused("taken by another", "DeploymentNameTaken")
     assert wordings.settled(WEB, 1, newer) == newer

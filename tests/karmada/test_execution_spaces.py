@@ -11,12 +11,12 @@ from datum_compute.karmada.execution_spaces import ExecutionSpaces
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 
 
 @pytest.fixture
-def hub(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Alone]:
-    hub = Alone(simulation, {"hub": HUB}, lambda fleet: ExecutionSpaces())
+def hub(runner: asyncio.Runner, simulation: Simulation) -> Iterator[ControllerHarness]:
+    hub = ControllerHarness(simulation, {"hub": HUB}, lambda fleet: ExecutionSpaces())
     runner.run(hub.run())
     yield hub
     runner.run(hub.stop())
@@ -26,7 +26,7 @@ async def spaces(client: Client) -> list[str]:
     return [found.name for found in (await client.list(NAMESPACE)).items if not found.metadata.deleting]
 
 
-async def test_a_namespace_comes_and_goes_with_its_cluster(hub: Alone) -> None:
+async def test_a_namespace_comes_and_goes_with_its_cluster(hub: ControllerHarness) -> None:
     client = hub.engine.client("hub")
     await client.create(CLUSTER, CLUSTER.body("cell-dfw"))
     await client.create(CLUSTER, CLUSTER.body("cell-ord"))
@@ -37,7 +37,7 @@ async def test_a_namespace_comes_and_goes_with_its_cluster(hub: Alone) -> None:
     assert await spaces(client) == ["karmada-es-cell-ord"]
 
 
-async def test_one_that_somebody_deletes_is_made_again(hub: Alone) -> None:
+async def test_one_that_somebody_deletes_is_made_again(hub: ControllerHarness) -> None:
     client = hub.engine.client("hub")
     await client.create(CLUSTER, CLUSTER.body("cell-dfw"))
     await hub.settle()
@@ -46,7 +46,7 @@ async def test_one_that_somebody_deletes_is_made_again(hub: Alone) -> None:
     assert await spaces(client) == ["karmada-es-cell-dfw"]
 
 
-async def test_other_namespaces_are_left_alone(hub: Alone) -> None:
+async def test_other_namespaces_are_left_alone(hub: ControllerHarness) -> None:
     client = hub.engine.client("hub")
     for name in ("default", "karmada-system"):
         await client.create(NAMESPACE, NAMESPACE.body(name))

@@ -23,10 +23,10 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Drop, Request, Unfinished
 from datum_compute.runtime.testing.faults import calls, merged
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
 from tests.conftest import count
+from tests.events import ChangingRefusal, warnings
+from tests.harness import ControllerHarness
 from tests.karmada_objects import bind, names_of, serve
-from tests.told import Worded, warnings
 
 GROUP = "compute.datumapis.com"
 CITY = "topology.datum.net/city-code"
@@ -79,7 +79,7 @@ def spec(city: str) -> Json:
     }
 
 
-class Federation(Alone):
+class Federation(ControllerHarness):
     """Projects `demo` and `other`, a hub, and a cluster for DFW."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -835,7 +835,7 @@ async def test_a_refused_change_is_told_beside_what_serves_and_goes_when_it_is_t
 
 
 async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(federation: Federation) -> None:
-    refusal = federation.faults["hub"].refuse(calls("POST", "workloaddeployments"), Worded())
+    refusal = federation.faults["hub"].refuse(calls("POST", "workloaddeployments"), ChangingRefusal())
     deployment = await federation.deploy()
     await federation.simulation.advance(600)
     assert refusal.times > 5

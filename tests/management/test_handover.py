@@ -19,7 +19,7 @@ from datum_compute.management.handover import Handover
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 from tests.scenarios.federation import template
 
 GROUP = "compute.datumapis.com"
@@ -28,7 +28,7 @@ LEASE_SECONDS = 60
 SWEEP_SECONDS = 600
 
 
-class Management(Alone):
+class Management(ControllerHarness):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, {"hub": HUB, "demo": PROJECT}, Handover)
         self.hub, self.project = self.engine.client("hub"), self.engine.client("demo")

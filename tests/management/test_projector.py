@@ -21,9 +21,9 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request, Unfinished
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.events import warnings
+from tests.harness import ControllerHarness
 from tests.management.test_federator import TEMPLATE, spec
-from tests.told import warnings
 
 GROUP = "compute.datumapis.com"
 UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
@@ -49,7 +49,7 @@ def terminating(namespace: str) -> Forbidden:
     return Forbidden("unable to create new content", causes=[cause])
 
 
-class Federation(Alone):
+class Federation(ControllerHarness):
     """Projects `demo` and `other`, each with deployment web in namespace default, and a hub that knows of both."""
 
     def __init__(self, simulation: Simulation) -> None:

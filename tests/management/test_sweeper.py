@@ -24,10 +24,10 @@ from datum_compute.management.sweeper import NAMESPACE_GRACES, HubSweeper
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.testing.faults import calls, reads
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.events import events
+from tests.harness import ControllerHarness
 from tests.karmada_objects import define
 from tests.management.test_federator import spec
-from tests.told import events
 
 GROUP = "compute.datumapis.com"
 RELEASE, UID, JOURNAL = f"{GROUP}/release", f"{GROUP}/upstream-uid", f"{GROUP}/withdrawn-uids"
@@ -36,7 +36,7 @@ NAMESPACE_GRACE_SECONDS = NAMESPACE_GRACES * GRACE_SECONDS
 LONG_ENOUGH = 3 * HubSweeper.sweep_seconds
 
 
-class Sweep(Alone):
+class Sweep(ControllerHarness):
     """A project `demo` and a hub; what is on either is put there by the test."""
 
     def __init__(self, simulation: Simulation, *, enabled: bool = True) -> None:

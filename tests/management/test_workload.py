@@ -22,8 +22,8 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Request, Unfinished
 from datum_compute.runtime.testing.faults import Match, calls, merged
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
-from tests.told import Worded, warnings
+from tests.events import ChangingRefusal, warnings
+from tests.harness import ControllerHarness
 
 GROUP = "compute.datumapis.com"
 CITY = "topology.datum.net/city-code"
@@ -69,7 +69,7 @@ class Without:
         return self._transport.stream(call)
 
 
-class Project(Alone):
+class Project(ControllerHarness):
     def __init__(self, simulation: Simulation, *, networking: bool = False, unserved: Sequence[str] = ()) -> None:
         self._networking, self._unserved = networking, unserved
         super().__init__(simulation, {"demo": PROJECT}, self._build)
@@ -514,7 +514,7 @@ async def test_a_refused_pass_names_the_refusal_and_repeats_no_write_that_change
 
 
 async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(project: Project) -> None:
-    refusal = project.faults["demo"].refuse(about("web-main-ams"), Worded())
+    refusal = project.faults["demo"].refuse(about("web-main-ams"), ChangingRefusal())
     await project.deploy(["AMS", "DFW"])
     before = (await project.workload()).metadata.resource_version
     await project.simulation.advance(600)

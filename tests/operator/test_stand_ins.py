@@ -11,23 +11,25 @@ from datum_compute.operator.stand_ins import in_projects, provider
 from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 from tests.providers.site import with_pods
 from tests.scenarios.federation import template
 
 
 async def test_the_configured_grants_come_with_an_entitlement(simulation: Simulation) -> None:
     grants = Grants(instances=3, millicores=6000, mebibytes=12288)
-    alone = Alone(simulation, {"demo": PROJECT}, lambda fleet: in_projects({"entitlement"}, fleet, grants)[0])
-    await alone.run()
-    client = alone.engine.client("demo")
+    harness = ControllerHarness(
+        simulation, {"demo": PROJECT}, lambda fleet: in_projects({"entitlement"}, fleet, grants)[0]
+    )
+    await harness.run()
+    client = harness.engine.client("demo")
     asked = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
     await client.create(SERVICE_ENTITLEMENT, asked)
-    await alone.settle()
+    await harness.settle()
     allowances = [as_dict(grant.spec_json)["allowances"][0] for grant in (await client.list(RESOURCE_GRANT)).items]
     granted = {one["resourceType"]: one["buckets"][0]["amount"] for one in allowances}
     assert granted == {INSTANCES: 3, VCPUS: 6000, MEMORY: 12288}
-    await alone.stop()
+    await harness.stop()
 
 
 async def test_the_configured_pods_are_those_that_are_made(simulation: Simulation) -> None:
@@ -39,16 +41,16 @@ async def test_the_configured_pods_are_those_that_are_made(simulation: Simulatio
         network_policy=PodPolicy(ingress=(), egress=(egress,)),
     )
     with with_pods():
-        alone = Alone(
+        harness = ControllerHarness(
             simulation,
             {"cell": CELL},
             lambda fleet: provider("pods", addressed=False, pods=pods)[0],
         )
-    await alone.run()
-    client = alone.engine.client("cell")
+    await harness.run()
+    client = harness.engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("ns"))
     await client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": template()["spec"]})
-    await alone.settle()
+    await harness.settle()
     pod = as_dict((await client.get(POD, "web-0", "ns")).spec_json)
     assert pod["runtimeClassName"] == "gvisor"
     assert pod["nodeSelector"] == {"pool": "tenants"}
@@ -62,4 +64,4 @@ async def test_the_configured_pods_are_those_that_are_made(simulation: Simulatio
             "ports": [{"protocol": "TCP", "port": 443}],
         }
     ]
-    await alone.stop()
+    await harness.stop()

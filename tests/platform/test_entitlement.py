@@ -12,23 +12,23 @@ from datum_compute.kube.client import Client
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
 from tests.conftest import count
+from tests.harness import ControllerHarness
 
 ASKED = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
 
 
-async def entitled(simulation: Simulation) -> tuple[Alone, Client]:
-    alone = Alone(
+async def entitled(simulation: Simulation) -> tuple[ControllerHarness, Client]:
+    harness = ControllerHarness(
         simulation,
         {"demo": PROJECT},
         lambda fleet: EntitlementController(cities=["DFW"], limits=DEFAULT_LIMITS),
     )
-    client = alone.engine.client("demo")
-    await alone.run()
+    client = harness.engine.client("demo")
+    await harness.run()
     await client.create(SERVICE_ENTITLEMENT, ASKED)
-    await alone.settle()
-    return alone, client
+    await harness.settle()
+    return harness, client
 
 
 async def given(client: Client) -> tuple[int, list[str]]:
@@ -39,13 +39,13 @@ async def given(client: Client) -> tuple[int, list[str]]:
 @pytest.mark.parametrize("seed", range(count(20, 200)))
 def test_invariant_3_one_that_is_given_up_and_asked_for_again_ends_with_all_that_comes_with_it(seed: int) -> None:
     async def play(simulation: Simulation) -> None:
-        alone, client = await entitled(simulation)
+        harness, client = await entitled(simulation)
         await client.delete(SERVICE_ENTITLEMENT, "compute")
         await client.create(SERVICE_ENTITLEMENT, ASKED)
-        await alone.settle()
+        await harness.settle()
         await simulation.advance(60)
         assert await given(client) == (3, ["dfw"])
-        await alone.stop()
+        await harness.stop()
 
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
         loop = runner.get_loop()
@@ -54,17 +54,17 @@ def test_invariant_3_one_that_is_given_up_and_asked_for_again_ends_with_all_that
 
 
 async def test_what_was_deleted_by_hand_comes_back(simulation: Simulation) -> None:
-    alone, client = await entitled(simulation)
+    harness, client = await entitled(simulation)
     await client.delete(LOCATION_BINDING, "dfw")
     await client.delete(RESOURCE_GRANT, (await client.list(RESOURCE_GRANT)).items[0].name, QUOTA_NAMESPACE)
-    await alone.settle()
+    await harness.settle()
     assert await given(client) == (3, ["dfw"])
-    await alone.stop()
+    await harness.stop()
 
 
 async def test_what_came_with_one_that_is_given_up_goes(simulation: Simulation) -> None:
-    alone, client = await entitled(simulation)
+    harness, client = await entitled(simulation)
     await client.delete(SERVICE_ENTITLEMENT, "compute")
-    await alone.settle()
+    await harness.settle()
     assert await given(client) == (0, [])
-    await alone.stop()
+    await harness.stop()

@@ -14,11 +14,11 @@ from datum_compute.platform.former_networks import LOOK_SECONDS, FormerNetworks
 from datum_compute.platform.networks import NetworkController
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
-from tests.told import warnings
+from tests.events import warnings
+from tests.harness import ControllerHarness
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     """In which the built-in made network `default` for a binding, and was switched off."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -48,7 +48,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 
 
 async def test_a_network_that_is_asked_for_stays(cell: Cell) -> None:
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(3600)
     assert await cell.left() == (1, 1)
     assert cell.writes.total() == 0
@@ -56,14 +56,14 @@ async def test_a_network_that_is_asked_for_stays(cell: Cell) -> None:
 
 async def test_a_network_that_nobody_asks_for_any_more_goes_with_its_contexts(cell: Cell) -> None:
     await cell.client.delete(NETWORK_BINDING, "web-net-0", "ns")
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(3 * LOOK_SECONDS)
     assert await cell.left() == (0, 0)
 
 
 async def test_a_network_that_is_deleted_is_not_held(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(2 * LOOK_SECONDS)
     assert await cell.left() == (0, 0)
 
@@ -71,7 +71,7 @@ async def test_a_network_that_is_deleted_is_not_held(cell: Cell) -> None:
 async def test_without_the_right_it_is_held_and_said_once(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     refusal = cell.faults["cell"].refuse(calls("DELETE", "networkcontexts"), Forbidden("not yours"))
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(600)
     assert await cell.left() == (1, 1)
     assert [(one.reason, one.count) for one in await warnings(cell.client, "default", "ns")] == [
@@ -84,7 +84,7 @@ async def test_without_the_right_it_is_held_and_said_once(cell: Cell) -> None:
 
 async def test_a_cell_that_may_not_look_at_networks_goes_on_without(cell: Cell) -> None:
     cell.faults["cell"].refuse(calls("GET", "/networks"), Forbidden("not yours"))
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(3600)
     assert cell.controller.results["error"] == 0
     assert cell.controller.passes <= 7
@@ -94,7 +94,7 @@ async def test_a_network_of_somebody_else_is_left_to_the_operator(cell: Cell) ->
     body = NETWORK.body("theirs", "ns", finalizers=[NETWORK_FINALIZER])
     await cell.client.create(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
     await cell.client.delete(NETWORK, "theirs", "ns")
-    await cell.take_up()
+    await cell.start_controllers()
     await cell.simulation.advance(3600)
     assert (await cell.client.get(NETWORK, "theirs", "ns")).metadata.finalizers == (NETWORK_FINALIZER,)
     assert [one.reason for one in await warnings(cell.client, "theirs", "ns")] == ["HeldByFormerSetup"]

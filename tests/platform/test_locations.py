@@ -14,11 +14,11 @@ from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.platform.locations import CellLocations, LocationBindings
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 from tests.scenarios.federation import template
 
 
-class Catalog(Alone):
+class Catalog(ControllerHarness):
     def __init__(self, simulation: Simulation) -> None:
         planes = {"hub": HUB, "demo": PROJECT, "other": PROJECT}
         super().__init__(simulation, planes, lambda fleet: LocationBindings(fleet))
@@ -100,7 +100,7 @@ async def test_invariant_4_at_rest_nothing_is_written(catalog: Catalog) -> None:
 
 
 async def test_a_cell_has_the_location_of_each_city_it_is_sent_deployments_for(simulation: Simulation) -> None:
-    cell = Alone(simulation, {"cell": CELL}, lambda fleet: CellLocations())
+    cell = ControllerHarness(simulation, {"cell": CELL}, lambda fleet: CellLocations())
     client = cell.engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("ns"))
     theirs = {"locationClassName": "self-managed", "topology": {TOPOLOGY_CITY: "AMS"}, "provider": {}}

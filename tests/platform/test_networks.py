@@ -33,13 +33,13 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 
 LOCATION = {"name": "dfw", "namespace": ""}
 RUNTIME = {"resources": {"instanceType": "datumcloud/d1-standard-2"}}
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, {"cell": CELL}, self._build)
         self.client = self.engine.client("cell")

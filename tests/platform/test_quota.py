@@ -23,13 +23,13 @@ from datum_compute.platform.quota import QuotaBroker
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 
 DEMO: Json = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
 GRANTED, DENIED, OPEN, WRONG = "QuotaAvailable", "QuotaExceeded", "PendingEvaluation", "ValidationFailed"
 
 
-class Broker(Alone):
+class Broker(ControllerHarness):
     def __init__(self, simulation: Simulation, *, strict: bool) -> None:
         self._strict = strict
         super().__init__(simulation, {"demo": PROJECT}, self._build)

@@ -40,7 +40,7 @@ from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 from tests.scenarios.federation import template
 
 PLACE = {"name": "dfw", "namespace": ""}
@@ -131,36 +131,36 @@ async def test_a_plane_that_lacks_a_kind_of_a_built_in_is_engaged_and_served_whe
     simulation: Simulation, case: Case, lacking: Kind[Any]
 ) -> None:
     planes = {"hub": HUB, "demo": PROJECT, "cell": CELL}
-    alone = Alone(simulation, planes, lambda fleet: case.build(fleet, simulation))
-    refusal = alone.faults[case.plane].refuse(
+    harness = ControllerHarness(simulation, planes, lambda fleet: case.build(fleet, simulation))
+    refusal = harness.faults[case.plane].refuse(
         calls(path=f"/{lacking.plural}"), NotFound("the server could not find the requested resource")
     )
-    await alone.run()
+    await harness.run()
     for plane, kind, body in case.asked:
-        await alone.engine.client(plane).create(kind, body)
-    await alone.settle()
-    assert alone.fleet.has(case.plane)
+        await harness.engine.client(plane).create(kind, body)
+    await harness.settle()
+    assert harness.fleet.has(case.plane)
     await simulation.advance(3 * UNSERVED_SECONDS)
-    assert alone.controller.results["error"] == 0
+    assert harness.controller.results["error"] == 0
     refusal.lift()
     await simulation.advance(2 * UNSERVED_SECONDS)
-    await alone.settle()
-    assert (await alone.engine.client(case.plane).list(case.made)).items
-    assert alone.controller.results["error"] == 0
-    await alone.stop()
+    await harness.settle()
+    assert (await harness.engine.client(case.plane).list(case.made)).items
+    assert harness.controller.results["error"] == 0
+    await harness.stop()
 
 
 async def test_without_quota_an_entitlement_is_active_all_the_same(simulation: Simulation) -> None:
     case = CASES["entitlement"]
-    alone = Alone(simulation, {"demo": PROJECT}, lambda fleet: case.build(fleet, simulation))
-    alone.faults["demo"].refuse(calls(path=f"/{RESOURCE_GRANT.plural}"), NotFound("no such kind"))
-    await alone.run()
-    client = alone.engine.client("demo")
+    harness = ControllerHarness(simulation, {"demo": PROJECT}, lambda fleet: case.build(fleet, simulation))
+    harness.faults["demo"].refuse(calls(path=f"/{RESOURCE_GRANT.plural}"), NotFound("no such kind"))
+    await harness.run()
+    client = harness.engine.client("demo")
     for _, kind, body in case.asked:
         await client.create(kind, body)
-    await alone.settle()
+    await harness.settle()
     found = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
     assert found.status is not None
     assert found.status.phase == "Active"
     assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["dfw"]
-    await alone.stop()
+    await harness.stop()

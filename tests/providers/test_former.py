@@ -17,15 +17,15 @@ from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.events import warnings
+from tests.harness import ControllerHarness
 from tests.providers.site import with_pods
 from tests.scenarios.federation import template
-from tests.told import warnings
 
 COMPUTE = "compute.datumapis.com/instance-controller"
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation, build: Callable[[Fleet], Reconciler]) -> None:
         with with_pods():
             super().__init__(simulation, {"cell": CELL}, build)
@@ -62,7 +62,7 @@ def simulated(simulation: Simulation) -> Callable[[Fleet], Reconciler]:
 async def test_what_was_only_simulated_is_let_go_of_at_once(simulation: Simulation, current: str) -> None:
     cell = await ran_by(simulation, simulated(simulation), current)
     assert SIMULATED_FINALIZER in (await cell.instance()).metadata.finalizers
-    await cell.take_up()
+    await cell.start_controllers()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     await cell.stop()
 
@@ -73,7 +73,7 @@ async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: S
     held = {"metadata": {"finalizers": ["example.com/stopping"]}}
     await cell.client.merge_patch(POD, "web-0", "ns", held)
     await cell.client.delete(INSTANCE, "web-0", "ns")
-    await cell.take_up()
+    await cell.start_controllers()
     assert (await cell.client.get(POD, "web-0", "ns")).metadata.deleting
     await simulation.advance(60)
     assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
@@ -85,7 +85,7 @@ async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: S
 
 async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "simulated")
-    await cell.take_up()
+    await cell.start_controllers()
     await simulation.advance(LOOK_SECONDS)
     assert await cell.pods() == 0
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
@@ -94,7 +94,7 @@ async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(sim
 
 async def test_what_runs_goes_on_when_no_provider_of_ours_takes_over(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "none")
-    await cell.take_up()
+    await cell.start_controllers()
     await simulation.advance(3600)
     assert await cell.pods() == 1
     assert cell.writes.total() == 0
@@ -106,7 +106,7 @@ async def test_without_the_right_to_look_at_pods_it_is_held_and_said_once(simula
     await cell.client.create(NAMESPACE, NAMESPACE.body("default"))
     await cell.client.delete(INSTANCE, "web-0", "ns")
     refusal = cell.faults["cell"].refuse(calls("GET", "/pods"), Forbidden("not yours"))
-    await cell.take_up()
+    await cell.start_controllers()
     await simulation.advance(600)
     assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
     assert [(one.reason, one.count) for one in await warnings(cell.client, "web-0", "ns")] == [("HeldByFormerSetup", 1)]
@@ -121,7 +121,7 @@ async def test_a_pod_of_somebody_else_is_left_alone(simulation: Simulation) -> N
     cell = await ran_by(simulation, pods(simulation), "simulated")
     await cell.client.delete(POD, "web-0", "ns")
     await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
-    await cell.take_up()
+    await cell.start_controllers()
     assert await cell.pods() == 1
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     await cell.stop()
@@ -130,7 +130,7 @@ async def test_a_pod_of_somebody_else_is_left_alone(simulation: Simulation) -> N
 async def test_the_finalizer_of_the_provider_in_use_and_of_others_stays(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "pods")
     await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": [PODS_FINALIZER, "other/one"]}})
-    await cell.take_up()
+    await cell.start_controllers()
     assert (await cell.instance()).metadata.finalizers == (PODS_FINALIZER, "other/one")
     assert cell.writes.total() == 0
     await cell.stop()

@@ -19,7 +19,7 @@ from datum_compute.providers.pods import PodsProvider, wait_after
 from datum_compute.runtime.caches.informer import RELIST_SECONDS
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 from tests.providers.site import with_pods
 
 COMPUTE = "compute.datumapis.com/instance-controller"
@@ -41,7 +41,7 @@ CRASHED = {"Programmed": ("False", "InstanceCrashing"), "Available": ("False", "
 REFUSED = {"Programmed": ("Unknown", "ProgrammingInProgress"), "Available": ("Unknown", "ConfigurationError")}
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, {"cell": CELL}, lambda fleet: PodsProvider())
         self.client = self.engine.client("cell")

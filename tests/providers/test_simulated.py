@@ -22,7 +22,7 @@ from datum_compute.providers.simulated import (
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.requests import Request
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.alone import Alone
+from tests.harness import ControllerHarness
 
 COMPUTE = "compute.datumapis.com/instance-controller"
 HASH = "0123456789"
@@ -41,7 +41,7 @@ STOPPING = {"Programmed": ("False", "Stopping"), "Available": ("False", "Stoppin
 RUNNING = {"Programmed": ("True", "Programmed"), "Available": ("True", "Available")}
 
 
-class Cell(Alone):
+class Cell(ControllerHarness):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, {"cell": CELL}, self._build)
         self.client = self.engine.client("cell")

@@ -6,9 +6,9 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.meta import Json, as_dict
 from datum_compute.runtime.testing.faults import calls
+from tests.events import warnings
 from tests.scenarios.embedded import CITIES, EmbeddedFederation
 from tests.scenarios.federation import Federation
-from tests.told import warnings
 
 
 async def test_a_site_that_refuses_instances_is_named_on_the_workload_until_it_takes_them(

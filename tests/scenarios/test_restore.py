@@ -10,6 +10,7 @@ from datum_compute.kube.client import Client
 from datum_compute.local.federation import HUB_PLANE
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import LONG
+from tests.events import events
 from tests.scenarios.backups import (
     ASKED,
     KNOWN,
@@ -26,7 +27,6 @@ from tests.scenarios.backups import (
 )
 from tests.scenarios.federation import Federation
 from tests.scenarios.restorable import CITIES, KARMADA, MANAGEMENT, RestorableFederation
-from tests.told import events
 
 OUTAGE_SECONDS = 3000.0  # longer than any grace, sweep and relist
 

@@ -13,10 +13,10 @@ from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import as_dict
 from datum_compute.platform.locations import location
 from tests.conftest import count
+from tests.events import warnings
 from tests.scenarios import life
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Project
-from tests.told import warnings
 
 FIRST, SECOND = "cell-dfw", "cell-another"  # whose name comes first, though it is younger
 

@@ -39,10 +39,10 @@ from datum_compute.cell.gates import gates, without_gate
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.network import BY_CITY, Networking, by_city
 from datum_compute.cell.ordering import Create, Delete, Member, steps
-from datum_compute.cell.patience import Patience
 from datum_compute.cell.rollup import Network, deployment_status, is_paused, is_ready, making_way
-from datum_compute.cell.succession import Successions, accepted, has_successor
-from datum_compute.federation.obstacles import Blocked, Obstacle, Wordings, obstacles
+from datum_compute.cell.stale_specs import StaleSpecs, accepted, has_successor
+from datum_compute.cell.write_delay import WriteDelay
+from datum_compute.federation.obstacles import Blocked, Obstacle, StableMessages, obstacles
 from datum_compute.federation.removal import GRACE_SECONDS
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
@@ -92,10 +92,10 @@ class DeploymentController:
     ) -> None:
         metrics = metrics or Metrics()
         self._networking = Networking() if networking else None
-        self._wordings = Wordings()
-        self._patience = Patience(STOPPING_SECONDS)
+        self._wordings = StableMessages()
+        self._delay = WriteDelay(STOPPING_SECONDS)
         self._leftovers = Leftovers(fleet, report_held=metrics.held, enabled=remove_leftovers, grace=leftover_grace)
-        self._successions = Successions(fleet, metrics=metrics)
+        self._successions = StaleSpecs(fleet, metrics=metrics)
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -124,7 +124,7 @@ class DeploymentController:
             self._wordings.forget(request)
             self._successions.forget(request)
         if deployment is None or not deployment.metadata.deleting:
-            self._patience.forget(request)
+            self._delay.forget(request)
         if deployment is None or is_foreign(pass_.plane, request.namespace):
             return
         if deployment.metadata.deleting:
@@ -273,7 +273,7 @@ class DeploymentController:
                     await pass_.write.delete(instance)
         problems.raise_worst()
         if left := len(_instances(pass_, deployment)):
-            patience = self._patience.left(pass_.request, None if has_successor(deployment) else reasons.STOPPING)
+            patience = self._delay.left(pass_.request, None if has_successor(deployment) else reasons.STOPPING)
             if patience > 0:
                 pass_.no_later_than(patience)
             else:

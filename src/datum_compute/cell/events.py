@@ -1,4 +1,4 @@
-"""What is worth an event when the conditions of an Instance change. Entry point: `news`."""
+"""What is worth an event when the conditions of an Instance change. Entry point: `new_warnings`."""
 
 from datum_compute.api import reasons
 from datum_compute.api.instance import QUOTA_GRANTED, READY, Instance
@@ -10,7 +10,7 @@ COMPONENT = "instance-controller"  # who tells events about Instances
 FEDERATED = "Federated"  # here only while an Instance cannot be copied to the hub
 
 
-def news(before: Instance, after: Instance) -> list[tuple[str, str]]:
+def new_warnings(before: Instance, after: Instance) -> list[tuple[str, str]]:
     """Reason and sentence of each event: only where a reason is new, so that what is polled does not flood."""
     told: list[tuple[str, str]] = []
     for type_ in (QUOTA_GRANTED, READY, FEDERATED):

@@ -10,12 +10,12 @@ from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, NETWORK_GATE, PROGRAMMED, QUOTA_GATE, QUOTA_GRANTED, READY, Instance
 from datum_compute.api.labels import CLAIM_FINALIZER, DEPLOYMENT_NAME, INSTANCE_FINALIZER
 from datum_compute.api.networking import NETWORK_BINDING, NetworkBinding
-from datum_compute.cell.events import COMPONENT, news
+from datum_compute.cell.events import COMPONENT, new_warnings
 from datum_compute.cell.gates import gates
 from datum_compute.cell.network import failure_of
-from datum_compute.cell.patience import Patience
 from datum_compute.cell.readiness import Decided, readiness
 from datum_compute.cell.stopping import is_stopping
+from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign
@@ -39,7 +39,7 @@ class InstanceController:
     def __init__(self, *, networking: bool = False, waits_for_hub: bool = False) -> None:
         self._networking = networking
         self._waits_for_hub = waits_for_hub
-        self._patience = Patience()
+        self._delay = WriteDelay()
 
     def sources(self) -> Sequence[Source[Any]]:
         sources: list[Source[Any]] = [
@@ -54,10 +54,10 @@ class InstanceController:
         request, write = pass_.request, pass_.write
         instance = pass_.get(INSTANCE)
         if instance is None or is_foreign(pass_.plane, request.namespace):
-            self._patience.forget(request)
+            self._delay.forget(request)
             return
         if instance.metadata.deleting and not is_stopping(instance):
-            self._patience.forget(request)
+            self._delay.forget(request)
             if not self._waits_for_hub:
                 await write.remove_finalizers(instance, INSTANCE_FINALIZER)
             return
@@ -65,14 +65,14 @@ class InstanceController:
             instance = await self._hold(write, instance)
         status = self._status(pass_, instance)
         if same_json(instance.status_json, encode(status)):
-            self._patience.forget(request)
+            self._delay.forget(request)
             return
         # Mostly quota and provider answer and stop in a moment; only who really waits is written about, on 3 planes.
-        if (left := self._patience.left(request, _unanswered(instance))) > 0:
+        if (left := self._delay.left(request, _unanswered(instance))) > 0:
             pass_.no_later_than(left)
             return
         after = await write.status(instance, status)
-        for reason, message in news(instance, after):
+        for reason, message in new_warnings(instance, after):
             pass_.events.warning(after, reason, message)
 
     def is_current(self, cell: Handle, instance: Instance) -> bool:

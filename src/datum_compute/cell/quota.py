@@ -18,7 +18,7 @@ from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.name import NameNotHeld
+from datum_compute.cell.name_lease import NameNotHeld
 from datum_compute.cell.sizing import requests
 from datum_compute.cell.verdict import SLOW, YOUNG, Verdict, tier_at
 from datum_compute.federation.identity import Identity

@@ -11,16 +11,16 @@ from msgspec import Struct
 from datum_compute.api.instance import INSTANCE, QUOTA_GATE, QUOTA_GRANTED, Instance
 from datum_compute.api.labels import CLAIM_FINALIZER
 from datum_compute.api.quota import RESOURCE_CLAIM
-from datum_compute.cell.ages import Ages
-from datum_compute.cell.elsewhere import is_elsewhere, moves
-from datum_compute.cell.events import COMPONENT, news
+from datum_compute.cell.events import COMPONENT, new_warnings
 from datum_compute.cell.gates import gates, without_gate
 from datum_compute.cell.instance import in_namespace, is_identified
+from datum_compute.cell.instance_ages import InstanceAges
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.patience import Patience
 from datum_compute.cell.quota import Claims, Quota
+from datum_compute.cell.serving import is_instance_served_elsewhere, serving_changes
 from datum_compute.cell.stopping import is_stopping
 from datum_compute.cell.verdict import Verdict, kept, tier
+from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL, CLAIMS
 from datum_compute.federation.scope import is_foreign
@@ -65,15 +65,15 @@ class QuotaGate:
         self._fleet = fleet
         self._quota = quota
         self._metrics = metrics or Metrics()
-        self._patience = Patience()
-        self._ages = Ages(clock)
+        self._delay = WriteDelay()
+        self._ages = InstanceAges(clock)
         self._troubles: dict[Request, _Trouble] = {}  # failures that no condition shows
 
     def sources(self) -> Sequence[Source[Any]]:
         sources: list[Source[Any]] = [
             Source(CELL, INSTANCE, self._itself, when=_concerns_quota),
             Source(CELL, NAMESPACE, in_namespace, when=is_identified),
-            moves(),
+            serving_changes(),
         ]
         if isinstance(self._quota, Claims):
             sources.append(Source(CLAIMS, RESOURCE_CLAIM, self._quota.to_instance, best_effort=True))
@@ -98,7 +98,7 @@ class QuotaGate:
         request, cell = pass_.request, pass_.plane
         instance = pass_.get(INSTANCE)
         if instance is None or is_foreign(cell, request.namespace):
-            self._patience.forget(request)
+            self._delay.forget(request)
             self._troubles.pop(request, None)
             self._quota.forget(request)
         if is_foreign(cell, request.namespace):
@@ -115,7 +115,7 @@ class QuotaGate:
             return
         if CLAIM_FINALIZER not in instance.metadata.finalizers:
             return  # a claim must not exist before it; the event of its addition brings us back
-        if is_elsewhere(cell, instance):
+        if is_instance_served_elsewhere(cell, instance):
             return
         age = self._ages.of(instance)
         asked = await self._quota.evaluate(cell, instance, age)
@@ -126,10 +126,10 @@ class QuotaGate:
         verdict = kept(instance, asked)
         self._come_back(asked if asked.waits else verdict, age, pass_)
         if verdict.fresh:
-            self._patience.forget(request)
+            self._delay.forget(request)
         # Mostly a claim is decided in a moment; only who really waits is written about.
         is_unanswered = verdict.status == "Unknown" and not _says(instance, verdict)
-        if (left := self._patience.left(request, QUOTA_GRANTED if is_unanswered else None)) > 0:
+        if (left := self._delay.left(request, QUOTA_GRANTED if is_unanswered else None)) > 0:
             pass_.no_later_than(left)
             return
         instance = await self._tell(pass_, instance, verdict, asked)
@@ -166,7 +166,7 @@ class QuotaGate:
     async def _tell(self, pass_: Pass, instance: Instance, verdict: Verdict, asked: Verdict) -> Instance:
         """Writes the condition where it changed, and what is new in it as an event."""
         after = await self._write(pass_, instance, verdict)
-        warnings = news(instance, after)
+        warnings = new_warnings(instance, after)
         if asked.failed and asked.denied and asked.reason != verdict.reason:
             trouble = self._troubles.setdefault(pass_.request, _Trouble(asyncio.get_running_loop().time()))
             if trouble.is_news(asked.reason, asyncio.get_running_loop().time()):

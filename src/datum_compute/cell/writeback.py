@@ -21,14 +21,14 @@ from datum_compute.api.labels import (
     UPSTREAM_UID,
 )
 from datum_compute.api.reasons import HUB_REFUSED, LABELS_MISSING
-from datum_compute.cell.elsewhere import is_elsewhere, moves
-from datum_compute.cell.events import COMPONENT, FEDERATED, news
+from datum_compute.cell.events import COMPONENT, FEDERATED, new_warnings
 from datum_compute.cell.instance import concerns_us, in_namespace, is_identified
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.patience import Patience
 from datum_compute.cell.quota import CellName
 from datum_compute.cell.readiness import Decided
+from datum_compute.cell.serving import is_instance_served_elsewhere, serving_changes
 from datum_compute.cell.stopping import is_stopping
+from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.federation.scope import is_foreign
 from datum_compute.kube import conditions
@@ -85,14 +85,14 @@ class WriteBack:
         self._named = named
         self._is_current = is_current
         self._metrics = metrics or Metrics()
-        self._patience = Patience(HOLD_SECONDS)
+        self._delay = WriteDelay(HOLD_SECONDS)
         self._refused: set[Request] = set()  # removals that the hub refuses, and that were told
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, INSTANCE, itself, when=concerns_us),
             Source(CELL, NAMESPACE, in_namespace, when=is_identified),
-            moves(),
+            serving_changes(),
             Source(HUB, NAMESPACE),
             Source(HUB, WORKLOAD_DEPLOYMENT, self._of_owner),
             Source(HUB, INSTANCE, self._of_copy),
@@ -116,12 +116,12 @@ class WriteBack:
             return
         instance = pass_.get(INSTANCE)
         if instance is None or (instance.metadata.deleting and not is_stopping(instance)):
-            self._patience.forget(request)
+            self._delay.forget(request)
             await self._remove(pass_, instance)
-        elif INSTANCE_FINALIZER in instance.metadata.finalizers and not is_elsewhere(cell, instance):
+        elif INSTANCE_FINALIZER in instance.metadata.finalizers and not is_instance_served_elsewhere(cell, instance):
             self._refused.discard(request)
             # A state that is about to change would only be written twice, here and in the project.
-            left = self._patience.left(request, None if self._is_current(pass_, instance) else READY)
+            left = self._delay.left(request, None if self._is_current(pass_, instance) else READY)
             if left > 0:
                 pass_.no_later_than(left)
             else:
@@ -159,7 +159,7 @@ class WriteBack:
             after = conditions.updated(before, [told])
         status = as_dict(instance.status_json) | {"conditions": conditions.to_json(after)}
         written = await pass_.write.status(instance, status)
-        for reason, message in news(instance, written):
+        for reason, message in new_warnings(instance, written):
             pass_.events.warning(written, reason, message)
 
     async def _write(self, pass_: Pass, instance: Instance) -> bool:

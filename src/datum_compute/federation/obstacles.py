@@ -1,6 +1,6 @@
 """Why something that was asked for cannot be made, in words for a condition.
 
-Entry points: `obstacles`, `Wordings`, `Blocked`.
+Entry points: `obstacles`, `StableMessages`, `Blocked`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def _obstacle(problem: Problem) -> Obstacle | None:
     return Obstacle(reason, f"{problem.subject} was refused: {_shortened(str(problem.error))}")
 
 
-class Wordings:
+class StableMessages:
     """The first wording of each refusal, kept while the same is refused of the same generation.
 
     A server may word a refusal differently with every try, with a time or the number of a request. Written each time,

@@ -22,7 +22,7 @@ from datum_compute.api.labels import (
 )
 from datum_compute.api.names import hub_namespace, is_name, policy_name
 from datum_compute.federation.identity import Identity, bare_project, hub_labels
-from datum_compute.federation.obstacles import Blocked, Obstacle, Wordings, obstacles
+from datum_compute.federation.obstacles import Blocked, Obstacle, StableMessages, obstacles
 from datum_compute.federation.policy import city_policy, routed_city, routes
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.federation.sites import city_of, serving_cluster
@@ -33,11 +33,11 @@ from datum_compute.kube.errors import AlreadyExists, Conflict, NamespaceTerminat
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, as_dict
 from datum_compute.kube.patches import changes, difference
-from datum_compute.management import withdrawal
-from datum_compute.management.failures import Failures
-from datum_compute.management.journal import Journal
+from datum_compute.management import withdrawal_notes
+from datum_compute.management.hub_outages import HubOutages
 from datum_compute.management.metrics import HUB_TO_PROJECT, PROJECT_TO_HUB, ManagementMetrics
-from datum_compute.management.withdrawal import release_policy
+from datum_compute.management.withdrawal_journal import WithdrawalJournal
+from datum_compute.management.withdrawal_notes import release_policy
 from datum_compute.runtime import Change, Drop, Fleet, Handle, Pass, Plane, Problems, Request, Source, Writer, itself
 
 _CLAIMED_BY_POLICY = "propagationpolicy.karmada.io/permanent-id"
@@ -60,10 +60,10 @@ class Federator:
         self._fleet = fleet
         self._metrics = metrics or ManagementMetrics()
         self._federated = federated
-        self._failures = Failures()
-        self._wordings = Wordings()
-        self._notes = withdrawal.Notebook()
-        self._journal = Journal()
+        self._failures = HubOutages()
+        self._wordings = StableMessages()
+        self._notes = withdrawal_notes.WithdrawalNotes()
+        self._journal = WithdrawalJournal()
         self._unanswered: dict[Request, tuple[str, float]] = {}  # by uid of the copy, and loop time since when
 
     def sources(self) -> Sequence[Source[Any]]:
@@ -231,7 +231,7 @@ class Federator:
             raise Blocked(reasons.HUB_NAMESPACE_TAKEN, f"{sentence}; {todo}")
         if patch := changes(found, labels=labels):
             found = await hub.write.patch(found, patch)
-        await withdrawal.forget(hub.write, found, deployment.metadata.uid)
+        await withdrawal_notes.forget(hub.write, found, deployment.metadata.uid)
 
     async def _ensure_copy(
         self, pass_: Pass, hub: Handle, deployment: WorkloadDeployment, namespace: str

@@ -27,9 +27,9 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
 from datum_compute.kube.meta import KubeObject
-from datum_compute.management.journal import Journal
 from datum_compute.management.metrics import ManagementMetrics
-from datum_compute.management.withdrawal import Notebook, release_policy
+from datum_compute.management.withdrawal_journal import WithdrawalJournal
+from datum_compute.management.withdrawal_notes import WithdrawalNotes, release_policy
 from datum_compute.runtime import Change, Fleet, Pass, Plane, Problems, Request, Source
 
 NAMESPACE_GRACES = 10  # a namespace without anything in it is in nobody's way
@@ -88,8 +88,8 @@ class HubSweeper:
         self._enabled = enabled
         self._grace = grace
         self._namespace_grace = NAMESPACE_GRACES * grace
-        self._notes = Notebook()
-        self._journal = Journal()
+        self._notes = WithdrawalNotes()
+        self._journal = WithdrawalJournal()
         self._ghosts: Missing[_Lost] = Missing()
         self._ghost_brake = Brake()
         self._empty: Missing[_Lost] = Missing()

@@ -8,7 +8,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import FEDERATOR_FINALIZER, ROLLOUT_PAUSED, WORKLOAD_FINALIZER, WORKLOAD_UID
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING, NETWORK, Network
 from datum_compute.api.workload import PLACED, WORKLOAD, Workload
-from datum_compute.federation.obstacles import Blocked, Wordings, obstacles
+from datum_compute.federation.obstacles import Blocked, StableMessages, obstacles
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound
@@ -30,7 +30,7 @@ class WorkloadController:
 
     def __init__(self, *, networking: bool = False) -> None:
         self._networking = networking
-        self._wordings = Wordings()
+        self._wordings = StableMessages()
 
     def disengaged(self, plane: Plane) -> None:
         self._wordings.forget_plane(plane.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from datum_compute.cell.ledger import Ledger
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.name import NameLease
+from datum_compute.cell.name_lease import NameLease
 from datum_compute.cell.quota import nobody_knows
 from datum_compute.cell.quota_gate import NAME as QUOTA_GATE
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from datum_compute.cell.abandoned import AbandonedClaims
+from datum_compute.cell.abandoned_claims import AbandonedClaims
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import InstanceController
 from datum_compute.cell.ledger import Ledger
@@ -15,7 +15,7 @@ from datum_compute.management.federator import Federator
 from datum_compute.management.handover import Handover
 from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.projector import Projector
-from datum_compute.management.sites import Sites
+from datum_compute.management.standby_clusters import StandbyClusters
 from datum_compute.management.sweeper import HubSweeper
 from datum_compute.management.workload import WorkloadController
 from datum_compute.runtime import Clock, Fleet, Reconciler
@@ -35,7 +35,7 @@ def management_controllers(
         WorkloadController(networking=networking),
         Federator(fleet, metrics=metrics),
         Projector(fleet, hub, metrics=metrics),
-        Sites(),
+        StandbyClusters(),
         Handover(fleet),
         HubSweeper(fleet, metrics=metrics, enabled=remove_leftovers, grace=leftover_grace),
     ]

@@ -1,4 +1,4 @@
-"""Says which Clusters cannot serve their city because another one does. Entry point: `Sites`."""
+"""Says which Clusters cannot serve their city because another one does. Entry point: `StandbyClusters`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from datum_compute.runtime import Change, Pass, Plane, Request, Source
 _log = structlog.get_logger(__name__)
 
 
-class Sites:
+class StandbyClusters:
     """An event on each Cluster that has to stand by, when that begins; the federator tells the cells themselves."""
 
     name = "sites"

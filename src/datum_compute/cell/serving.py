@@ -1,4 +1,4 @@
-"""Instances of deployments that another cell serves. Entry points: `is_elsewhere`, `moves`.
+"""Instances of deployments that another cell serves. Entry points: `is_instance_served_elsewhere`, `serving_changes`.
 
 A cell that is not the one to serve a city may still have Instances of it, from when it was. They go on running, and
 nothing of them is claimed or shown: that is the other cell's to do.
@@ -14,14 +14,14 @@ from datum_compute.federation.sites import is_served_elsewhere
 from datum_compute.runtime import Change, Plane, Request, Source
 
 
-def is_elsewhere(cell: Plane, instance: Instance) -> bool:
-    """Needs the source `moves`."""
+def is_instance_served_elsewhere(cell: Plane, instance: Instance) -> bool:
+    """Needs the source `serving_changes`."""
     name = instance.metadata.labels.get(DEPLOYMENT_NAME, "")
     deployment = cell.informer(WORKLOAD_DEPLOYMENT).get(instance.namespace, name)
     return deployment is not None and is_served_elsewhere(deployment)
 
 
-def moves() -> Source[WorkloadDeployment]:
+def serving_changes() -> Source[WorkloadDeployment]:
     """The Instances of a deployment that begins or ceases to be this cell's."""
     return Source(CELL, WORKLOAD_DEPLOYMENT, _instances, when=_has_moved)
 

@@ -1,4 +1,4 @@
-"""Withdraws deployments from the hub, and notes it where cells look. Entry points: `Notebook`, `forget`."""
+"""Withdraws deployments from the hub, and notes it where cells look. Entry points: `WithdrawalNotes`, `forget`."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.karmada import PROPAGATION_POLICY
@@ -7,11 +7,11 @@ from datum_compute.api.names import is_name, policy_name
 from datum_compute.federation.withdrawals import Note, annotation, notes_of, with_notes, without_upstream
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.management.batches import Batches
+from datum_compute.management.batched_writes import BatchedWrites
 from datum_compute.runtime import Handle, Writer
 
 
-class Notebook:
+class WithdrawalNotes:
     """The notes of withdrawn deployments, on their hub namespaces.
 
     Passes that withdraw from one namespace at the same time share a write, because Karmada copies every change of a
@@ -19,7 +19,7 @@ class Notebook:
     """
 
     def __init__(self) -> None:
-        self._batches: Batches[Note] = Batches()
+        self._batches: BatchedWrites[Note] = BatchedWrites()
 
     async def add(self, hub: Handle, namespace: str, note: Note) -> None:
         """Returns when the note is on the namespace. Where there is no namespace there is nothing to withdraw."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from datum_compute.management.batches import Batches
+from datum_compute.management.batched_writes import BatchedWrites
 from datum_compute.runtime.testing.simulation import Simulation
 
 
@@ -25,7 +25,7 @@ class Slow:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_what_comes_while_a_write_runs_shares_the_next(simulation: Simulation, seed: int) -> None:
-    batches, slow = Batches[str](), Slow()
+    batches, slow = BatchedWrites[str](), Slow()
     first = asyncio.create_task(batches.add("a", "1", slow))
     await asyncio.sleep(0.5)
     others = [asyncio.create_task(batches.add("a", name, slow)) for name in "234"]
@@ -35,7 +35,7 @@ async def test_what_comes_while_a_write_runs_shares_the_next(simulation: Simulat
 
 
 async def test_a_write_that_fails_costs_only_the_pass_that_made_it(simulation: Simulation) -> None:
-    batches, slow = Batches[str](), Slow(failures=1)
+    batches, slow = BatchedWrites[str](), Slow(failures=1)
     outcomes = await asyncio.gather(*(batches.add("a", name, slow) for name in "123"), return_exceptions=True)
     failed = [name for name, outcome in zip("123", outcomes, strict=True) if isinstance(outcome, ValueError)]
     assert len(failed) == 1
@@ -43,7 +43,7 @@ async def test_a_write_that_fails_costs_only_the_pass_that_made_it(simulation: S
 
 
 async def test_a_pass_that_is_cancelled_leaves_nothing_to_be_written(simulation: Simulation) -> None:
-    batches, slow = Batches[str](), Slow()
+    batches, slow = BatchedWrites[str](), Slow()
     first = asyncio.create_task(batches.add("a", "1", slow))
     await asyncio.sleep(0.5)
     second = asyncio.create_task(batches.add("a", "2", slow))

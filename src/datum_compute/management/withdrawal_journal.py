@@ -1,4 +1,4 @@
-"""What was withdrawn from the hub, kept in the project itself. Entry point: `Journal`.
+"""What was withdrawn from the hub, kept in the project itself. Entry point: `WithdrawalJournal`.
 
 A hub that is restored to a moment before a deletion has the deployment again, and has lost the note of its withdrawal
 with everything else. What is written here outlives that. A project that is restored lacks deployments as well, but also
@@ -14,7 +14,7 @@ from datum_compute.api.labels import WITHDRAWN_UIDS
 from datum_compute.kube.errors import ApiError, Forbidden
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import encode
-from datum_compute.management.batches import Batches
+from datum_compute.management.batched_writes import BatchedWrites
 from datum_compute.runtime import Handle, Plane
 
 HOME = "default"  # a namespace that every project has, and that nobody can delete
@@ -23,11 +23,11 @@ KEPT = 500  # entries; the oldest are dropped, and what they would have let go i
 _log = structlog.get_logger(__name__)
 
 
-class Journal:
+class WithdrawalJournal:
     """The uids of the deployments that a project gave up last, in an annotation of its default namespace."""
 
     def __init__(self) -> None:
-        self._batches: Batches[str] = Batches()
+        self._batches: BatchedWrites[str] = BatchedWrites()
         self._refused: set[str] = set()  # projects in which nothing may be written
 
     async def add(self, project: Handle, uid: str) -> None:

@@ -10,7 +10,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import execution_space
 from datum_compute.api.quota import RESOURCE_CLAIM
-from datum_compute.cell.name import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, NameLease
+from datum_compute.cell.name_lease import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, NameLease
 from datum_compute.embedded.store import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
@@ -29,7 +29,7 @@ from datum_compute.runtime.testing.faults import Faults, calls
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.cell.site import FINALIZERS, GROUP, LABELS, NAMESPACE_NAME, SPEC
-from tests.told import warnings
+from tests.events import warnings
 
 NAME = "dfw-1"
 SPACE = execution_space(NAME)

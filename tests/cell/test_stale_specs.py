@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.succession import Succession, succession
+from datum_compute.cell.stale_specs import Relation, relation
 from datum_compute.federation.withdrawals import Note, annotation
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE
@@ -23,7 +23,7 @@ from tests.cell.site import NAMESPACE_NAME, Site
 GROUP = "compute.datumapis.com"
 UID, GENERATION, RELEASE = f"{GROUP}/upstream-uid", f"{GROUP}/upstream-generation", f"{GROUP}/release"
 ACCEPTED = f"{GROUP}/accepted-uid"
-FOLLOWS, OLDER, UNRELATED = Succession.FOLLOWS, Succession.OLDER, Succession.UNRELATED
+FOLLOWS, OLDER, UNRELATED = Relation.FOLLOWS, Relation.OLDER, Relation.UNRELATED
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ FOLLOWS, OLDER, UNRELATED = Succession.FOLLOWS, Succession.OLDER, Succession.UNR
     ],
 )
 def test_a_spec_follows_when_it_is_newer_or_the_one_before_was_withdrawn(
-    accepted: str, acted: int, asked: str, generation: int | None, is_withdrawn: bool, expected: Succession
+    accepted: str, acted: int, asked: str, generation: int | None, is_withdrawn: bool, expected: Relation
 ) -> None:
-    assert succession(accepted, acted, asked, generation, is_withdrawn=is_withdrawn) is expected
+    assert relation(accepted, acted, asked, generation, is_withdrawn=is_withdrawn) is expected
 
 
 @pytest.fixture

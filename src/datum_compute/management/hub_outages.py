@@ -1,4 +1,4 @@
-"""Tells the users of a project when the way to the hub is interrupted, once, and not for a hiccup. Entry: `Failures`.
+"""Tells the users of a project when the way to the hub is interrupted, once, and not for a hiccup. Entry: `HubOutages`.
 
 What the hub refuses is no interruption: the federator tells it as a condition, at once.
 """
@@ -22,7 +22,7 @@ class _Failing(Struct):
     told: str = ""  # the sentence that was told last
 
 
-class Failures:
+class HubOutages:
     """Remembers which deployments wait, so that an outage is told when it sets in and not with every try."""
 
     def __init__(self) -> None:

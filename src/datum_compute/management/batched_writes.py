@@ -1,4 +1,4 @@
-"""Writes that several passes share. Entry point: `Batches`."""
+"""Writes that several passes share. Entry point: `BatchedWrites`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ class _Batch(Generic[T]):
         self.waiting: list[T] = []
 
 
-class Batches(Generic[T]):
+class BatchedWrites(Generic[T]):
     """Entries for one object that many passes want to write at the same time: whoever comes first writes for all."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a spec that arrived succeeds the one that was acted on. Entry points: `succession`, `Successions`.
+"""Whether a spec that arrived succeeds the one that was acted on. Entry points: `relation`, `StaleSpecs`.
 
 A hub that was restored from a backup sends old specs again, and so does a project. To act on one would remove what
 runs: instances that the newer spec added, a template that replaced the older. Generations of the project's deployment
@@ -27,33 +27,33 @@ from datum_compute.runtime import Change, Fleet, Pass, Plane, Request, Source
 _log = structlog.get_logger(__name__)
 
 
-class Succession(Enum):
+class Relation(Enum):
     FOLLOWS = "follows"
     OLDER = "older"  # an earlier generation of the deployment that was acted on
     UNRELATED = "unrelated"  # another deployment, and nothing shows that the one before was withdrawn
 
 
-def succession(
+def relation(
     accepted_uid: str, acted_generation: int, asked_uid: str, asked_generation: int | None, *, is_withdrawn: bool
-) -> Succession:
+) -> Relation:
     """How what is asked for relates to what was acted on; `is_withdrawn` is of the accepted deployment.
 
     Of a copy that says nothing, or on which nothing was acted under these rules, everything is taken.
     """
     if not accepted_uid or asked_generation is None:
-        return Succession.FOLLOWS
+        return Relation.FOLLOWS
     if asked_uid not in ("", accepted_uid):
-        return Succession.FOLLOWS if is_withdrawn else Succession.UNRELATED
-    return Succession.OLDER if asked_generation < acted_generation else Succession.FOLLOWS
+        return Relation.FOLLOWS if is_withdrawn else Relation.UNRELATED
+    return Relation.OLDER if asked_generation < acted_generation else Relation.FOLLOWS
 
 
-class Successions:
+class StaleSpecs:
     """Judges the specs of a cell's copies, and reports those that are held."""
 
     def __init__(self, fleet: Fleet, *, metrics: Metrics | None = None) -> None:
         self._fleet = fleet
         self._metrics = metrics or Metrics()
-        self._held: dict[Request, Succession] = {}
+        self._held: dict[Request, Relation] = {}
 
     def source(self) -> Source[Namespace]:
         """A withdrawal that is noted may settle what is held."""
@@ -74,8 +74,8 @@ class Successions:
     def obstacle(self, pass_: Pass, copy: WorkloadDeployment, instances: Sequence[Instance]) -> Obstacle | None:
         """Why the spec is not acted on; None when it is. Where nothing runs there is nothing to protect."""
         request = pass_.request
-        found = self._judge(copy) if instances and not is_released(copy) else Succession.FOLLOWS
-        if found is Succession.FOLLOWS:
+        found = self._judge(copy) if instances and not is_released(copy) else Relation.FOLLOWS
+        if found is Relation.FOLLOWS:
             self.forget(request)
             return None
         sentence = _SENTENCES[found]
@@ -90,12 +90,12 @@ class Successions:
             pass_.events.warning(copy, reasons.HELD, event)
         return Obstacle(reasons.HELD, sentence)
 
-    def _judge(self, copy: WorkloadDeployment) -> Succession:
+    def _judge(self, copy: WorkloadDeployment) -> Relation:
         annotations = copy.metadata.annotations
         accepted = annotations.get(ACCEPTED_UID, "")
         stamped = annotations.get(UPSTREAM_GENERATION, "")
         acted = copy.status.observed_generation if copy.status else 0
-        return succession(
+        return relation(
             accepted,
             acted,
             annotations.get(UPSTREAM_UID, ""),
@@ -113,8 +113,8 @@ class Successions:
 
 
 _SENTENCES = {
-    Succession.OLDER: "An older spec arrived than the one in effect, as after a restore; what runs is kept as it is",
-    Succession.UNRELATED: (
+    Relation.OLDER: "An older spec arrived than the one in effect, as after a restore; what runs is kept as it is",
+    Relation.UNRELATED: (
         "Another deployment of this name arrived without a sign that the one in effect was withdrawn, "
         "as after a restore; what runs is kept as it is"
     ),

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.kube.errors import Forbidden, Unavailable
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.management.journal import KEPT, entries, with_entries
+from datum_compute.management.withdrawal_journal import KEPT, entries, with_entries
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.management.test_federator import Federation

@@ -1,7 +1,4 @@
-"""One controller, or few, on planes of their own in a simulation; the test plays everybody else.
-
-Entry point: `Alone`.
-"""
+"""One or a few controllers on simulated planes; the test plays everybody else. Entry point: `ControllerHarness`."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +17,10 @@ from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 
 
-class Alone:
-    """`planes` are served by role; between each and the controllers stands a fault injector.
+class ControllerHarness:
+    """Serves `planes` by role, with a fault injector between each plane and the controllers.
 
-    `controller` is the first of those that `build` makes.
+    `controller` is the first controller that `build` returns.
     """
 
     def __init__(
@@ -33,7 +30,7 @@ class Alone:
         build: Callable[[Fleet], Reconciler | Sequence[Reconciler]],
     ) -> None:
         self.simulation = simulation
-        self.clock = ShiftedClock(simulation)  # of the machine that the controllers run on
+        self.clock = ShiftedClock(simulation)  # clock of the machine that runs the controllers
         self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self._planes = dict(planes)
         self._tasks: list[asyncio.Task[None]] = []
@@ -56,17 +53,16 @@ class Alone:
 
     async def run(self) -> None:
         self._tasks = [asyncio.create_task(self.engine.run())]
-        await self.take_up()
+        await self.start_controllers()
 
     async def replace(self, build: Callable[[Fleet], Reconciler | Sequence[Reconciler]]) -> None:
-        """Ends the controllers, and has others in their place over the same planes; `take_up` lets them begin."""
+        """Replaces the controllers on the same planes; `start_controllers` starts the new ones."""
         ended = self._tasks.pop()
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
         self._begin(build)
 
-    async def take_up(self) -> None:
-        """Lets the controllers begin."""
+    async def start_controllers(self) -> None:
         self._tasks.append(asyncio.create_task(self.manager.run()))
         await self.settle()
 

@@ -1,4 +1,4 @@
-"""How long to hold back what an answer is about to change anyway. Entry point: `Patience`."""
+"""How long to hold back what an answer is about to change anyway. Entry point: `WriteDelay`."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from datum_compute.runtime import Request
 
-PATIENCE_SECONDS = 0.2
+DELAY_SECONDS = 0.2
 
 
 class _Wait(Struct, frozen=True):
@@ -14,10 +14,10 @@ class _Wait(Struct, frozen=True):
     since: float
 
 
-class Patience:
+class WriteDelay:
     """Remembers, by loop time, since when each object has been waiting for the same thing."""
 
-    def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, seconds: float = DELAY_SECONDS) -> None:
         self._seconds = seconds
         self._waits: dict[Request, _Wait] = {}
 

@@ -1,4 +1,4 @@
-"""How old Instances are, by the clock of this process where it can be. Entry point: `Ages`."""
+"""How old Instances are, by the clock of this process where it can be. Entry point: `InstanceAges`."""
 
 import asyncio
 from datetime import timedelta
@@ -7,7 +7,7 @@ from datum_compute.api.instance import Instance
 from datum_compute.runtime import Change, Clock
 
 
-class Ages:
+class InstanceAges:
     """An Instance that appeared before our eyes is as old as the time since then; loop time counts it.
 
     Only of one that was here before us the creation time has to do. It is of the server's clock, which may be ahead of

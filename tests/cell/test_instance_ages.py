@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from datum_compute.api.instance import Instance
-from datum_compute.cell.ages import Ages
+from datum_compute.cell.instance_ages import InstanceAges
 from datum_compute.kube.meta import decode, encode, timestamp
 from datum_compute.runtime.caches.informer import Change
 from datum_compute.runtime.testing.clock import ShiftedClock
@@ -27,7 +27,7 @@ def seconds(age: timedelta) -> float:
 
 @pytest.mark.parametrize("ahead", [0, 301, 86_400, -301, -86_400])
 async def test_what_appeared_before_our_eyes_is_as_old_as_the_time_since(simulation: Simulation, ahead: float) -> None:
-    ages, seen = Ages(ShiftedClock(simulation, ahead)), instance(simulation)
+    ages, seen = InstanceAges(ShiftedClock(simulation, ahead)), instance(simulation)
     ages.note(Change(None, seen))
     assert seconds(ages.of(seen)) == 0
     await simulation.advance(100)
@@ -40,7 +40,7 @@ async def test_what_was_here_before_us_is_never_younger_than_new_and_ages_from_t
 ) -> None:
     seen = instance(simulation)
     await simulation.advance(50)
-    ages = Ages(ShiftedClock(simulation, ahead))
+    ages = InstanceAges(ShiftedClock(simulation, ahead))
     ages.note(Change(None, seen, initial=True))
     assert seconds(ages.of(seen)) == pytest.approx(expected)
     await simulation.advance(100)
@@ -48,7 +48,7 @@ async def test_what_was_here_before_us_is_never_younger_than_new_and_ages_from_t
 
 
 async def test_an_instance_that_is_gone_is_forgotten_and_another_of_its_name_is_new(simulation: Simulation) -> None:
-    ages, first = Ages(simulation), instance(simulation, "1")
+    ages, first = InstanceAges(simulation), instance(simulation, "1")
     ages.note(Change(None, first))
     await simulation.advance(100)
     ages.note(Change(first, None))
