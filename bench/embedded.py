@@ -30,11 +30,11 @@ from msgspec import Struct
 
 from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.log import Log
-from datum_compute.embedded.store import Key, Operation, RandomUids, Record, Store, Transaction
-from datum_compute.embedded.writer import InlineWriter, Writer, WriterThread
+from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.server import HttpsServer
+from datum_compute.embedded.storage.log import Log
+from datum_compute.embedded.storage.store import Key, Operation, RandomUids, Record, Store, Transaction
+from datum_compute.embedded.storage.writer import InlineWriter, Writer, WriterThread
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.access.kubeconfig import Endpoint

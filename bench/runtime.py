@@ -28,7 +28,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.log import Log
+from datum_compute.embedded.storage.log import Log
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Kind

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.log import Log
-from datum_compute.embedded.writer import WriterThread
+from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.server import HttpsServer
+from datum_compute.embedded.storage.log import Log
+from datum_compute.embedded.storage.writer import WriterThread
 from datum_compute.federation.roles import CELL, HUB, PROJECT, ROOT
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.http import HttpTransport

@@ -114,7 +114,7 @@ def test_the_lowest_layers_know_nothing_of_compute(layer: str) -> None:
         ("api/crd.py", "from datum_compute.runtime import clock", "runtime"),
         ("federation/policy.py", "from datum_compute.cell import ordering", "cell"),
         ("cell/instance.py", "from datum_compute.platform import quota", "platform"),
-        ("embedded/server.py", "def f():\n    from datum_compute.admission import rules", "admission"),
+        ("embedded/plane/server.py", "def f():\n    from datum_compute.admission import rules", "admission"),
         ("operator/main.py", "import datum_compute.local", "local"),
         ("local/daemon.py", "from datum_compute.cli import render", "cli"),
         ("cell/instance.py", "from datum_compute.helpers import anything", "helpers"),

@@ -10,10 +10,10 @@ import pytest
 
 from datum_compute.admission.rules import admit
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.embedded.application import BEARER
-from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.server import PlaneServer
+from datum_compute.embedded.https.application import BEARER
+from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.server import HttpsServer
+from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.admission import User
 from datum_compute.kube.client import Client

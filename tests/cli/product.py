@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from datum_compute.embedded.log import Row
+from datum_compute.embedded.storage.log import Row
 from datum_compute.local.process import BEHAVIOUR
 from datum_compute.local.settings import DEFAULT_CITIES, cell_of
 from datum_compute.platform.grants import DEFAULT_LIMITS

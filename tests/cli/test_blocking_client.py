@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import Exchange, PlainTransport
 from datum_compute.kube.errors import Gone, Timeout, Unavailable

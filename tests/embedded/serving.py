@@ -11,11 +11,11 @@ from typing import Self
 
 import msgspec
 
-from datum_compute.embedded import store
-from datum_compute.embedded.certificates import Credentials
-from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.log import Log
-from datum_compute.embedded.writer import WriterThread
+from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.server import HttpsServer
+from datum_compute.embedded.storage import store
+from datum_compute.embedded.storage.log import Log
+from datum_compute.embedded.storage.writer import WriterThread
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE

@@ -14,8 +14,8 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.log import Log
-from datum_compute.embedded.store import CountedUids
+from datum_compute.embedded.storage.log import Log
+from datum_compute.embedded.storage.store import CountedUids
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.client import Client, WatchEvent
 from datum_compute.kube.errors import ApiError, NotFound

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from msgspec import structs
 
-from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Forbidden, NotFound, Timeout, TooManyRequests, Unauthorized, Unavailable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.credentials import EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.blocking import PlainTransport

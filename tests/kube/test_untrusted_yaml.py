@@ -6,7 +6,7 @@ import pytest
 
 from datum_compute.cli.shell.failures import Failure
 from datum_compute.cli.workload.manifest import parsed
-from datum_compute.embedded.bodies import object_of
+from datum_compute.embedded.plane.bodies import object_of
 from datum_compute.kube.access.kubeconfig import KubeconfigError, load
 from datum_compute.kube.errors import BadRequest
 from datum_compute.kube.transport import Call

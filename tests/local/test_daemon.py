@@ -21,7 +21,7 @@ import pytest
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.log import Log
+from datum_compute.embedded.storage.log import Log
 from datum_compute.kube.access.kubeconfig import Kubeconfig, load
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
@@ -285,7 +285,7 @@ def test_a_process_that_cannot_write_any_more_ends_with_its_reason_and_loses_not
     directory: Path, broken: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(f"""
-import sqlite3, datum_compute.embedded.log as m
+import sqlite3, datum_compute.embedded.storage.log as m
 append = m.Log.append
 def damaged(self, rows):
     if os.path.exists({str(directory / "running.json")!r}):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.meta import encode
 from datum_compute.operator.assembly import Assembly

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from datum_compute.embedded import engine
-from datum_compute.embedded.kinds import served
-from datum_compute.embedded.served import Served
+from datum_compute.embedded.kinds.catalog import served
+from datum_compute.embedded.kinds.served import Served
 from datum_compute.kube.meta import Json
 
 _OPEN: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.embedded.log import Log
+from datum_compute.embedded.storage.log import Log
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable

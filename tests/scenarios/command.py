@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
-from datum_compute.embedded.server import PlaneServer
+from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import PlainTransport
 from datum_compute.kube.transport import Answer, Call

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from datum_compute.api.networking import LOCATION_BINDING
-from datum_compute.embedded.log import Log, Row
-from datum_compute.embedded.store import CountedUids
+from datum_compute.embedded.storage.log import Log, Row
+from datum_compute.embedded.storage.store import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.transport import Transport

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from datum_compute.embedded.log import Row
+from datum_compute.embedded.storage.log import Row
 from datum_compute.kube.errors import AlreadyExists, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.local.federation import ROOT_PLANE

@@ -12,7 +12,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.store import Store
+from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.kinds import CONFIG_MAP, Kind
 from datum_compute.kube.meta import Json
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import PROPAGATION_POLICY
-from datum_compute.embedded.log import Row
+from datum_compute.embedded.storage.log import Row
 from datum_compute.kube.errors import Invalid
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.scenarios.embedded import EmbeddedFederation

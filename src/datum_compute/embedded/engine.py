@@ -5,15 +5,15 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from datum_compute.embedded.collector import Collector
-from datum_compute.embedded.definitions import DEFINITIONS, Definitions
-from datum_compute.embedded.kinds import served
-from datum_compute.embedded.log import Log
+from datum_compute.embedded.controllers.collector import Collector
+from datum_compute.embedded.controllers.definitions import DEFINITIONS, Definitions
+from datum_compute.embedded.controllers.namespaces import NamespaceLifecycle
+from datum_compute.embedded.kinds.catalog import served
 from datum_compute.embedded.mounts import Mount
-from datum_compute.embedded.namespaces import NamespaceLifecycle
-from datum_compute.embedded.server import PlaneServer
-from datum_compute.embedded.store import Key, Operation, RandomUids, Store, Uids
-from datum_compute.embedded.writer import InlineWriter, Writer
+from datum_compute.embedded.plane.server import PlaneServer
+from datum_compute.embedded.storage.log import Log
+from datum_compute.embedded.storage.store import Key, Operation, RandomUids, Store, Uids
+from datum_compute.embedded.storage.writer import InlineWriter, Writer
 from datum_compute.kube.admission import Admit
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess

@@ -44,7 +44,7 @@ def backup(directory: Path, to: Path | None, now: datetime) -> Path:
 
     Without a name for the file it goes to the other backups, named after the time.
     """
-    from datum_compute.embedded.log import LogError, copy
+    from datum_compute.embedded.storage.log import LogError, copy
 
     source = Paths(directory).log
     if not source.exists():
@@ -83,7 +83,7 @@ def restore(directory: Path, wanted: str, now: datetime) -> Restored:
 
     Whatever goes wrong, the state is either what it was or the backup.
     """
-    from datum_compute.embedded.log import LogError, copy
+    from datum_compute.embedded.storage.log import LogError, copy
 
     with _down(directory) as paths:
         source = _chosen(wanted, backups(directory), directory)
@@ -155,7 +155,7 @@ def _chosen(wanted: str, known: Sequence[Backup], directory: Path) -> Path:
 
 def _put_aside(paths: Paths, now: datetime) -> Path:
     """The state that is replaced, as a backup; a damaged one as the files that it was."""
-    from datum_compute.embedded.log import LogError
+    from datum_compute.embedded.storage.log import LogError
 
     aside = _new(paths.directory, now, _REPLACED)
     try:

@@ -20,11 +20,11 @@ from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import Project
-from datum_compute.embedded.certificates import Credentials
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.http import HttpsServer
-from datum_compute.embedded.log import Log, LogError
-from datum_compute.embedded.writer import WriterThread
+from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.server import HttpsServer
+from datum_compute.embedded.storage.log import Log, LogError
+from datum_compute.embedded.storage.writer import WriterThread
 from datum_compute.kube.access.kubeconfig import Kubeconfig, KubeconfigError, write_kubeconfig
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from datum_compute.embedded.certificates import Credentials
+from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.errors import ApiError, Forbidden, NotFound, ServerError, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport

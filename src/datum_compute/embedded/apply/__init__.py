@@ -1,0 +1,1 @@
+"""Server-side apply: sets of fields and who owns them."""

@@ -1,0 +1,1 @@
+"""What a plane does by itself: collection, namespaces and definitions."""

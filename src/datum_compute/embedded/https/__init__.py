@@ -1,0 +1,1 @@
+"""The engine over HTTPS: authentication, discovery, OpenAPI and tables."""

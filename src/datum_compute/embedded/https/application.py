@@ -1,0 +1,246 @@
+"""The planes of an engine as one ASGI application. Entry point: `Application`.
+
+Who may call, which plane is meant, and in what form the answer is wanted; what the answer is, the plane decides.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from datum_compute import PRODUCT, __version__
+from datum_compute.embedded.engine import Engine
+from datum_compute.embedded.https import forms, openapi
+from datum_compute.embedded.https.discovery import aggregated, discovered
+from datum_compute.embedded.plane.bodies import flag
+from datum_compute.embedded.plane.pages import number
+from datum_compute.embedded.plane.reviews import REVIEWS, review_at
+from datum_compute.embedded.plane.server import DEFAULT_WATCH_SECONDS, PlaneServer
+from datum_compute.embedded.plane.watches import Watch
+from datum_compute.kube.admission import User
+from datum_compute.kube.errors import (
+    ApiError,
+    MethodNotAllowed,
+    NotFound,
+    ServerError,
+    Unauthorized,
+)
+from datum_compute.kube.meta import encode
+from datum_compute.kube.transport import Answer, Call
+from datum_compute.runtime import Clock
+from datum_compute.runtime.serving.bodies import Bodies
+from datum_compute.runtime.serving.connections import Limits
+from datum_compute.runtime.tasks import first
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+ROOT_PLANE = "root"
+
+BEARER = User("compute-local", ("system:authenticated",))
+"""Whoever holds the token. They own the machine, but what the controllers make is not theirs to edit, as elsewhere."""
+
+_BODY_BYTES = 3 * 1024 * 1024
+_BODY_BYTES_TOGETHER = 128 * 1024 * 1024
+_WATCH_GRACE_SECONDS = 5.0  # for what is on its way when a watch should have ended
+_WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
+_WATCH_BYTES = 64 * 1024  # sent at once to a watcher that has not kept up
+_VERSION = {
+    "major": "1",
+    "minor": "35",
+    "gitVersion": f"v1.35.0+{PRODUCT}-{__version__}",
+    # Clients insist on all of these, which say little of a program in Python.
+    "gitCommit": "",
+    "gitTreeState": "",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "embedded",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class _Request(Struct, frozen=True):
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, scope: Mapping[str, Any]) -> "_Request":
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        return cls(scope["method"], scope["path"], query, headers)
+
+    @property
+    def watches(self) -> bool:
+        return self.method == "GET" and flag(self.query, "watch")
+
+
+class Application:
+    """`/` is the root plane, any plane is at `/planes/<name>`, and some are mounted elsewhere as well.
+
+    Everything but health and version needs the bearer token. `stop` ends the watches, which otherwise last.
+    """
+
+    def __init__(self, engine: Engine, token: str, clock: Clock, ready: Callable[[], bool], limits: Limits) -> None:
+        self._engine = engine
+        self._token = token.encode()
+        self._clock = clock
+        self._ready = ready
+        self._bodies = Bodies(_BODY_BYTES, seconds=limits.body_seconds, together=_BODY_BYTES_TOGETHER)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        request = _Request.of(scope)
+        try:
+            answer = await self._answer(request, scope, receive, send)
+        except ApiError as error:
+            answer = _refusal(error)
+        except Exception as error:
+            _log.error("request failed", method=request.method, path=request.path, error=repr(error), exc_info=error)
+            answer = _refusal(ServerError("an error on the server has prevented the request from succeeding"))
+        if answer is not None:
+            await _send(send, answer)
+
+    async def _answer(self, request: _Request, scope: Mapping[str, Any], receive: Receive, send: Send) -> Answer | None:
+        """The answer, or None when it was a watch, which answers for itself."""
+        server, path = self._plane(request.path)
+        match path:
+            case "/healthz" | "/livez":
+                return Answer(200, b"ok")
+            case "/readyz":
+                return Answer(200, b"ok") if self._ready() else Answer(503, b"not ready")
+            case "/version" | "/version/":  # which some clients ask for
+                return Answer(200, encode(_VERSION))
+        self._authenticate(request)
+        if isinstance(server, ApiError):
+            raise server
+        accept = request.headers.get("accept", "")
+        described = _described(server, path, request.path.removesuffix(path), accept)
+        if described is not None:
+            if request.method != "GET":
+                raise MethodNotAllowed(f"the server does not allow {request.method} on {request.path}")
+            return described
+        served = review_at(path) or server.target(path).served
+        form, include = forms.asked(accept), forms.included(request.query)
+        if request.watches:
+            call = Call("GET", path, request.query)
+
+            def shown(line: bytes) -> bytes:
+                return form.event(served, line, self._clock.now(), include)
+
+            await self._watch(server, call, shown, receive, send)
+            return None
+        body = await self._bodies.read(scope, receive)
+        query = request.query
+        if request.method in ("POST", "PUT", "PATCH"):
+            query = {"fieldValidation": "Warn"} | query
+        content_type = request.headers.get("content-type", "")
+        agent = request.headers.get("user-agent", "")
+        answer = await server.answer(Call(request.method, path, query, body, content_type), BEARER, agent)
+        if answer.code >= 300 or form is forms.Form.WHOLE or (form is forms.Form.TABLE and request.method != "GET"):
+            return answer
+        body = form.shown(served, answer.body, self._clock.now(), include)
+        return msgspec.structs.replace(answer, body=body)
+
+    def _authenticate(self, request: _Request) -> None:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        known = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token)
+        if not known or scheme.lower() != "bearer":
+            raise Unauthorized("Unauthorized")
+
+    def _plane(self, path: str) -> tuple[PlaneServer | ApiError, str]:
+        """The plane a path is about, or the error that it is not served, and the path below its API root."""
+        for mount in self._engine.mounts:
+            if (found := mount.split(path)) is not None:
+                name, below = found
+                missing = f'{mount.noun} "{name}" has no control plane here'
+                return self._engine.plane(name, role=mount.role) or NotFound(missing), below
+        match path.split("/"):
+            case ["", "planes", name, *rest]:
+                pass
+            case _:
+                name, rest = ROOT_PLANE, [path.removeprefix("/")]
+        return self._engine.plane(name) or NotFound(f'plane "{name}" is not served here'), f"/{'/'.join(rest)}"
+
+    async def _watch(
+        self, server: PlaneServer, call: Call, shown: Callable[[bytes], bytes], receive: Receive, send: Send
+    ) -> None:
+        """Sends events until the watch is over, the client is gone or takes nothing any more, or the server stops."""
+        seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
+        async with server.watch(call) as lines:
+            await send(_head(200, ()))
+            try:
+                async with asyncio.timeout(seconds + _WATCH_GRACE_SECONDS):
+                    await first(_copy(lines, shown, send), _left(receive), self._stopping.wait())
+            except TimeoutError:
+                pass
+            except Exception as error:  # too late for an answer that says so
+                _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
+
+
+def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
+    """Discovery and OpenAPI; None for the path of a resource."""
+    kinds = (*server.kinds.values(), *REVIEWS)
+    if path == "/openapi/v3":
+        return Answer(200, openapi.index(kinds, base))
+    if path.startswith("/openapi/v3/"):
+        document = openapi.document(kinds, path.removeprefix("/openapi/v3/"))
+        return Answer(200, document) if document else None
+    if forms.aggregated(accept) and (whole := aggregated(kinds, path)) is not None:
+        return Answer(200, encode(whole), content_type=forms.AGGREGATED)
+    found = discovered(kinds, path)
+    return Answer(200, encode(found)) if found is not None else None
+
+
+async def _copy(lines: Watch, shown: Callable[[bytes], bytes], send: Send) -> None:
+    async for line in lines:
+        together = b"".join([shown(one) + b"\n" for one in (line, *lines.ready(_WATCH_BYTES))])
+        try:
+            async with asyncio.timeout(_WATCH_STALL_SECONDS):
+                await send({"type": "http.response.body", "body": together, "more_body": True})
+        except TimeoutError:
+            return  # it takes nothing; without the end of the answer its connection is closed
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(error: ApiError) -> Answer:
+    return Answer(error.code, encode(error.status()))
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    headers = [(b"content-length", str(len(answer.body)).encode())]
+    headers += [(b"warning", _warning(text)) for text in answer.warnings]
+    if answer.code == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if answer.code in (413, 429, 504):
+        headers.append((b"connection", b"close"))  # what was not read would be taken for the next request
+    looks = "application/json" if answer.body[:1] == b"{" else "text/plain; charset=utf-8"
+    await send(_head(answer.code, headers, answer.content_type or looks))
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _head(code: int, headers: Iterable[tuple[bytes, bytes]], content_type: str = "application/json") -> Message:
+    common = [(b"content-type", content_type.encode()), (b"cache-control", b"no-cache, private")]
+    return {"type": "http.response.start", "status": code, "headers": [*common, *headers]}
+
+
+def _warning(text: str) -> bytes:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{"".join(filter(str.isprintable, quoted))}"'.encode("latin-1", "replace")

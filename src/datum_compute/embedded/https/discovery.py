@@ -1,0 +1,105 @@
+"""What a plane serves, as clients ask for it. Entry points: `discovered`, `aggregated`."""
+
+from collections.abc import Sequence
+
+from datum_compute.embedded.kinds.served import Served
+from datum_compute.kube.meta import Json
+
+_STATUS_VERBS = ["get", "patch", "update"]
+
+
+def discovered(kinds: Sequence[Served], path: str) -> Json | None:
+    """The answer for `/api`, `/apis` and what is below them down to the version; None for any other path."""
+    match path.strip("/").split("/"):
+        case [""]:
+            return {"paths": ["/api", "/api/v1", "/apis", *map(_path, _versions(kinds)), "/openapi/v3", "/version"]}
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case ["api", version]:
+            return _resources(kinds, "", version)
+        case ["apis"]:
+            groups = [_group(group, version) for group, version in _versions(kinds)]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        case ["apis", group]:
+            found = [_group(group, version) for name, version in _versions(kinds) if name == group]
+            return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
+        case ["apis", group, version]:
+            return _resources(kinds, group, version)
+    return None
+
+
+def aggregated(kinds: Sequence[Served], path: str) -> Json | None:
+    """All of `/api` or `/apis` in one document, which saves clients a call for each group; None for other paths."""
+    match path.strip("/"):
+        case "api":
+            groups = [("", "v1")]
+        case "apis":
+            groups = _versions(kinds)
+        case _:
+            return None
+    items = [
+        {
+            "metadata": {"name": group} if group else {},
+            "versions": [{"version": version, "resources": _aggregated(kinds, group, version), "freshness": "Current"}],
+        }
+        for group, version in groups
+    ]
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+
+
+def _aggregated(kinds: Sequence[Served], group: str, version: str) -> list[Json]:
+    resources = []
+    for served in kinds:
+        if (served.group, served.version) != (group, version):
+            continue
+        kind = {"group": group, "version": version, "kind": served.kind}
+        entry: Json = {
+            "resource": served.plural,
+            "responseKind": kind,
+            "scope": "Namespaced" if served.namespaced else "Cluster",
+            "singularResource": served.singular,
+            "verbs": list(served.verbs),
+        } | _aliases(served)
+        if served.has_status:
+            entry["subresources"] = [{"subresource": "status", "responseKind": kind, "verbs": _STATUS_VERBS}]
+        resources.append(entry)
+    return resources
+
+
+def _versions(kinds: Sequence[Served]) -> list[tuple[str, str]]:
+    """Group and version, once each; a group has one version here."""
+    return list(dict.fromkeys((served.group, served.version) for served in kinds if served.group))
+
+
+def _path(version: tuple[str, str]) -> str:
+    return f"/apis/{version[0]}/{version[1]}"
+
+
+def _group(group: str, version: str) -> Json:
+    entry = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"name": group, "versions": [entry], "preferredVersion": entry}
+
+
+def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None:
+    served = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
+    if not served:
+        return None
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": [resource for kind in served for resource in _entries(kind)],
+    }
+
+
+def _entries(served: Served) -> list[Json]:
+    common = {"namespaced": served.namespaced, "kind": served.kind}
+    entry = {"name": served.plural, "singularName": served.singular, **common}
+    entry |= {"verbs": list(served.verbs)} | _aliases(served)
+    status = {"name": f"{served.plural}/status", "singularName": "", **common, "verbs": _STATUS_VERBS}
+    return [entry, status] if served.has_status else [entry]
+
+
+def _aliases(served: Served) -> Json:
+    given = {"shortNames": list(served.short_names), "categories": list(served.categories)}
+    return {key: value for key, value in given.items() if value}

@@ -1,0 +1,1 @@
+"""One plane: how its requests are read, checked, written and answered."""

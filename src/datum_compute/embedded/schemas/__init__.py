@@ -1,0 +1,1 @@
+"""What a schema makes of values: pruning, defaults and validation."""
