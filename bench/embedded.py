@@ -33,7 +33,8 @@ from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.embedded.https.server import HttpsServer
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import Key, Operation, RandomUids, Record, Store, Transaction
+from datum_compute.embedded.storage.records import Key, RandomUids, Record
+from datum_compute.embedded.storage.store import Operation, Store, Transaction
 from datum_compute.embedded.storage.writer import InlineWriter, Writer, WriterThread
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube import conditions

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Transport
 from datum_compute.local.engine import compute_engine

@@ -27,7 +27,7 @@ from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.name_lease import NameLease
 from datum_compute.embedded.plane.server import PlaneServer
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.federation.withdrawals import Note, annotation

@@ -13,7 +13,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM, ResourceClaim
 from datum_compute.cell.write_delay import DELAY_SECONDS
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
 from datum_compute.kube import conditions

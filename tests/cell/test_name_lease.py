@@ -11,7 +11,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import execution_space
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.cell.name_lease import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, NameLease
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT
 from datum_compute.kube import conditions

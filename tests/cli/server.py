@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.plane.server import PlaneServer
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Kind

@@ -26,11 +26,11 @@ from tests.https import PLANES
 class Process:
     """Started and ready when made, killed at the end of its context.
 
-    `kept` is how many rows of history its log keeps, `endpoint` leads to `demo`.
+    `retained` is how many rows of history its log keeps, `endpoint` leads to `demo`.
     """
 
-    def __init__(self, directory: Path, *, kept: int = store.KEPT) -> None:
-        command = [sys.executable, "-m", "tests.embedded.serving", str(directory), str(kept)]
+    def __init__(self, directory: Path, *, retained: int = store.RETAINED_ROWS) -> None:
+        command = [sys.executable, "-m", "tests.embedded.serving", str(directory), str(retained)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert self._process.stdout is not None
         self._output = self._process.stdout
@@ -52,8 +52,8 @@ class Process:
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-async def serve(directory: Path, kept: int) -> None:
-    store.KEPT, store._LONGEST, store._STEP = kept, 2 * kept, max(kept // 10, 1)
+async def serve(directory: Path, retained: int) -> None:
+    store.RETAINED_ROWS, store._LONGEST, store._STEP = retained, 2 * retained, max(retained // 10, 1)
     engine = compute_engine(Log(directory / "log.db"), writer=WriterThread)
     for plane, role in PLANES.items():
         engine.serve(plane, role)

@@ -207,9 +207,9 @@ def test_no_acknowledged_write_is_lost_and_no_revision_used_twice(tmp_path: Path
     generator, history = random.Random(seed), History()
     watcher = Watcher(history)
     for _ in range(LIVES):
-        with Process(tmp_path, kept=kept) as process:
+        with Process(tmp_path, retained=kept) as process:
             asyncio.run(life(process, history, watcher, generator))
-    with Process(tmp_path, kept=kept) as process:
+    with Process(tmp_path, retained=kept) as process:
         asyncio.run(settled(process.endpoint, history, watcher))
     assert history.written > 100
     if kept > history.newest:

@@ -15,7 +15,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.client import Client, WatchEvent
 from datum_compute.kube.errors import ApiError, NotFound

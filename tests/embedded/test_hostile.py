@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import Key, RandomUids, Record, Store
+from datum_compute.embedded.storage.records import Key, RandomUids, Record
+from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.meta import Json
 from datum_compute.kube.patches import APPLY, JSON, MERGE, STRATEGIC
 from tests.conftest import count

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from datum_compute.api.karmada import CLUSTER
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.karmada.cluster_readiness import TAINT, ClusterReadiness
 from datum_compute.karmada.propagation import NamespacePropagation

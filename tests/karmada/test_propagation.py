@@ -12,7 +12,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER, MANAGED, PROPAGATION_POLICY
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import CountedUids, RandomUids, Uids
+from datum_compute.embedded.storage.records import CountedUids, RandomUids, Uids
 from datum_compute.federation.policy import city_policy
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.karmada.propagation import HUB_GENERATION, NamespacePropagation, Propagation, aggregate

@@ -15,7 +15,7 @@ from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK
 from datum_compute.api.permissions import PERMISSIONS, On, Who
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import bare_project
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.client import Client

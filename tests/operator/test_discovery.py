@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.services import CONTROL_PLANE_READY, PROJECT_CONTROL_PLANE, READY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, PROJECT, ROOT
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, write_kubeconfig

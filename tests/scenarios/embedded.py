@@ -6,7 +6,7 @@ from functools import partial
 
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.embedded.storage.log import Log, Row
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.transport import Transport

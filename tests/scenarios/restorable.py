@@ -18,7 +18,7 @@ from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.storage.log import Log, Row
-from datum_compute.embedded.storage.store import CountedUids, Key
+from datum_compute.embedded.storage.records import CountedUids, Key
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.karmada.cluster_readiness import ClusterReadiness
 from datum_compute.karmada.execution_spaces import ExecutionSpaces

@@ -6,7 +6,8 @@ import msgspec
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import WITHDRAWN, WITHDRAWN_UIDS
-from datum_compute.embedded.storage.store import Key, Store
+from datum_compute.embedded.storage.records import Key
+from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.kinds import EVENT
 
 _TIMES = {"creationTimestamp", "lastTransitionTime", "deletionTimestamp", "lastReconciliation", "entitledAt"}

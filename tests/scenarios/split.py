@@ -10,7 +10,7 @@ from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.embedded.engine import Engine
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.karmada.propagation import NamespacePropagation, Propagation
 from datum_compute.kube.client import Client

@@ -12,7 +12,8 @@ from datum_compute.embedded.kinds.catalog import served
 from datum_compute.embedded.mounts import Mount
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import Key, Operation, RandomUids, Store, Uids
+from datum_compute.embedded.storage.records import Key, RandomUids, Uids
+from datum_compute.embedded.storage.store import Operation, Store
 from datum_compute.embedded.storage.writer import InlineWriter, Writer
 from datum_compute.kube.admission import Admit
 from datum_compute.kube.client import Client

@@ -10,7 +10,8 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import CountedUids, Operation
+from datum_compute.embedded.storage.records import CountedUids
+from datum_compute.embedded.storage.store import Operation
 from datum_compute.federation.roles import CELL, HUB, PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ServerError

@@ -9,7 +9,7 @@ import pytest
 
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import NAMESPACE, Kind

@@ -9,7 +9,7 @@ import pytest
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.embedded.storage.log import Log
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Forbidden, NotFound

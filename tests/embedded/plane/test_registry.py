@@ -10,7 +10,7 @@ import pytest
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind

@@ -17,7 +17,7 @@ from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.plane import watches
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.embedded.storage import store as store_module
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, BadRequest, Gone, NotFound

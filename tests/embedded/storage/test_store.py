@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from datum_compute.embedded.storage import store as module
 from datum_compute.embedded.storage.log import Log, LogError, Row
-from datum_compute.embedded.storage.store import (
-    CountedUids,
-    Event,
-    Key,
-    Operation,
-    RandomUids,
-    Record,
-    Store,
-    Transaction,
-)
+from datum_compute.embedded.storage.records import CountedUids, Event, Key, RandomUids, Record
+from datum_compute.embedded.storage.store import Operation, Store, Transaction
 from datum_compute.kube.errors import Conflict, Gone
 from datum_compute.kube.meta import Json
 from tests.conftest import count
@@ -296,7 +288,7 @@ def test_a_listener_hears_every_kind_of_its_plane_from_now_on() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that is long after ten rows, of which five stay, two a step."""
-    for name, value in {"_LONGEST": 10, "KEPT": 5, "_STEP": 2}.items():
+    for name, value in {"_LONGEST": 10, "RETAINED_ROWS": 5, "_STEP": 2}.items():
         monkeypatch.setattr(module, name, value)
 
 

@@ -18,17 +18,8 @@ from hypothesis import strategies as st
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.storage import store as store_module
 from datum_compute.embedded.storage.log import Log, Row
-from datum_compute.embedded.storage.store import (
-    Committed,
-    CountedUids,
-    Event,
-    Key,
-    Operation,
-    RandomUids,
-    Record,
-    Store,
-    Transaction,
-)
+from datum_compute.embedded.storage.records import CountedUids, Event, Key, RandomUids, Record
+from datum_compute.embedded.storage.store import Committed, Operation, Store, Transaction
 from datum_compute.embedded.storage.writer import WriterFailed, WriterThread
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import ApiError, Conflict, NotFound, ServerError, Unavailable
@@ -288,7 +279,7 @@ class OddCompaction(Log):
 
 def test_a_log_that_cannot_be_compacted_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_LONGEST", 2)
-    monkeypatch.setattr(store_module, "KEPT", 1)
+    monkeypatch.setattr(store_module, "RETAINED_ROWS", 1)
     log = OddCompaction()
 
     async def scenario() -> None:

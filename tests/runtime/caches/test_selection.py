@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from datum_compute.embedded.storage.store import CountedUids
+from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE

@@ -6,7 +6,8 @@ from datum_compute.embedded.controllers.queue import Due
 from datum_compute.embedded.kinds.served import Served
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
-from datum_compute.embedded.storage.store import Event, Key, Record, Store
+from datum_compute.embedded.storage.records import Event, Key, Record
+from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.meta import Json, OwnerReference
 from datum_compute.runtime import Clock
 

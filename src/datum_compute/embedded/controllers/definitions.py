@@ -11,7 +11,8 @@ from datum_compute.embedded.https.table import json_path
 from datum_compute.embedded.kinds.served import Served
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
-from datum_compute.embedded.storage.store import Event, Key, Operation, Record, Store
+from datum_compute.embedded.storage.records import Event, Key, Record
+from datum_compute.embedded.storage.store import Operation, Store
 from datum_compute.kube.errors import Cause, Conflict, NotFound
 from datum_compute.kube.meta import Json, timestamp
 from datum_compute.runtime import Clock

@@ -7,7 +7,8 @@ from datum_compute.embedded.kinds.builtin import NAMESPACES
 from datum_compute.embedded.kinds.served import Served
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
-from datum_compute.embedded.storage.store import Event, Key, Operation, Store
+from datum_compute.embedded.storage.records import Event, Key
+from datum_compute.embedded.storage.store import Operation, Store
 from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.meta import Json
 from datum_compute.runtime import Clock

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from datum_compute.embedded.plane.bodies import refused_option
-from datum_compute.embedded.storage.store import Key, Record, Store
+from datum_compute.embedded.storage.records import Key, Record
+from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.errors import BadRequest, Gone, Invalid
 from datum_compute.kube.meta import Json, encode
 

@@ -15,7 +15,8 @@ from datum_compute.embedded.apply import ownership
 from datum_compute.embedded.kinds.served import Served
 from datum_compute.embedded.plane.metadata import Owner, Said
 from datum_compute.embedded.plane.metadata import violations as metadata_violations
-from datum_compute.embedded.storage.store import Key, Operation, Record, Transaction, record_of
+from datum_compute.embedded.storage.records import Key, Record, record_of
+from datum_compute.embedded.storage.store import Operation, Transaction
 from datum_compute.kube.errors import (
     AlreadyExists,
     BadRequest,

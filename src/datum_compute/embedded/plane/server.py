@@ -16,7 +16,8 @@ from datum_compute.embedded.plane.pages import Page, check_options, number, page
 from datum_compute.embedded.plane.reviews import answered, review_at
 from datum_compute.embedded.plane.strictness import Strictness
 from datum_compute.embedded.plane.watches import Selection, Watch
-from datum_compute.embedded.storage.store import Key, Operation, Record, Store, Transaction
+from datum_compute.embedded.storage.records import Key, Record
+from datum_compute.embedded.storage.store import Operation, Store, Transaction
 from datum_compute.kube.admission import ADMINISTRATORS, CREATE, DELETE, UPDATE, Admit, Review, User
 from datum_compute.kube.errors import ApiError, BadRequest, Forbidden, Gone, MethodNotAllowed, NotFound
 from datum_compute.kube.meta import Json, encode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from datum_compute.embedded.kinds.served import Served
-from datum_compute.embedded.storage.store import Event, Key, Record, record_of
+from datum_compute.embedded.storage.records import Event, Key, Record, record_of
 from datum_compute.kube.errors import Gone
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector

@@ -1,4 +1,4 @@
-"""The append-only log that everything else is derived from. Entry point: `Log`."""
+"""The append-only log from which all state is derived. Entry point: `Log`."""
 
 import fcntl
 import os
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-FORMAT = 1  # what this program writes, and the newest that it reads
+FORMAT = 1  # written by this program, and the newest it can read
 
 
 class LogError(Exception):
-    """One sentence: which file, and why it cannot be used. It was not changed."""
+    """A file that cannot be used, and why, in one sentence. The file was not changed."""
 
 
 class Row(Struct, frozen=True):
-    """One change of one object. `revision` is its resourceVersion; deletes are rows as well."""
+    """One change to one object. `revision` is its resourceVersion; deletions are rows too."""
 
     revision: int
     plane: str
@@ -26,7 +26,7 @@ class Row(Struct, frozen=True):
     name: str
     type: str  # ADDED, MODIFIED, DELETED
     value: bytes
-    previous: bytes  # what watches with a selector need to tell "left the selection" from "changed"
+    previous: bytes  # lets a watch with a selector tell "left the selection" from "changed"
 
 
 _TABLES = (
@@ -46,15 +46,15 @@ _APPEND = (
 _READ = (
     "select id, plane, resource, namespace, name, type, value, previous from log where id > ? and id <= ? order by id"
 )
-_SPARE_PAGES = 1024  # kept for what comes next, instead of giving them back and asking again
-_VACUUM_PAGES = 2048  # given back at once, so that nobody waits long
+_SPARE_PAGES = 1024  # kept for the next rows instead of being returned and allocated again
+_VACUUM_PAGES = 2048  # returned at once, so that no write waits long
 
 
 class Log:
-    """One SQLite file, or memory when no path is given. Used by one thread at a time: who opens it may hand it on.
+    """One SQLite file, or memory without a path. Used by one thread at a time, not necessarily the one that opened it.
 
-    A file is locked for as long as the log is open, and only read until `begin`, so that one that turns out to be
-    damaged, or written by a newer program, stays as it is. Raises `LogError`.
+    The file is locked while the log is open, and only read until `begin`, so that a file that is damaged or was
+    written by a newer program stays untouched. Raises `LogError`.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -66,28 +66,28 @@ class Log:
             self.mark = 0
             self.begin()
             return
-        with _told(path):
-            self._lock = _locked(path)
+        with _as_log_error(path):
+            self._lock = _acquire_lock(path)
             try:
-                self._database, self.mark = _opened(path)
+                self._database, self.mark = _open(path)
             except BaseException:
                 os.close(self._lock)
                 raise
 
     def begin(self) -> None:
-        """From now on it may be written. Whoever has read all of it and found it sound says so."""
+        """Allows writes. Called by whoever has read all of the log and found it sound."""
         if self._begun:
             return
         if self.path is not None:
-            with _told(self.path):
-                reading, self._database = self._database, _writable(self.path)
+            with _as_log_error(self.path):
+                reading, self._database = self._database, _connect_to_write(self.path)
                 reading.close()
         else:
             _prepare(self._database)
         self._begun = True
 
     def append(self, rows: Sequence[Row]) -> None:
-        """All rows or none; on return they are committed."""
+        """Commits all rows, or none."""
         self.begin()
         with _transaction(self._database):
             self._database.executemany(_APPEND, map(_fields, rows))
@@ -97,21 +97,21 @@ class Log:
             yield Row(*fields)
 
     def compact(self, mark: int, dead: Iterable[int]) -> None:
-        """Drops rows that nothing needs any more; of the others up to the mark, what they replaced.
+        """Deletes the dead rows, and the previous values of the others up to the mark.
 
-        From then on the rows up to the mark are the objects that have not changed since, and those after it all that
-        has happened since.
+        Afterwards the rows up to the mark are the objects that have not changed since, and the rows after it are every
+        change since.
         """
         with _transaction(self._database):
             self._database.executemany("delete from log where id = ?", ((revision,) for revision in dead))
-            kept = "update log set previous = x'' where id > ? and id <= ? and previous <> x''"
-            self._database.execute(kept, (self.mark, mark))
+            survivors = "update log set previous = x'' where id > ? and id <= ? and previous <> x''"
+            self._database.execute(survivors, (self.mark, mark))
             self._database.execute("update compaction set mark = ?", (mark,))
         self.mark = mark
         (free,) = self._database.execute("pragma freelist_count").fetchone()
         if free > _SPARE_PAGES:
             pages = min(free - _SPARE_PAGES, _VACUUM_PAGES)
-            # As a script, because one statement is stepped only once, and each step gives back one page.
+            # As a script: a single statement would be stepped once, and each step returns one page.
             self._database.executescript(f"pragma incremental_vacuum({pages})")
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Log:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    if database.in_transaction:  # the last one could not even be rolled back
+    if database.in_transaction:  # the rollback of the last one failed
         database.execute("rollback")
     database.execute("begin immediate")
     try:
@@ -136,16 +136,19 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def copy(path: Path, to: Path) -> None:
-    """Copies a log, also one that is being written, as it is at one moment. Raises `LogError`; `to` must be new."""
-    with _told(path), closing(_readable(path)) as database:
+    """Copies a consistent snapshot of a log, even while it is being written. Raises `LogError`; `to` must not exist."""
+    with _as_log_error(path), closing(_connect_to_read(path)) as database:
         _check(path, database)
         with closing(sqlite3.connect(to, isolation_level=None)) as target:
             database.backup(target)
-            target.execute("pragma journal_mode = delete")  # one file, whatever else is done with it
+            target.execute("pragma journal_mode = delete")  # a single file, without a write-ahead log beside it
 
 
-def _locked(path: Path) -> int:
-    """Held until it is closed. A file beside the log, because closing that one would end the database's own locks."""
+def _acquire_lock(path: Path) -> int:
+    """A lock that is held until its descriptor is closed.
+
+    It is a file beside the log, because closing a descriptor of the log itself would drop SQLite's locks.
+    """
     beside = path.with_name(f"{path.name}.lock")
     lock = os.open(beside, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -159,27 +162,27 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
-    # Created here so that the mode is right from the first byte; the file holds every object of every plane.
+def _open(path: Path) -> tuple[sqlite3.Connection, int]:
+    # Created here so that the mode is right from the first byte: the file holds every object of every plane.
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    os.fchmod(descriptor, 0o600)  # one that was copied here may have another
+    os.fchmod(descriptor, 0o600)  # a file that was copied here may have another mode
     os.close(descriptor)
-    database = _readable(path)
+    database = _connect_to_read(path)
     try:
-        if not _tables(database):
-            _writable(path).close()
+        if not _table_names(database):
+            _connect_to_write(path).close()
         return database, _check(path, database)
     except BaseException:
         database.close()
         raise
 
 
-def _readable(path: Path) -> sqlite3.Connection:
+def _connect_to_read(path: Path) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=ro"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
-def _writable(path: Path) -> sqlite3.Connection:
+def _connect_to_write(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         _prepare(database)
@@ -192,10 +195,10 @@ def _writable(path: Path) -> sqlite3.Connection:
 def _prepare(database: sqlite3.Connection) -> None:
     database.execute("pragma auto_vacuum = incremental")
     database.execute("pragma journal_mode = wal")
-    # With a write-ahead log this survives the death of the process at any point; only a power cut may lose the
-    # last commits, and then never half of one.
+    # With a write-ahead log this survives the death of the process at any point; only a power failure can lose the
+    # last commits, and never part of one.
     database.execute("pragma synchronous = normal")
-    if _format(database) != FORMAT:
+    if _format_version(database) != FORMAT:
         with _transaction(database):
             for statement in _TABLES:
                 database.execute(statement)
@@ -203,35 +206,35 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 
 def _check(path: Path, database: sqlite3.Connection) -> int:
-    """Where its history begins; raises when it cannot be used."""
-    found = _format(database)
-    if found > FORMAT:
+    """The revision after which history is complete; raises when the file cannot be used."""
+    version = _format_version(database)
+    if version > FORMAT:
         raise LogError(
-            f"{path} was written by a newer version of this program (format {found}, this one knows {FORMAT}); "
+            f"{path} was written by a newer version of this program (format {version}, this one knows {FORMAT}); "
             "use that version, or another file"
         )
     (verdict,) = database.execute("pragma quick_check(1)").fetchone()
     if verdict != "ok":
         raise LogError(f"{path} is damaged: {' '.join(verdict.split())}")
-    if "log" not in _tables(database):
+    if "log" not in _table_names(database):
         raise LogError(f"{path} is a database of another program")
-    if not found:  # from before formats were counted
+    if not version:  # written before formats were numbered
         return 0
     (mark,) = database.execute("select mark from compaction").fetchone()
     return int(mark)
 
 
-def _tables(database: sqlite3.Connection) -> set[str]:
+def _table_names(database: sqlite3.Connection) -> set[str]:
     return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
 
 
-def _format(database: sqlite3.Connection) -> int:
-    (found,) = database.execute("pragma user_version").fetchone()
-    return int(found)
+def _format_version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("pragma user_version").fetchone()
+    return int(version)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_log_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -1,4 +1,4 @@
-"""What is stored: objects by their key, and what happens to them. Entry points: `Key`, `Record`, `Event`, `Uids`."""
+"""Stored objects, their keys, and the events that change them. Entry points: `Key`, `Record`, `Event`, `Uids`."""
 
 import hashlib
 import uuid
@@ -18,7 +18,7 @@ class Key(Struct, frozen=True, order=True):
 
 
 class Record(Struct, frozen=True):
-    """One stored object: its JSON, and what the server looks at without decoding the rest."""
+    """One stored object: its JSON, and its metadata, which the server reads without decoding the rest."""
 
     value: bytes
     metadata: ObjectMeta
@@ -28,7 +28,7 @@ class Record(Struct, frozen=True):
         return self.metadata.revision
 
     def object(self) -> Json:
-        """A fresh copy as plain values."""
+        """A new copy, decoded."""
         value: Json = msgspec.json.decode(self.value)
         return value
 
@@ -45,10 +45,10 @@ class Event(Struct, frozen=True):
 
 
 class Uids(Protocol):
-    """Where uids come from. `loaded` tells of every creation found in the log."""
+    """Assigns uids to new objects. `loaded` is called for every creation in the log, new ones included."""
 
     def assign(self, key: Key, uncommitted: int) -> str:
-        """`uncommitted` is how often the same batch has created the key already."""
+        """`uncommitted` counts how many times the current batch has created the key already."""
         ...
 
     def loaded(self, key: Key) -> None: ...
@@ -63,7 +63,7 @@ class RandomUids:
 
 
 class CountedUids:
-    """A uid that depends only on the name and how often it was used, so that different runs can be compared."""
+    """Uids that depend only on the key and how many times it was created, so that runs can be compared."""
 
     def __init__(self) -> None:
         self._incarnations: dict[Key, int] = {}
@@ -77,12 +77,12 @@ class CountedUids:
         return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
 
 
-class _OnlyMeta(Struct, frozen=True):
+class _WithMetadata(Struct, frozen=True):
     metadata: ObjectMeta
 
 
-_read_meta = msgspec.json.Decoder(_OnlyMeta).decode
+_decode_metadata = msgspec.json.Decoder(_WithMetadata).decode
 
 
 def record_of(value: bytes) -> Record:
-    return Record(value, _read_meta(value).metadata)
+    return Record(value, _decode_metadata(value).metadata)

@@ -1,8 +1,8 @@
 """The state of all planes in memory, changed only through the log. Entry points: `Store.apply`, `Store.watch`.
 
-A write is one plain function: check, append, commit, then publish. Nothing is visible, and nobody gets an answer,
-before the log has committed. The two halves may run in different threads: `commit` in the one that owns the log,
-`publish` and everything that reads in the other, each batch in the order of its commit.
+A write is one plain function: check, append, commit, then publish. Nothing is visible or answered before the log has
+committed it. The two halves may run in different threads: `commit` in the one that owns the log, `publish` and all
+reads in the other, batch by batch in the order of the commits.
 """
 
 from collections import deque
@@ -13,32 +13,18 @@ import msgspec
 from msgspec import Struct
 
 from datum_compute.embedded.storage.log import Log, LogError, Row
-from datum_compute.embedded.storage.records import CountedUids, Event, Key, RandomUids, Record, Uids, record_of
+from datum_compute.embedded.storage.records import Event, Key, Record, Uids, record_of
 from datum_compute.kube.errors import ApiError, Gone, TooLarge
 from datum_compute.kube.meta import Json, encode
 
-__all__ = [
-    "Committed",
-    "CountedUids",
-    "Event",
-    "Key",
-    "Operation",
-    "RandomUids",
-    "Record",
-    "Store",
-    "Transaction",
-    "Uids",
-    "record_of",
-]
-
 T = TypeVar("T")
 
-HISTORY = 4096  # events kept a plane and kind; a watch that asks for older ones is told to list again
-HISTORY_BYTES = 64 * 1024 * 1024  # and no more than these, where objects are large
-KEPT = 10_000  # rows of the log that stay when the rest is compacted
-_LONGEST = 2 * KEPT  # rows after the mark; more, and the oldest are compacted
+HISTORY = 4096  # events kept per plane and kind; a watch from before them has to list again
+HISTORY_BYTES = 64 * 1024 * 1024  # and at most this much of them, where objects are large
+RETAINED_ROWS = 10_000  # rows of the log that survive compaction
+_LONGEST = 2 * RETAINED_ROWS  # rows after the mark at which compaction starts
 _STEP = 1000  # rows compacted at once, so that no write waits long
-_LARGEST = 4 * 1024 * 1024  # bytes of an object, however it came to be so large
+_LARGEST = 4 * 1024 * 1024  # bytes of an object, however it grew to that size
 
 
 class _Table:
@@ -47,8 +33,8 @@ class _Table:
     def __init__(self, floor: int) -> None:
         self.records: dict[tuple[str, str], Record] = {}
         self.history: deque[Event] = deque()
-        self._bytes = 0  # of the objects in it
-        self.floor = floor  # history is complete after this revision
+        self._bytes = 0  # of the objects in the history
+        self.floor = floor  # the history is complete after this revision
         self.watches: dict[int, Callable[[Event], None]] = {}
 
     def remember(self, event: Event) -> None:
@@ -73,7 +59,7 @@ class _Table:
         return oldest.revision
 
     def records_at(self, revision: int) -> dict[tuple[str, str], Record]:
-        """The past, by undoing what came after it."""
+        """The records as of a past revision, by undoing the events after it."""
         if revision < self.floor:
             raise Gone(f"too old resource version: {revision} ({self.floor})")
         records = dict(self.records)
@@ -89,7 +75,7 @@ class _Table:
 
 
 class Committed(Struct, frozen=True):
-    """What became of a batch: one outcome an operation, and what there is to publish."""
+    """A committed batch: one outcome per operation, and the events to publish."""
 
     outcomes: list[Any | ApiError]
     events: list[Event]
@@ -99,17 +85,17 @@ class Store:
     def __init__(self, log: Log, uids: Uids) -> None:
         self._log = log
         self.uids = uids
-        self.revision = 0  # of what is published
+        self.revision = 0  # the newest published one
         self._tables: dict[tuple[str, str], _Table] = {}
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
         self._watch_ids = 0
         self._compacting = False
-        self._floor = log.mark  # of a kind that has no history yet
+        self._floor = log.mark  # for kinds without history
         self._load(log)
-        self._ahead = _Ahead(self)
+        self._committed = _CommittedState(self)
 
     def _load(self, log: Log) -> None:
-        """Raises `LogError`; the log is not changed before all of it was read."""
+        """Raises `LogError`; the log is not changed before all of it has been read."""
         self.revision = log.mark
         for row in log.rows():
             try:
@@ -117,7 +103,7 @@ class Store:
             except msgspec.MsgspecError as error:
                 raise LogError(f"{log.path} is damaged: row {row.revision} cannot be read: {error}") from None
             if event.revision != row.revision:
-                raise LogError(f"{log.path} is damaged: row {row.revision} says that it is row {event.revision}")
+                raise LogError(f"{log.path} is damaged: row {row.revision} holds revision {event.revision}")
             if row.revision > log.mark:
                 self._publish(event)
             else:
@@ -130,7 +116,7 @@ class Store:
         return table.records.get((key.namespace, key.name)) if table else None
 
     def scan(self, plane: str, resource: str, namespace: str = "", at: int | None = None) -> list[tuple[Key, Record]]:
-        """All objects of a kind in order of namespace and name, as they are or as they were at a revision."""
+        """All objects of a kind in order of namespace and name, now or as of a revision."""
         table = self._tables.get((plane, resource))
         if table is None:
             return []
@@ -142,12 +128,12 @@ class Store:
         ]
 
     def records(self, plane: str, resource: str) -> dict[tuple[str, str], Record]:
-        """A copy of all objects of a kind by namespace and name; made in one step, so any thread may ask for it."""
+        """A copy of all objects of a kind by namespace and name; made in one step, so any thread may call it."""
         table = self._tables.get((plane, resource))
         return table.records.copy() if table else {}
 
     def has_deleted(self, key: Key, uid: str) -> bool:
-        """Whether the log remembers that an object with this uid was deleted; False when it never had one."""
+        """Whether the history contains the deletion of an object with this uid."""
         table = self._tables.get((key.plane, key.resource))
         place = (key.namespace, key.name)
         return table is not None and any(
@@ -161,20 +147,20 @@ class Store:
         return sorted(resource for owner, resource in self._tables if owner == plane)
 
     def apply(self, batch: Sequence["Operation[Any]"]) -> list[Any | ApiError]:
-        """Runs the operations in order, each seeing the ones before it, and commits them together.
+        """Runs the operations in order, each seeing the effects of the ones before it, and commits them together.
 
-        An operation that raises an `ApiError` changes nothing, and its error is its outcome.
+        An operation that raises an `ApiError` changes nothing, and the error is its outcome.
         """
         committed = self.commit(batch)
         self.publish(committed)
         return committed.outcomes
 
     def commit(self, batch: Sequence["Operation[Any]"]) -> Committed:
-        """The first half of `apply`: when it returns, the log holds what the batch did; when it raises, nothing of it.
+        """The first half of `apply`: the log holds the whole batch when this returns, and none of it when this raises.
 
-        Only ever called by one thread at a time.
+        Called by one thread at a time.
         """
-        transaction = Transaction(self._ahead)
+        transaction = Transaction(self._committed)
         outcomes: list[Any | ApiError] = []
         for operation in batch:
             try:
@@ -185,13 +171,13 @@ class Store:
                 outcomes.append(error)
         if transaction.events:
             self._log.append([_row(event) for event in transaction.events])
-            self._ahead.committed(transaction.events)
+            self._committed.committed(transaction.events)
         return Committed(outcomes, transaction.events)
 
     def publish(self, committed: Committed) -> None:
-        """The second half: readers see the batch, watchers are told.
+        """The second half: makes the batch visible to readers and delivers it to watchers.
 
-        A watcher that fails holds up nobody; an `ExceptionGroup` of all such failures is raised at the end.
+        A watcher that fails does not hold up the others; the failures are raised as an `ExceptionGroup` at the end.
         """
         failures: list[Exception] = []
         for event in committed.events:
@@ -200,19 +186,19 @@ class Store:
             raise ExceptionGroup("watchers failed", failures)
 
     def compact(self) -> int | None:
-        """Shortens a log that has grown long, by one step; the new mark, or None when there was nothing to do.
+        """Shortens a log that has grown long by one step; returns the new mark, or None when there was nothing to do.
 
-        Called by the thread that commits; the one that publishes passes the mark on to `forget`.
+        Called by the thread that commits; the one that publishes passes the mark to `forget`.
         """
-        mark, newest = self._log.mark, self._ahead.revision
-        if newest - mark <= (_LONGEST if not self._compacting else KEPT):
+        mark, newest = self._log.mark, self._committed.revision
+        if newest - mark <= (RETAINED_ROWS if self._compacting else _LONGEST):
             self._compacting = False
             return None
         self._compacting = True
-        up_to = min(mark + _STEP, newest - KEPT)
+        up_to = min(mark + _STEP, newest - RETAINED_ROWS)
         dead: list[int] = []
         for row in self._log.rows(mark, up_to):
-            current = self._ahead.get(Key(row.plane, row.resource, row.namespace, row.name))
+            current = self._committed.get(Key(row.plane, row.resource, row.namespace, row.name))
             if current is None or current.revision != row.revision:
                 dead.append(row.revision)
             if row.previous:
@@ -221,13 +207,13 @@ class Store:
         return up_to
 
     def forget(self, mark: int) -> None:
-        """Watches from before the mark have to list again, as they would after a restart."""
+        """Drops the history up to the mark: watches from before it have to list again, as after a restart."""
         self._floor = mark
         for table in self._tables.values():
             table.forget(mark)
 
     def watch(self, plane: str, resource: str, after: int, deliver: Callable[[Event], None]) -> Callable[[], None]:
-        """Delivers every event after a revision, past ones at once; the returned function ends it."""
+        """Delivers every event after a revision, past ones at once; the returned function ends the watch."""
         table = self._table(plane, resource)
         if after < table.floor:
             raise Gone(f"too old resource version: {after} ({table.floor})")
@@ -236,26 +222,26 @@ class Store:
                 deliver(event)
         self._watch_ids += 1
         watch = self._watch_ids
-        # One from the future, as after a restore, hears nothing before that: so do those of a real server.
-        table.watches[watch] = deliver if after <= self.revision else _later(after, deliver)
+        # A watch from a future revision, as after a restore, gets nothing before it, as on a kube-apiserver.
+        table.watches[watch] = deliver if after <= self.revision else _delivery_after(after, deliver)
         return lambda: table.watches.pop(watch, None) and None
 
     def listen(self, plane: str, deliver: Callable[[Event], None]) -> None:
-        """Delivers every event of a plane from now on, whatever its kind."""
+        """Delivers every event on a plane from now on, whatever its kind."""
         self._listeners.setdefault(plane, []).append(deliver)
 
     def leave(self, plane: str) -> None:
-        """Ends all that listen to a plane; what is stored there stays."""
+        """Removes all listeners of a plane; its objects stay stored."""
         self._listeners.pop(plane, None)
 
     def _table(self, plane: str, resource: str) -> _Table:
-        found = self._tables.get((plane, resource))
-        if found is None:
-            found = self._tables[plane, resource] = _Table(self._floor)
-        return found
+        table = self._tables.get((plane, resource))
+        if table is None:
+            table = self._tables[plane, resource] = _Table(self._floor)
+        return table
 
     def _publish(self, event: Event) -> list[Exception]:
-        """What watchers made of it, where they failed."""
+        """Returns the failures of watchers."""
         table = self._table(event.key.plane, event.key.resource)
         table.remember(event)
         self.revision = event.revision
@@ -270,11 +256,12 @@ class Store:
         return failures
 
 
-class _Ahead:
-    """The committed state, as only the committing thread sees it: what is published, and what will be.
+class _CommittedState:
+    """The committed state, published or not, as only the committing thread sees it.
 
-    A key that is not noted here is published. The publishing thread stores a record before it moves the revision, and a
-    note is dropped only once the revision has passed it, so looking here first and there second never finds the past.
+    A key without an entry here is published. The publishing thread stores a record before it advances the revision,
+    and an entry is dropped only once the revision has passed it, so reading here first and there second never returns
+    a stale record.
     """
 
     def __init__(self, store: Store) -> None:
@@ -309,12 +296,12 @@ class _Ahead:
 
 
 class Transaction:
-    """What one operation may read and change; it sees the uncommitted work of the batch before it."""
+    """The reads and writes of one batch; each operation sees the uncommitted work of those before it."""
 
-    def __init__(self, store: _Ahead) -> None:
+    def __init__(self, store: _CommittedState) -> None:
         self._store = store
         self.events: list[Event] = []
-        self._kept = 0
+        self._checkpoint = 0
         self._rehearsing = False
         self._pending: dict[Key, Record | None] = {}
         self._own: dict[Key, Record | None] = {}
@@ -326,7 +313,7 @@ class Transaction:
         return self._store.get(key)
 
     def scan(self, plane: str, resource: str, namespace: str = "") -> list[tuple[Key, Record]]:
-        """All objects of a kind in order of namespace and name, as this write finds them."""
+        """All objects of a kind in order of namespace and name, with the uncommitted changes."""
         records = self._store.records(plane, resource)
         for layer in (self._pending, self._own):
             for key, record in layer.items():
@@ -346,7 +333,7 @@ class Transaction:
         return record
 
     def delete(self, key: Key) -> Record:
-        """Removes an object that exists; what is left of it is its last state, at the revision of the delete."""
+        """Deletes an existing object; returns its last state, at the revision of the deletion."""
         previous = self.get(key)
         assert previous is not None
         record = self._record(previous.object())
@@ -361,14 +348,14 @@ class Transaction:
     def keep(self) -> None:
         self._pending |= self._own
         self._own = {}
-        self._kept = len(self.events)
+        self._checkpoint = len(self.events)
 
     def discard(self) -> None:
-        del self.events[self._kept :]
+        del self.events[self._checkpoint :]
         self._own = {}
 
     def rehearse(self, operation: "Operation[T]") -> T:
-        """The outcome of an operation, errors included, without its effect; what it made keeps the revision it had."""
+        """The outcome of an operation, errors included, without its effect; records keep the revision they had."""
         self._rehearsing = True
         try:
             return operation(self)
@@ -381,7 +368,7 @@ class Transaction:
             return record_of(encode(value))
         revision = self._store.revision + len(self.events) + 1
         encoded = encode(value | {"metadata": value["metadata"] | {"resourceVersion": str(revision)}})
-        if len(encoded) > _LARGEST:  # patches can make it so from little
+        if len(encoded) > _LARGEST:  # a small patch can make a large object
             raise TooLarge(f"the object would have {len(encoded)} bytes; the limit is {_LARGEST}")
         return record_of(encoded)
 
@@ -389,12 +376,12 @@ class Transaction:
 Operation = Callable[[Transaction], T]
 
 
-def _later(after: int, deliver: Callable[[Event], None]) -> Callable[[Event], None]:
-    def deliver_later(event: Event) -> None:
+def _delivery_after(after: int, deliver: Callable[[Event], None]) -> Callable[[Event], None]:
+    def deliver_if_later(event: Event) -> None:
         if event.revision > after:
             deliver(event)
 
-    return deliver_later
+    return deliver_if_later
 
 
 def _set(records: dict[tuple[str, str], Record], key: Key, record: Record | None) -> None:

@@ -1,4 +1,4 @@
-"""Who calls `Store.commit`: the event loop itself, or a thread with group commit. Entry points: `InlineWriter`,
+"""Writers call `Store.commit` in the event loop or in a thread with group commit. Entry points: `InlineWriter`,
 `WriterThread`.
 """
 
@@ -18,31 +18,31 @@ from datum_compute.kube.errors import ServerError, Unavailable
 
 T = TypeVar("T")
 
-_LARGEST_BATCH = 256  # operations; keeps the loop's share of one publication short
+_LARGEST_BATCH = 256  # operations; keeps each publication on the loop short
 
 _log = structlog.get_logger(__name__)
 
 
 class WriterFailed(Exception):
-    """One sentence why nothing can be written any more. What was committed is safe; a new process finds it."""
+    """Nothing can be written any more. What was committed is safe; a new process will find it."""
 
 
 class Writer(Protocol):
     async def submit(self, operation: Operation[T]) -> T:
-        """Applies one write; when it returns, the log has committed it and watchers have been told."""
+        """Applies one write; when it returns, the log has committed it and watchers have received it."""
         ...
 
     def failure(self) -> Coroutine[Any, Any, None] | None:
-        """To wait for: raises `WriterFailed` when this writer cannot go on. None for one that fails in `submit`."""
+        """Raises `WriterFailed` once this writer cannot go on; None for a writer that fails in `submit` instead."""
         ...
 
     def close(self) -> None:
-        """Finishes what was submitted; what comes later is refused. The log is free when it returns."""
+        """Finishes the submitted writes and refuses later ones. The log is unused when it returns."""
         ...
 
 
 class InlineWriter:
-    """Writes at once, in the caller's step: what a simulation needs, because a thread would not be repeatable."""
+    """Writes at once, in the caller's step, as a simulation needs: a thread would not be repeatable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,15 +64,15 @@ class _Write(Struct, frozen=True):
 
 
 class WriterThread:
-    """Writes in a thread of its own; what queues up during one commit goes into the next together.
+    """Writes in a dedicated thread; the writes that queue up during one commit are committed together in the next.
 
     Only this thread uses the log. Only the loop's thread publishes and reads, a whole batch in one step, so readers and
-    watchers see whole committed batches in order, exactly as with `InlineWriter`; answers go out with the publication.
-    The thread starts with the first write and belongs to the loop of that one. `close` may be called with the loop
-    running, stopped or closed. After each commit it shortens a log that has grown long, a little at a time.
+    watchers see whole committed batches in order, exactly as with `InlineWriter`; writes are answered with their
+    publication. The thread starts with the first write and belongs to that write's loop. `close` may be called with
+    the loop running, stopped or closed. After each commit the thread compacts a log that has grown long, step by step.
 
-    A log that takes nothing for now is an error of the writes that meet it. Whatever else goes wrong in the thread ends
-    it, and `failure` raises: a process whose memory and log differ must not go on.
+    When the log cannot be written for now, the writes at hand fail. Any other failure ends the thread, and `failure`
+    raises: a process whose memory and log differ must not go on.
     """
 
     def __init__(self, store: Store) -> None:
@@ -80,7 +80,7 @@ class WriterThread:
         self._queue: SimpleQueue[_Write | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._closed = False
-        self._told = False  # that the log cannot be compacted
+        self._compaction_failed = False  # logged once, not on every attempt
         self._waiting: set[asyncio.Future[Any]] = set()
         self._failed = asyncio.Event()
         self._reason = ""
@@ -127,7 +127,7 @@ class WriterThread:
             _call(loop, self._fail, error)
 
     def _next(self) -> tuple[list[_Write], bool]:
-        """Everything that waits, at least one, and whether it is the last."""
+        """All queued writes, waiting for at least one, and whether they are the last."""
         writes: list[_Write] = []
         write = self._queue.get()
         while write is not None:
@@ -147,8 +147,8 @@ class WriterThread:
         except Exception as error:
             if _is_final(error):
                 raise
-            # A defect in one operation, or a log that takes nothing: nothing of the batch is committed, and each
-            # stands for itself now.
+            # A defect in one operation, or a log that cannot be written: nothing of the batch is committed, so each
+            # operation is tried alone.
             if len(writes) > 1:
                 return [result for write in writes for result in self._commit([write])]
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -158,12 +158,12 @@ class WriterThread:
     def _compact(self) -> int | None:
         try:
             mark = self._store.compact()
-        except Exception as error:  # a full disk, most likely; the log is as good as before
-            if not self._told:
+        except Exception as error:  # most likely a full disk; the log is as it was
+            if not self._compaction_failed:
                 _log.error("the log cannot be compacted", error=repr(error))
-            self._told = True
+            self._compaction_failed = True
             return None
-        self._told = False
+        self._compaction_failed = False
         return mark
 
     # On the loop
@@ -171,9 +171,9 @@ class WriterThread:
     def _publish(self, committed: Committed, waiting: Sequence[asyncio.Future[Any]]) -> None:
         try:
             self._store.publish(committed)
-        finally:  # whatever a watcher makes of it, the write has happened
+        finally:  # even if a watcher failed, the write has happened
             for outcome, future in zip(committed.outcomes, waiting, strict=True):
-                if not future.done():  # who asked may have been cancelled
+                if not future.done():  # the caller may have been cancelled
                     future.set_result(outcome)
 
     def _fail(self, error: Exception) -> None:
@@ -186,14 +186,14 @@ class WriterThread:
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits for an answer any more
+    with suppress(RuntimeError):  # the loop is closed: nobody is waiting for an answer
         loop.call_soon_threadsafe(function, *arguments)
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the log has what memory does not know of, or is damaged; a full disk, or an odd value, is not final."""
-    passing = (sqlite3.OperationalError, sqlite3.DataError)
-    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, passing)
+    """Whether the log is damaged or differs from memory; a full disk or an unsuitable value can pass."""
+    transient = (sqlite3.OperationalError, sqlite3.DataError)
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, transient)
 
 
 def _result(outcome: Any) -> Any:
