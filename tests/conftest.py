@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from datum_compute.runtime.memory import collect_rarely
 from datum_compute.runtime.testing.simulation import Simulation
 
 LONG = os.environ.get("LONG") == "1"
@@ -30,6 +31,11 @@ def count(default: int, long: int) -> int:
 # `make test-long`. No deadline: machines are noisy, and slowness is measured in bench/.
 settings.register_profile("compute", deadline=None, derandomize=not LONG, max_examples=count(100, 500))
 settings.load_profile("compute")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are no garbage; looking through them time and again is a tenth of the run."""
+    collect_rarely()
 
 
 @pytest.fixture(autouse=True, scope="session")

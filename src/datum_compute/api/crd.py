@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import yaml
-from msgspec import Struct, inspect
+from msgspec import Struct, inspect, json
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeploymentSpec, WorkloadDeploymentStatus
 from datum_compute.api.instance import INITIAL_STATUS, INSTANCE, InstanceStatus
@@ -128,9 +129,17 @@ _OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def definition(kind: AnyKind) -> Json:
+    """A new copy per call: callers may change what they get."""
+    copy: Json = json.decode(_encoded(kind))
+    return copy
+
+
+@cache
+def _encoded(kind: AnyKind) -> bytes:
+    """Worked out once per kind, because every plane of the embedded engine serves its own copy."""
     ours = kind in OURS
     columns = [_column(column) for column in COLUMNS if kind in column.kinds]
-    return {
+    definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": kind.resource} | ({"annotations": {PARENT_CONTEXTS: "Project"}} if ours else {}),
@@ -151,6 +160,7 @@ def definition(kind: AnyKind) -> Json:
             ],
         },
     }
+    return json.encode(definition)
 
 
 def by_role(role: str) -> list[Json]:
