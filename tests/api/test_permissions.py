@@ -43,6 +43,7 @@ from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
+from datum_compute.platform.addresses import AddressController
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.platform.locations import CellLocations, LocationBindings
@@ -266,7 +267,7 @@ class GuardedFederation:
                 ClaimDiscovery(fleet, lambda project: self._plane(project, CLAIMS, Who.CELL, name)),
                 NameLease(fleet, clock, name),
                 *cell_controllers(fleet, clock, lambda plane: plane.name, networking=True),
-                *(CellLocations(), NetworkController()),
+                *(CellLocations(), NetworkController(), AddressController()),
                 SimulatedProvider(Behaviour(start_seconds=0.3, stop_seconds=0.2)),
             ],
         )

@@ -26,6 +26,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Transport
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ProjectDiscovery
+from datum_compute.platform.addresses import AddressController
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.locations import location
 from datum_compute.platform.networks import NetworkController
@@ -73,6 +74,7 @@ class Federation:
                 EntitlementController(cities=tuple(self.cities), names=names, limits=limits),
                 QuotaBroker(),
                 NetworkController(),
+                AddressController(),
                 *management_controllers(fleet, HUB_PLANE, networking=True),
                 *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True, is_gone=discovery.is_gone),
                 self.provider,

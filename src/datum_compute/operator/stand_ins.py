@@ -33,9 +33,10 @@ def in_cell(builtins: Collection[str], *, networking: bool) -> list[Reconciler]:
     """Only networks ask where a cell is; without them nobody may even look at its Location."""
     found: list[Reconciler] = []
     if NETWORK in builtins:
+        from datum_compute.platform.addresses import AddressController
         from datum_compute.platform.networks import NetworkController
 
-        found.append(NetworkController())
+        found += [NetworkController(), AddressController()]
     else:
         from datum_compute.platform.former_networks import FormerNetworks
 

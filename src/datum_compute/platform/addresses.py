@@ -1,169 +1,138 @@
-"""Which Instance of a cell has which addresses, and which is next. Entry point: `AddressBook`."""
+"""Assigns addresses to Instances in cells that lack the network operator. Entry point: `AddressController`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from msgspec import Struct
-
-from datum_compute.api.addresses import Addresses, addresses_of, annotation
+from datum_compute.api import reasons
+from datum_compute.api.addresses import addresses_of, annotation
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import NETWORK_ADDRESSES
-from datum_compute.platform.subnets import IPNetwork, assignable, first_free, usable
-from datum_compute.runtime import Plane
+from datum_compute.api.networking import NETWORK, NETWORK_CONTEXT, PRIVATE, READY, SUBNET, NetworkContext, Subnet
+from datum_compute.federation.roles import CELL
+from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.kube import conditions
+from datum_compute.platform.address_book import BY_ADDRESS, WAITING, AddressBook, Full, Pool, by_address, waiting
+from datum_compute.platform.network_indexes import (
+    BY_CONTEXT,
+    BY_NETWORK,
+    by_context,
+    by_network,
+    instances_by_network,
+    key,
+    network_of,
+    networks_of,
+)
+from datum_compute.platform.subnets import prefix_of
+from datum_compute.runtime import Change, Handle, Pass, Plane, Request, Source
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
-BY_NETWORK = "by-network"
-BY_ADDRESS = "by-address"
-WAITING = "waiting-for-addresses"
-
-
-class Pool(Struct, frozen=True):
-    """A subnet that an interface may take one address from."""
-
-    network: str
-    subnet: str
-    prefix: IPNetwork
-
-
-class Full(Exception):
-    """No address is left; the text says where."""
-
-
-class _Promise(Struct, frozen=True):
-    instance: str
-    uid: str
-    text: str
+ADDRESSES_ASSIGNED = "AddressesAssigned"
+"""A condition that only Instances have which had to wait for an address."""
 
 
-class AddressBook:
-    """An address is in use until the Instance that has it is gone, and is never given to a second one before.
+class AddressController:
+    """Writes on each Instance the addresses of its interfaces: one per family, from the subnets of their networks."""
 
-    What counts is written on the Instances. In memory is only what was promised in a write that nobody has seen the
-    end of, and where the search for a free address may begin.
-    """
+    name = "network-addresses"
 
     def __init__(self) -> None:
-        self._promised: dict[tuple[str, str], _Promise] = {}  # by plane, and namespace/network/address
-        self._search_at: dict[tuple[str, str], dict[IPNetwork, int]] = {}  # by plane, and namespace/network
+        self._book = AddressBook()
 
-    def choose(self, plane: Plane, instance: Instance, interfaces: Sequence[Sequence[Pool]]) -> Addresses:
-        """One address from each pool of each interface; those that it has already and may keep stay. Raises `Full`."""
-        known = addresses_of(instance) or ()
-        chosen: list[tuple[str, ...]] = []
-        taken_now: set[str] = set()
-        for index, pools in enumerate(interfaces):
-            entry: list[str] = []
-            for pool in pools:
-                candidates = known[index] if index < len(known) else ()
-                address = self._one(plane, instance, pool, candidates, taken_now)
-                taken_now.add(_key(instance.namespace, pool.network, address))
-                entry.append(address)
-            chosen.append(tuple(entry))
-        self._promise(plane, instance, interfaces, tuple(chosen))
-        return tuple(chosen)
-
-    def written(self, plane: Plane, instance: Instance) -> None:
-        """The addresses stand on the Instance, where the cache has them; the promise is kept."""
-        for key in _keys(instance):
-            self._promised.pop((plane.name, key), None)
-
-    def released(self, plane: Plane, instance: Instance) -> None:
-        """The Instance is gone, or has other addresses: the search begins anew."""
-        for network in networks_of(instance):
-            self._search_at.pop((plane.name, _place(instance.namespace, network)), None)
-
-    def forget(self, plane: str) -> None:
-        """The plane left; what was promised there is read from its Instances when it comes again."""
-        for memory in (self._promised, self._search_at):
-            for key in [key for key in memory if key[0] == plane]:
-                del memory[key]
-
-    def _one(self, plane: Plane, instance: Instance, pool: Pool, candidates: Iterable[str], taken_now: set[str]) -> str:
-        def is_taken(address: str) -> bool:
-            key = _key(instance.namespace, pool.network, address)
-            return key in taken_now or self._is_held(plane, instance, key)
-
-        for address in (*candidates, *self._promised_to(plane, instance, pool)):
-            if assignable(pool.prefix, address) and not is_taken(address):
-                return address
-        search_at = self._search_at.setdefault((plane.name, _place(instance.namespace, pool.network)), {})
-        free = first_free(pool.prefix, is_taken, search_at.get(pool.prefix, 0)) or first_free(pool.prefix, is_taken)
-        if free is None:
-            raise Full(
-                f'Subnet {pool.subnet} ({pool.prefix}) of network "{pool.network}" is full: '
-                f"all of its {usable(pool.prefix)} addresses are in use. Run fewer instances in this network here."
-            )
-        search_at[pool.prefix] = int(type(pool.prefix.network_address)(free))  # all below are taken
-        return free
-
-    def _is_held(self, plane: Plane, instance: Instance, key: str) -> bool:
-        """By somebody with a better right: whoever came first keeps what two of them claim to have."""
-        mine, uid = key in _keys(instance), instance.metadata.uid
-        others = [one for one in plane.informer(INSTANCE).by(BY_ADDRESS, key) if one.metadata.uid != uid]
-        if any(not mine or _came_before(one, instance) for one in others):
-            return True
-        promise = self._promised.get((plane.name, key))
-        if promise is None or promise.uid == instance.metadata.uid:
-            return False
-        holder = plane.informer(INSTANCE).get(instance.namespace, promise.instance)
-        stands = (
-            holder is not None
-            and holder.metadata.uid == promise.uid
-            and holder.metadata.annotations.get(NETWORK_ADDRESSES) != promise.text
+    def sources(self) -> Sequence[Source[Any]]:
+        return (
+            Source(
+                CELL,
+                INSTANCE,
+                self._instance_changed,
+                {BY_NETWORK: instances_by_network, BY_ADDRESS: by_address, WAITING: waiting},
+            ),
+            Source(CELL, SUBNET, _instances_of_network, {BY_CONTEXT: by_context}, optional=True),
+            Source(CELL, NETWORK_CONTEXT, None, {BY_NETWORK: by_network}, optional=True),
+            Source(CELL, NETWORK, optional=True),
+            waking(INSTANCE),
         )
-        if not stands:
-            del self._promised[plane.name, key]
-        return stands
 
-    def _promised_to(self, plane: Plane, instance: Instance, pool: Pool) -> Iterator[str]:
-        start = _key(instance.namespace, pool.network, "")
-        for (on, key), promise in self._promised.items():
-            if on == plane.name and promise.uid == instance.metadata.uid and key.startswith(start):
-                yield key.removeprefix(start)
+    def disengaged(self, plane: Plane) -> None:
+        self._book.forget(plane.name)
 
-    def _promise(
-        self, plane: Plane, instance: Instance, interfaces: Sequence[Sequence[Pool]], chosen: Addresses
-    ) -> None:
-        text = annotation(chosen)
-        for pools, entry in zip(interfaces, chosen, strict=True):
-            for pool, address in zip(pools, entry, strict=True):
-                key = _key(instance.namespace, pool.network, address)
-                self._promised[plane.name, key] = _Promise(instance.name, instance.metadata.uid, text)
+    async def reconcile(self, pass_: Pass) -> None:
+        request = pass_.request
+        instance = pass_.informer(INSTANCE).get(request.namespace, request.name)
+        if instance is None or instance.metadata.deleting or is_foreign(pass_.plane, request.namespace):
+            return
+        if not all(pass_.serves(kind) for kind in (NETWORK, NETWORK_CONTEXT, SUBNET)):
+            pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
+            return
+        pools = [_pools(pass_.plane, instance, one.network.name) for one in instance.spec.network_interfaces]
+        if all(pools):  # otherwise a network is not ready, and the event of its subnet leads here again
+            await self._assign(pass_, instance, pools)
 
+    async def _assign(self, cell: Handle, instance: Instance, pools: Sequence[Sequence[Pool]]) -> None:
+        try:
+            text = annotation(self._book.choose(cell.plane, instance, pools))
+        except Full as full:
+            if NETWORK_ADDRESSES in instance.metadata.annotations:
+                instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: None}}})
+            await _report(cell, instance, False, reasons.NETWORK_FAILED_TO_CREATE, str(full))
+            return
+        if instance.metadata.annotations.get(NETWORK_ADDRESSES) != text:
+            instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: text}}})
+        self._book.written(cell.plane, instance)
+        if conditions.is_false(conditions.of(instance), ADDRESSES_ASSIGNED):
+            await _report(cell, instance, True, ADDRESSES_ASSIGNED, "The instance has its addresses")
 
-def networks_of(instance: Instance) -> list[str]:
-    return list(dict.fromkeys(interface.network.name for interface in instance.spec.network_interfaces))
-
-
-def by_network(instance: Instance) -> Iterator[str]:
-    for network in networks_of(instance):
-        yield _place(instance.namespace, network)
-
-
-def by_address(instance: Instance) -> Iterator[str]:
-    yield from _keys(instance)
-
-
-def waiting(instance: Instance) -> Iterator[str]:
-    if not instance.metadata.deleting and addresses_of(instance) is None:
-        yield from by_network(instance)
-
-
-def _keys(instance: Instance) -> list[str]:
-    return [
-        _key(instance.namespace, interface.network.name, address)
-        for interface, entry in zip(instance.spec.network_interfaces, addresses_of(instance) or (), strict=False)
-        for address in entry
-    ]
+    def _instance_changed(self, plane: Plane, change: Change[Instance]) -> Iterable[Request]:
+        """An Instance that is new or has other addresses, and those that wait for the addresses it released."""
+        before, after = change.before, change.after
+        if before is not None and after is not None and _relevant(before) == _relevant(after):
+            return
+        if after is not None:
+            yield Request(plane.name, after.namespace, after.name)
+        if before is not None and addresses_of(before) is not None:
+            self._book.released(plane, before)
+            for network in networks_of(before):
+                for instance in plane.informer(INSTANCE).by(WAITING, key(before.namespace, network)):
+                    yield Request(plane.name, instance.namespace, instance.name)
 
 
-def _place(namespace: str, network: str) -> str:
-    return f"{namespace}/{network}"
+def _relevant(instance: Instance) -> tuple[object, ...]:
+    """The parts of an Instance that matter here; few of its changes affect them."""
+    metadata = instance.metadata
+    return metadata.uid, metadata.deleting, metadata.annotations.get(NETWORK_ADDRESSES), networks_of(instance)
 
 
-def _key(namespace: str, network: str, address: str) -> str:
-    return f"{namespace}/{network}/{address}"
+def _instances_of_network(plane: Plane, change: Change[Subnet]) -> Iterable[Request]:
+    network = network_of(plane, change.object)
+    if network is not None:
+        for instance in plane.informer(INSTANCE).by(BY_NETWORK, key(change.object.namespace, network)):
+            yield Request(plane.name, instance.namespace, instance.name)
 
 
-def _came_before(one: Instance, other: Instance) -> bool:
-    """Or at the same second: then neither keeps what both have."""
-    first, second = one.metadata.creation_timestamp, other.metadata.creation_timestamp
-    return first is None or second is None or first <= second
+def _pools(plane: Plane, instance: Instance, network_name: str) -> list[Pool]:
+    """One pool per family of the network; none while any of them is missing."""
+    network = plane.informer(NETWORK).get(instance.namespace, network_name)
+    context = _context(plane, instance, network_name)
+    if network is None or context is None:
+        return []
+    pools: dict[str, Pool] = {}
+    for subnet in plane.informer(SUBNET).by(BY_CONTEXT, key(context.namespace, context.name)):
+        prefix = prefix_of(subnet.spec) if subnet.spec.subnet_class == PRIVATE else None
+        if prefix is not None and conditions.is_true(conditions.of(subnet), READY):
+            pools.setdefault(subnet.spec.ip_family, Pool(network_name, subnet.name, prefix))
+    families = network.spec.ip_families
+    return [pools[family] for family in families] if all(family in pools for family in families) else []
+
+
+def _context(plane: Plane, instance: Instance, network: str) -> NetworkContext | None:
+    """The network's context at the location of the Instance."""
+    location = instance.spec.location.name if instance.spec.location else None
+    for context in plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, key(instance.namespace, network)):
+        if location in (None, context.spec.location.name) and not context.metadata.deleting:
+            return context
+    return None
+
+
+async def _report(cell: Handle, instance: Instance, status: bool, reason: str, message: str) -> None:
+    generation, now = instance.metadata.generation, cell.now()
+    update = conditions.condition(ADDRESSES_ASSIGNED, status, reason, message, generation=generation, now=now)
+    await cell.write.status(instance, conditions.status_with(instance, [update]))

@@ -1,15 +1,12 @@
-"""Prepares networks in cells without the network operator, and addresses in them. Entry point: `NetworkController`."""
+"""Sets up networks in cells that lack the network operator. Entry point: `NetworkController`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import ip_network
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.addresses import addresses_of, annotation
-from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import NETWORK_ADDRESSES, NETWORK_FINALIZER
+from datum_compute.api.labels import NETWORK_FINALIZER
 from datum_compute.api.networking import (
     ALLOCATED,
     IPV6,
@@ -31,34 +28,19 @@ from datum_compute.api.networking import (
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import is_foreign, waking
 from datum_compute.kube import conditions
-from datum_compute.kube.meta import Condition, Json, controller_reference
-from datum_compute.platform.addresses import (
-    BY_ADDRESS,
-    BY_NETWORK,
-    WAITING,
-    AddressBook,
-    Full,
-    Pool,
-    by_address,
-    by_network,
-    networks_of,
-    waiting,
-)
-from datum_compute.platform.subnets import BadRange, IPNetwork, carve, range_of
-from datum_compute.runtime import Change, Handle, Pass, Plane, Request, Source
+from datum_compute.kube.meta import Json, controller_reference
+from datum_compute.platform.network_indexes import BY_CONTEXT, BY_NETWORK, by_context, by_network, key, network_of
+from datum_compute.platform.subnets import BadRange, IPNetwork, carve, prefix_of, range_of
+from datum_compute.runtime import Change, Handle, Pass, Plane, Request, Source, itself
 from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 
-ADDRESSES_ASSIGNED = "AddressesAssigned"
-"""A condition of an Instance that had to wait for an address; others never get it."""
-
 _MADE_HERE = {"app.kubernetes.io/managed-by": "datum-compute"}
-_BY_CONTEXT = "by-context"
-_OF_NETWORK, _OF_INSTANCE = "network/", "instance/"  # what a request is about
+_KINDS = (NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET)
+
+_Outcome = tuple[bool, str, str]  # whether it succeeded, the reason, and the message
 
 
-class _Wanted(Struct, frozen=True):
-    """A subnet to be."""
-
+class _SubnetRequest(Struct, frozen=True):
     name: str
     subnet_class: str
     family: str
@@ -66,92 +48,67 @@ class _Wanted(Struct, frozen=True):
     length: int = 0
 
 
-_KINDS = (NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET)
-
-
 class NetworkController:
-    """What the network operator and a fabric would do for a cell: everything that is asked for is there at once.
+    """Does what the network operator and a fabric would do in a cell: whatever is requested is ready at once.
 
-    A network that a binding names and nobody made is made here, and goes with its last binding. A binding's network is
-    always the one of its own namespace, whatever it says: another namespace is another project.
+    A Network that a binding names is created if it does not exist, and deleted with its last binding. The Network is
+    always the one in the binding's own namespace, whatever the binding says: another namespace is another project.
     """
 
     name = "network"
 
-    def __init__(self) -> None:
-        self._book = AddressBook()
-
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, NETWORK, _itself, optional=True),
-            Source(CELL, NETWORK_BINDING, _of(_bound_network), {BY_NETWORK: _place_of(_bound_network)}, optional=True),
-            Source(
-                CELL, NETWORK_CONTEXT, _of(_context_network), {BY_NETWORK: _place_of(_context_network)}, optional=True
-            ),
-            Source(CELL, SUBNET_CLAIM, _of_context, {_BY_CONTEXT: _place_of(_claimed_context)}, optional=True),
-            Source(CELL, SUBNET, _of_subnet, {_BY_CONTEXT: _place_of(_claimed_context)}, optional=True),
-            Source(
-                CELL, INSTANCE, self._of_instance, {BY_NETWORK: by_network, BY_ADDRESS: by_address, WAITING: waiting}
-            ),
-            waking(NETWORK, lambda network: _OF_NETWORK + network.name),
-            waking(NETWORK_BINDING, lambda binding: _OF_NETWORK + _bound_network(binding)),
-            waking(INSTANCE, lambda instance: _OF_INSTANCE + instance.name),
+            Source(CELL, NETWORK, itself, optional=True),
+            Source(CELL, NETWORK_BINDING, _named_network, {BY_NETWORK: by_network}, optional=True),
+            Source(CELL, NETWORK_CONTEXT, _named_network, {BY_NETWORK: by_network}, optional=True),
+            Source(CELL, SUBNET_CLAIM, _network_of_context, {BY_CONTEXT: by_context}, optional=True),
+            Source(CELL, SUBNET, _network_of_context, {BY_CONTEXT: by_context}, optional=True),
+            waking(NETWORK),
+            waking(NETWORK_BINDING, lambda binding: binding.spec.network.name),
         )
 
-    def disengaged(self, plane: Plane) -> None:
-        self._book.forget(plane.name)
-
     async def reconcile(self, pass_: Pass) -> None:
-        request = pass_.request
-        if is_foreign(pass_.plane, request.namespace):
+        namespace, name = pass_.request.namespace, pass_.request.name
+        if is_foreign(pass_.plane, namespace):
             return
         if not all(pass_.serves(kind) for kind in _KINDS):
-            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
             return
-        if request.name.startswith(_OF_NETWORK):
-            await self._network(pass_, request.namespace, request.name.removeprefix(_OF_NETWORK))
-            return
-        instance = pass_.informer(INSTANCE).get(request.namespace, request.name.removeprefix(_OF_INSTANCE))
-        if instance is not None and not instance.metadata.deleting:
-            await self._address(pass_, instance)
-
-    # Networks
-
-    async def _network(self, cell: Handle, namespace: str, name: str) -> None:
-        asking = cell.informer(NETWORK_BINDING).by(BY_NETWORK, _place(namespace, name))
-        bindings = [binding for binding in asking if not binding.metadata.deleting]
-        network = cell.informer(NETWORK).get(namespace, name)
+        all_bindings = pass_.informer(NETWORK_BINDING).by(BY_NETWORK, key(namespace, name))
+        bindings = [binding for binding in all_bindings if not binding.metadata.deleting]
+        network = pass_.informer(NETWORK).get(namespace, name)
         if network is None and bindings:
             body = NETWORK.body(name, namespace, labels=_MADE_HERE, finalizers=[NETWORK_FINALIZER])
-            network = await cell.write.ensure(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
-        elif network is not None and not network.metadata.deleting and not asking and is_made_here(network):
-            await cell.write.delete(network)
-            network = cell.informer(NETWORK).get(namespace, name)
+            network = await pass_.write.ensure(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
+        elif network is not None and not network.metadata.deleting and not all_bindings and is_made_here(network):
+            await pass_.write.delete(network)
+            network = pass_.informer(NETWORK).get(namespace, name)
         if network is None:
             return
         if network.metadata.deleting:
-            await self._tear_down(cell, network)
+            await self._tear_down(pass_, network)
             return
-        network = await cell.write.add_finalizer(network, NETWORK_FINALIZER)
+        network = await pass_.write.add_finalizer(network, NETWORK_FINALIZER)
         for location in dict.fromkeys(binding.spec.location for binding in bindings):
-            context, failure = await self._context_at(cell, network, location)
+            context, failure = await self._set_up(pass_, network, location)
             for binding in bindings:
                 if binding.spec.location == location:
-                    await self._bind(cell, binding, context, failure)
+                    reference = {"namespace": context.namespace, "name": context.name}
+                    outcomes = {READY: _outcome("NetworkContextReady", failure)}
+                    await _report(pass_, binding, outcomes, networkContextRef=reference)
 
     async def _tear_down(self, cell: Handle, network: Network) -> None:
-        """Its contexts go first, and take their subnets and claims along."""
-        place = _place(network.namespace, network.name)
-        for context in cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
+        """Deletes the contexts first; their subnets and claims are garbage-collected with them."""
+        network_key = key(network.namespace, network.name)
+        for context in cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, network_key):
             if not context.metadata.deleting:
                 await cell.write.delete(context)
-        if not cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, place):
+        if not cell.informer(NETWORK_CONTEXT).by(BY_NETWORK, network_key):
             await cell.write.remove_finalizers(network, NETWORK_FINALIZER)
 
-    async def _context_at(
-        self, cell: Handle, network: Network, location: LocationRef
-    ) -> tuple[NetworkContext, str | None]:
-        """The network at a location, with its subnets; and the sentence why it cannot be, if so."""
+    async def _set_up(self, cell: Handle, network: Network, location: LocationRef) -> tuple[NetworkContext, str | None]:
+        """The network's context at a location, and the sentence that says why it failed, if it did."""
         name = f"{network.name}-{location.name}"
         context = cell.informer(NETWORK_CONTEXT).get(network.namespace, name)
         if context is None:
@@ -160,219 +117,111 @@ class NetworkController:
             spec = {"network": {"name": network.name}, "location": _reference(location)}
             context = await cell.write.ensure(NETWORK_CONTEXT, body | {"spec": spec})
         failure = await self._subnets(cell, network, context)
-        said = {PROGRAMMED: _outcome("Programmed", failure), READY: _outcome("Ready", failure)}
-        await self._report(cell, context, said)
+        outcomes = {PROGRAMMED: _outcome("Programmed", failure), READY: _outcome("Ready", failure)}
+        await _report(cell, context, outcomes)
         return context, failure
 
-    async def _bind(self, cell: Handle, binding: NetworkBinding, context: NetworkContext, failure: str | None) -> None:
-        said = {READY: _outcome("NetworkContextReady", failure)}
-        reference = {"namespace": context.namespace, "name": context.name}
-        await self._report(cell, binding, said, networkContextRef=reference)
-
     async def _subnets(self, cell: Handle, network: Network, context: NetworkContext) -> str | None:
-        """Makes those that are claimed, and one for IPv6 where the network asks for it; else the sentence why not."""
-        place = _place(context.namespace, context.name)
-        claims = [one for one in cell.informer(SUBNET_CLAIM).by(_BY_CONTEXT, place) if not one.metadata.deleting]
-        wanted = [
-            _Wanted(one.name, one.spec.subnet_class, one.spec.ip_family, one.spec.start_address, one.spec.prefix_length)
-            for one in claims
-        ]
-        families = {one.family for one in wanted}
+        """Creates the claimed subnets, and one for IPv6 if the network has it; returns why that failed, if it did."""
+        all_claims = cell.informer(SUBNET_CLAIM).by(BY_CONTEXT, key(context.namespace, context.name))
+        claims = [claim for claim in all_claims if not claim.metadata.deleting]
+        requests = [_requested_by(claim) for claim in claims]
+        families = {request.family for request in requests}
         if IPV6 in network.spec.ip_families and IPV6 not in families:
-            wanted.append(_Wanted(f"{context.name}-ipv6", PRIVATE, IPV6))
+            requests.append(_SubnetRequest(f"{context.name}-ipv6", PRIVATE, IPV6))
         try:
             for family in (*network.spec.ip_families, *families):
                 range_of(network.spec, network.metadata.uid, family)
-            for one in wanted:
-                await self._subnet(cell, network, context, one)
+            for request in requests:
+                await self._subnet(cell, network, context, request)
         except BadRange as error:
             return f'Network "{network.name}" cannot be set up here. {error}'
         for claim in claims:
-            subnet_ref = {"subnetRef": {"name": claim.name}}
-            fine = (True, "SubnetReady", "The subnet is ready")
-            await self._report(cell, claim, {ALLOCATED: fine, PROGRAMMED: fine, READY: fine}, **subnet_ref)
+            ready = (True, "SubnetReady", "The subnet is ready")
+            reference = {"name": claim.name}
+            await _report(cell, claim, {ALLOCATED: ready, PROGRAMMED: ready, READY: ready}, subnetRef=reference)
         return None
 
-    async def _subnet(self, cell: Handle, network: Network, context: NetworkContext, wanted: _Wanted) -> None:
-        subnet = cell.informer(SUBNET).get(context.namespace, wanted.name)
+    async def _subnet(self, cell: Handle, network: Network, context: NetworkContext, request: _SubnetRequest) -> None:
+        subnet = cell.informer(SUBNET).get(context.namespace, request.name)
         if subnet is None:
+            version = 6 if request.family == IPV6 else 4
             prefix = carve(
-                range_of(network.spec, network.metadata.uid, wanted.family),
-                [one for one in self._taken(cell.plane, network) if one.version == (6 if wanted.family == IPV6 else 4)],
-                family=wanted.family,
-                length=wanted.length,
-                start=wanted.start,
+                range_of(network.spec, network.metadata.uid, request.family),
+                [taken for taken in _prefixes(cell.plane, network) if taken.version == version],
+                family=request.family,
+                length=request.length,
+                start=request.start,
                 near=context.spec.location.name,
             )
             owner = controller_reference(context)
-            body = SUBNET.body(wanted.name, context.namespace, ownerReferences=[owner])
+            body = SUBNET.body(request.name, context.namespace, ownerReferences=[owner])
             spec = {
-                "subnetClass": wanted.subnet_class,
+                "subnetClass": request.subnet_class,
                 "networkContext": {"name": context.name},
                 "location": _reference(context.spec.location),
-                "ipFamily": wanted.family,
+                "ipFamily": request.family,
                 "startAddress": str(prefix.network_address),
                 "prefixLength": prefix.prefixlen,
             }
             subnet = await cell.write.ensure(SUBNET, body | {"spec": spec})
-        await self._report(
-            cell,
-            subnet,
-            {
-                ALLOCATED: (True, "PrefixAllocated", "The subnet has its addresses"),
-                PROGRAMMED: (True, "Programmed", "The subnet is programmed here"),
-                READY: (True, "Ready", "The subnet is ready"),
-            },
-            startAddress=subnet.spec.start_address,
-            prefixLength=subnet.spec.prefix_length,
-        )
-
-    def _taken(self, plane: Plane, network: Network) -> Iterator[IPNetwork]:
-        for context in plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, _place(network.namespace, network.name)):
-            for subnet in plane.informer(SUBNET).by(_BY_CONTEXT, _place(context.namespace, context.name)):
-                if (prefix := _prefix(subnet)) is not None:
-                    yield prefix
-
-    # Addresses
-
-    async def _address(self, cell: Handle, instance: Instance) -> None:
-        interfaces = [self._pools(cell.plane, instance, one.network.name) for one in instance.spec.network_interfaces]
-        if not all(interfaces):
-            return  # some network is not ready; its subnet will tell
-        try:
-            text = annotation(self._book.choose(cell.plane, instance, interfaces))
-        except Full as full:
-            if NETWORK_ADDRESSES in instance.metadata.annotations:
-                instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: None}}})
-            await self._tell(cell, instance, (False, reasons.NETWORK_FAILED_TO_CREATE, str(full)))
-            return
-        if instance.metadata.annotations.get(NETWORK_ADDRESSES) != text:
-            instance = await cell.write.patch(instance, {"metadata": {"annotations": {NETWORK_ADDRESSES: text}}})
-        self._book.written(cell.plane, instance)
-        if conditions.is_false(conditions.of(instance), ADDRESSES_ASSIGNED):
-            await self._tell(cell, instance, (True, ADDRESSES_ASSIGNED, "The instance has its addresses"))
-
-    async def _tell(self, cell: Handle, instance: Instance, said: tuple[bool, str, str]) -> None:
-        await self._report(cell, instance, {ADDRESSES_ASSIGNED: said})
-
-    def _pools(self, plane: Plane, instance: Instance, network_name: str) -> list[Pool]:
-        """One a family of the network; none while any of them is missing."""
-        network = plane.informer(NETWORK).get(instance.namespace, network_name)
-        context = self._context(plane, instance, network_name)
-        if network is None or context is None:
-            return []
-        found: dict[str, Pool] = {}
-        for subnet in plane.informer(SUBNET).by(_BY_CONTEXT, _place(context.namespace, context.name)):
-            prefix = _prefix(subnet) if subnet.spec.subnet_class == PRIVATE else None
-            if prefix is not None and conditions.is_true(conditions.of(subnet), READY):
-                found.setdefault(subnet.spec.ip_family, Pool(network_name, subnet.name, prefix))
-        families = network.spec.ip_families
-        return [found[family] for family in families] if all(family in found for family in families) else []
-
-    def _context(self, plane: Plane, instance: Instance, network: str) -> NetworkContext | None:
-        contexts = plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, _place(instance.namespace, network))
-        location = instance.spec.location.name if instance.spec.location else None
-        here = [one for one in contexts if location in (None, one.spec.location.name) and not one.metadata.deleting]
-        return here[0] if here else None
-
-    def _of_instance(self, plane: Plane, change: Change[Instance]) -> Iterable[Request]:
-        """New ones and those whose addresses changed; and, when some are released, those that wait for one."""
-        before, after = change.before, change.after
-        if before is not None and after is not None and _concerns(before) == _concerns(after):
-            return
-        if after is not None:
-            yield Request(plane.name, after.namespace, _OF_INSTANCE + after.name)
-        if before is not None and addresses_of(before) is not None:
-            self._book.released(plane, before)
-            for network in networks_of(before):
-                for one in plane.informer(INSTANCE).by(WAITING, _place(before.namespace, network)):
-                    yield Request(plane.name, one.namespace, _OF_INSTANCE + one.name)
-
-    # Writing
-
-    async def _report(self, cell: Handle, object_: Any, said: dict[str, tuple[bool, str, str]], **also: object) -> None:
-        generation, now = object_.metadata.generation, cell.now()
-        wanted: list[Condition] = [
-            conditions.condition(type_, status, reason, message, generation=generation, now=now)
-            for type_, (status, reason, message) in said.items()
-        ]
-        await cell.write.status(object_, conditions.status_with(object_, wanted, **also))
+        outcomes = {
+            ALLOCATED: (True, "PrefixAllocated", "The subnet has its addresses"),
+            PROGRAMMED: (True, "Programmed", "The subnet is programmed here"),
+            READY: (True, "Ready", "The subnet is ready"),
+        }
+        start, length = subnet.spec.start_address, subnet.spec.prefix_length
+        await _report(cell, subnet, outcomes, startAddress=start, prefixLength=length)
 
 
 def is_made_here(network: Network) -> bool:
     return _MADE_HERE.items() <= network.metadata.labels.items()
 
 
+def _requested_by(claim: SubnetClaim) -> _SubnetRequest:
+    spec = claim.spec
+    return _SubnetRequest(claim.name, spec.subnet_class, spec.ip_family, spec.start_address, spec.prefix_length)
+
+
+def _prefixes(plane: Plane, network: Network) -> Iterator[IPNetwork]:
+    """Address ranges of all subnets that the network has."""
+    for context in plane.informer(NETWORK_CONTEXT).by(BY_NETWORK, key(network.namespace, network.name)):
+        for subnet in plane.informer(SUBNET).by(BY_CONTEXT, key(context.namespace, context.name)):
+            if (prefix := prefix_of(subnet.spec)) is not None:
+                yield prefix
+
+
 def _reference(location: LocationRef) -> Json:
     return {"name": location.name, "namespace": location.namespace}
 
 
-def _prefix(subnet: Subnet) -> IPNetwork | None:
-    """None for one that somebody else made, and that nobody has given its addresses yet."""
-    try:
-        return ip_network(f"{subnet.spec.start_address}/{subnet.spec.prefix_length}")
-    except ValueError:
-        return None
-
-
-def _concerns(instance: Instance) -> tuple[object, ...]:
-    """What of an Instance is looked at here; most of its changes are none of it."""
-    metadata = instance.metadata
-    return metadata.uid, metadata.deleting, metadata.annotations.get(NETWORK_ADDRESSES), networks_of(instance)
-
-
-def _outcome(well: str, failure: str | None) -> tuple[bool, str, str]:
+def _outcome(success_reason: str, failure: str | None) -> _Outcome:
     if failure is not None:
         return False, reasons.NETWORK_FAILED_TO_CREATE, failure
-    return True, well, "The network is ready here"
+    return True, success_reason, "The network is ready here"
 
 
-# Which network an object belongs to
+async def _report(
+    cell: Handle,
+    object_: NetworkBinding | NetworkContext | SubnetClaim | Subnet,
+    outcomes: Mapping[str, _Outcome],
+    **fields: object,
+) -> None:
+    """Writes one condition per outcome, and other fields of the status."""
+    generation, now = object_.metadata.generation, cell.now()
+    updates = [
+        conditions.condition(type_, *outcome, generation=generation, now=now) for type_, outcome in outcomes.items()
+    ]
+    await cell.write.status(object_, conditions.status_with(object_, updates, **fields))
 
 
-def _place(namespace: str, name: str) -> str:
-    return f"{namespace}/{name}"
+def _named_network(plane: Plane, change: Change[Any]) -> Iterable[Request]:
+    for object_ in (change.before, change.after):
+        if object_ is not None:
+            yield Request(plane.name, object_.namespace, object_.spec.network.name)
 
 
-def _bound_network(binding: NetworkBinding) -> str:
-    return binding.spec.network.name
-
-
-def _context_network(context: NetworkContext) -> str:
-    return context.spec.network.name
-
-
-def _claimed_context(claim: SubnetClaim | Subnet) -> str:
-    return claim.spec.network_context.name
-
-
-def _place_of(name: Callable[[Any], str]) -> Callable[[Any], Iterable[str]]:
-    return lambda object_: (_place(object_.namespace, name(object_)),)
-
-
-def _itself(plane: Plane, change: Change[Network]) -> Iterable[Request]:
-    yield Request(plane.name, change.object.namespace, _OF_NETWORK + change.object.name)
-
-
-def _of(name: Callable[[Any], str]) -> Callable[[Plane, Change[Any]], Iterable[Request]]:
-    def requests(plane: Plane, change: Change[Any]) -> Iterable[Request]:
-        for object_ in (change.before, change.after):
-            if object_ is not None:
-                yield Request(plane.name, object_.namespace, _OF_NETWORK + name(object_))
-
-    return requests
-
-
-def _of_context(plane: Plane, change: Change[Any]) -> Iterable[Request]:
-    context = plane.informer(NETWORK_CONTEXT).get(change.object.namespace, _claimed_context(change.object))
-    if context is not None:
-        yield Request(plane.name, context.namespace, _OF_NETWORK + _context_network(context))
-
-
-def _of_subnet(plane: Plane, change: Change[Subnet]) -> Iterable[Request]:
-    """Its network, and every Instance that is to have an address of it."""
-    for request in _of_context(plane, change):
-        yield request
-        place = _place(request.namespace, request.name.removeprefix(_OF_NETWORK))
-        for instance in plane.informer(INSTANCE).by(BY_NETWORK, place):
-            yield Request(plane.name, instance.namespace, _OF_INSTANCE + instance.name)
+def _network_of_context(plane: Plane, change: Change[Any]) -> Iterable[Request]:
+    network = network_of(plane, change.object)
+    if network is not None:
+        yield Request(plane.name, change.object.namespace, network)
