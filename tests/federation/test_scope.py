@@ -1,7 +1,8 @@
-"""One API server as project and cell: a cell looks only at what came through the hub, whoever works for it."""
+"""One API server as project and cell: each controller works only in the namespaces of its side."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from datum_compute.api.networking import LOCATION, NETWORK, NETWORK_BINDING
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import InstanceController
 from datum_compute.federation.identity import hub_labels
-from datum_compute.federation.roles import CELL, PROJECT
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.roles import CELL, HUB, PROJECT
+from datum_compute.federation.scope import PROJECT_NAMESPACES, is_in_cell
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
@@ -24,7 +25,10 @@ from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager
+from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.providers.site import with_pods
@@ -147,5 +151,56 @@ async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
 async def test_everything_in_a_plane_that_is_only_a_cell_is_the_cells(simulation: Simulation) -> None:
     engine = compute_engine(clock=simulation, generator=simulation.random)
     plane = Plane("cell", CELL, InProcess(engine.serve("cell", CELL)), writes=Writes(), generator=simulation.random)
-    assert not is_foreign(plane, "anything")
+    assert is_in_cell(plane, "anything")
     engine.close()
+
+
+class Recording:
+    """A controller of projects that notes its passes."""
+
+    name = "recording"
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def sources(self) -> Sequence[Source[Any]]:
+        return (Source(PROJECT, INSTANCE, scope=PROJECT_NAMESPACES),)
+
+    async def reconcile(self, pass_: Pass) -> None:
+        self.requests.append(pass_.request)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_run"),
+    [
+        (Request("single", OF_PROJECT, "web"), True),
+        (Request("single", OF_CELL, "web"), False),
+        (Request("single", "", "cluster-wide"), True),
+        (Request("single", "gone", "web"), True),
+        (Request("hub", OF_CELL, "web"), True),
+    ],
+)
+async def test_controllers_of_projects_leave_namespaces_of_the_cell_alone(
+    simulation: Simulation, request_: Request, is_run: bool
+) -> None:
+    recording = Recording()
+    both = Both(simulation, lambda fleet: recording)
+    hub = InProcess(both.engine.serve("hub", HUB))
+    both.fleet.add(Plane("hub", HUB, hub, writes=both.writes, generator=simulation.random))
+    await both.start()
+    await both.label()
+    both.manager.controllers["recording"].enqueue(request_)
+    await both.settle()
+    assert recording.requests == ([request_] if is_run else [])
+    await both.stop()
+
+
+async def test_a_namespace_that_no_cache_has_yet_is_read_before_a_project_works_in_it(simulation: Simulation) -> None:
+    both = Both(simulation, lambda fleet: Recording())
+    await both.start()
+    namespace = await both.client.get(NAMESPACE, OF_CELL)
+    both.plane.informer(NAMESPACE).fold_delete(namespace)
+    assert await PROJECT_NAMESPACES.includes(both.plane, OF_CELL)
+    await both.client.merge_patch(NAMESPACE, OF_CELL, "", {"metadata": {"labels": LABELS}})
+    assert not await PROJECT_NAMESPACES.includes(both.plane, OF_CELL)
+    await both.stop()

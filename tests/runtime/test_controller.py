@@ -33,14 +33,12 @@ from datum_compute.runtime.controller import (
     PER_GROUP,
     SEVERAL_CONFLICTS,
     SPARE,
-    Source,
-    controller_of,
-    itself,
 )
 from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop, Request, Unfinished
+from datum_compute.runtime.sources import Source, controller_of, itself
 from datum_compute.runtime.testing.faults import Faults, calls, writes
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget
 from datum_compute.runtime.testing.simulation import Simulation

@@ -10,11 +10,11 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ServerError
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.meta import Json, as_dict, timestamp
-from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.damping import LIMIT, REMEMBERED, WINDOW, Damper
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget, background
 from datum_compute.runtime.testing.simulation import Simulation

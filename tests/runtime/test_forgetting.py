@@ -14,7 +14,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Conflict, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.caches.informer import RELIST_SECONDS
-from datum_compute.runtime.controller import STANDBY_AT_MOST, Source, itself
+from datum_compute.runtime.controller import STANDBY_AT_MOST
 from datum_compute.runtime.damping import WINDOW
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import Election
@@ -22,6 +22,7 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request, Unfinished
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation

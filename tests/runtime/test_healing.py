@@ -16,10 +16,10 @@ from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.meta import encode
 from datum_compute.kube.transport import Call
 from datum_compute.runtime.caches.informer import RELIST_SECONDS, STALL_SECONDS, UNSERVED_SECONDS
-from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request, Unfinished
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation

@@ -9,13 +9,13 @@ import pytest
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE
-from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import JITTER, Election, LeaseLost, NotLeading
 from datum_compute.runtime.manager import GRACE_SECONDS, Manager
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server
 from datum_compute.runtime.testing.simulation import Simulation

@@ -3,10 +3,11 @@
 import pytest
 
 from datum_compute.kube.kinds import EVENT
-from datum_compute.runtime.controller import Controller, Source, itself
+from datum_compute.runtime.controller import Controller
 from datum_compute.runtime.fleet import NotEngaged
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Write

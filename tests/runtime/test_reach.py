@@ -9,11 +9,11 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, ServerError, Timeout, TooManyRequests, Unavailable, from_status
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.transport import Answer, Call, Transport
-from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.reach import LONGEST_PROBE, FailFast, Reach
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.telemetry.health import caches_follow
 from datum_compute.runtime.testing.faults import Faults, calls, watches
 from datum_compute.runtime.testing.server import GADGET, WIDGET, Server

@@ -9,11 +9,12 @@ from typing import Any
 
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.clock import SystemClock
-from datum_compute.runtime.controller import Controller, Source, itself
+from datum_compute.runtime.controller import Controller
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation

@@ -17,7 +17,7 @@ from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.validation.deployments import deployment_refusal
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.federation.roles import CELL, PROJECT
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.scope import is_in_cell
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, BadRequest, Cause, Invalid, NotFound, Subject
 from datum_compute.kube.kinds import NAMESPACE
@@ -156,7 +156,7 @@ class Webhook:
             plane = self._fleet.plane(project)
         except ApiError:
             return False
-        return CELL in plane.roles and not is_foreign(plane, namespace)
+        return CELL in plane.roles and is_in_cell(plane, namespace)
 
     async def _own_name(self, project: str) -> str:
         """Empty when it cannot be asked; then only the accounts that were given are ours."""

@@ -45,7 +45,7 @@ from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.obstacles import Blocked, Obstacle, StableMessages, obstacles
 from datum_compute.federation.removal import GRACE_SECONDS
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.federation.sites import is_served_elsewhere
 from datum_compute.karmada.leftovers import Leftovers
 from datum_compute.kube import conditions
@@ -99,9 +99,15 @@ class DeploymentController:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, WORKLOAD_DEPLOYMENT, itself, {BY_UID: _uid, BY_CITY: by_city}, when=_is_asked),
+            Source(
+                CELL,
+                WORKLOAD_DEPLOYMENT,
+                itself,
+                {BY_UID: _uid, BY_CITY: by_city},
+                when=_is_asked,
+                scope=CELL_NAMESPACES,
+            ),
             Source(CELL, INSTANCE, _owner, {BY_DEPLOYMENT: _deployment_uid}, when=_is_settled),
-            waking(WORKLOAD_DEPLOYMENT),
             *self._leftovers.sources(),
             self._successions.source(),
             *(self._networking.sources() if self._networking else ()),
@@ -125,7 +131,7 @@ class DeploymentController:
             self._successions.forget(request)
         if deployment is None or not deployment.metadata.deleting:
             self._delay.forget(request)
-        if deployment is None or is_foreign(pass_.plane, request.namespace):
+        if deployment is None:
             return
         if deployment.metadata.deleting:
             await self._finalize(pass_, deployment)

@@ -18,7 +18,7 @@ from datum_compute.cell.stopping import is_stopping
 from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, encode, same_json
@@ -43,7 +43,7 @@ class InstanceController:
 
     def sources(self) -> Sequence[Source[Any]]:
         sources: list[Source[Any]] = [
-            Source(CELL, INSTANCE, itself, when=concerns_us),
+            Source(CELL, INSTANCE, itself, when=concerns_us, scope=CELL_NAMESPACES),
             Source(CELL, NAMESPACE, in_namespace, when=is_identified),
         ]
         if self._networking:
@@ -53,7 +53,7 @@ class InstanceController:
     async def reconcile(self, pass_: Pass) -> None:
         request, write = pass_.request, pass_.write
         instance = pass_.get(INSTANCE)
-        if instance is None or is_foreign(pass_.plane, request.namespace):
+        if instance is None:
             self._delay.forget(request)
             return
         if instance.metadata.deleting and not is_stopping(instance):

@@ -23,7 +23,7 @@ from datum_compute.cell.verdict import Verdict, kept, tier
 from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import CELL, CLAIMS
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE
@@ -71,7 +71,7 @@ class QuotaGate:
 
     def sources(self) -> Sequence[Source[Any]]:
         sources: list[Source[Any]] = [
-            Source(CELL, INSTANCE, self._itself, when=_concerns_quota),
+            Source(CELL, INSTANCE, self._itself, when=_concerns_quota, scope=CELL_NAMESPACES),
             Source(CELL, NAMESPACE, in_namespace, when=is_identified),
             serving_changes(),
         ]
@@ -97,13 +97,10 @@ class QuotaGate:
     async def reconcile(self, pass_: Pass) -> None:
         request, cell = pass_.request, pass_.plane
         instance = pass_.get(INSTANCE)
-        if instance is None or is_foreign(cell, request.namespace):
+        if instance is None:
             self._delay.forget(request)
             self._troubles.pop(request, None)
             self._quota.forget(request)
-        if is_foreign(cell, request.namespace):
-            return
-        if instance is None:
             await self._quota.sweep(cell, request)
             return
         if instance.metadata.deleting:

@@ -30,7 +30,7 @@ from datum_compute.cell.serving import is_instance_served_elsewhere, serving_cha
 from datum_compute.cell.stopping import is_stopping
 from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.roles import CELL, HUB
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NamespaceTerminating, NotFound
@@ -90,7 +90,7 @@ class WriteBack:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, INSTANCE, itself, when=concerns_us),
+            Source(CELL, INSTANCE, itself, when=concerns_us, scope=CELL_NAMESPACES),
             Source(CELL, NAMESPACE, in_namespace, when=is_identified),
             serving_changes(),
             Source(HUB, NAMESPACE),
@@ -112,8 +112,6 @@ class WriteBack:
 
     async def reconcile(self, pass_: Pass) -> None:
         request, cell = pass_.request, pass_.plane
-        if is_foreign(cell, request.namespace):
-            return
         instance = pass_.get(INSTANCE)
         if instance is None or (instance.metadata.deleting and not is_stopping(instance)):
             self._delay.forget(request)

@@ -1,42 +1,57 @@
-"""Which namespaces are a cell's to care for. Entry points: `came_from_hub`, `is_foreign`, `waking`.
+"""Which namespaces belong to a project and which to a cell. Entry points: `CELL_NAMESPACES`, `PROJECT_NAMESPACES`.
 
-Where one API server is a project and a cell at once, its namespaces tell the two apart: without that, a deployment that
-was delivered to the cell would be federated once more, and what a project is shown of its Instances would be run.
+Where one API server is both, its namespaces say which side an object is on. Otherwise a deployment that was delivered
+to the cell would be federated again, and the projections of a project would be run.
 """
-
-from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Any
 
 from datum_compute.api.labels import UPSTREAM_CLUSTER
 from datum_compute.federation.roles import CELL, PROJECT
-from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
-from datum_compute.runtime import Change, Plane, Request, Source
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import NAMESPACE, Namespace
+from datum_compute.runtime import Change, Plane, Scope
 
 
 def came_from_hub(namespace: Namespace) -> bool:
     return bool(namespace.metadata.labels.get(UPSTREAM_CLUSTER))
 
 
-def is_foreign(plane: Plane, namespace: str) -> bool:
-    """Whether what is in a namespace is none of a cell's; who asks has the source `waking` of what it passes over."""
+def is_in_cell(plane: Plane, namespace: str) -> bool:
+    """Whether objects of this namespace of a cell's plane are for the cell, as far as is known now."""
     if PROJECT not in plane.roles:
+        return True
+    known = plane.informer(NAMESPACE).get("", namespace)
+    return known is not None and came_from_hub(known)
+
+
+class _CellNamespaces:
+    """On a plane that is also a project: those that came from the hub, from the moment that their labels say so."""
+
+    async def includes(self, plane: Plane, namespace: str) -> bool:
+        return is_in_cell(plane, namespace)
+
+    def admits(self, plane: Plane, change: Change[Namespace]) -> bool:
+        before = change.before is not None and came_from_hub(change.before)
+        after = change.after is not None and came_from_hub(change.after)
+        return PROJECT in plane.roles and after and not before and not change.initial
+
+
+class _ProjectNamespaces:
+    """On a plane that is also a cell: all others. A namespace of a project never becomes one of the cell."""
+
+    async def includes(self, plane: Plane, namespace: str) -> bool:
+        if CELL not in plane.roles or not namespace:
+            return True
+        known = plane.informer(NAMESPACE).get("", namespace)
+        if known is None:  # the cache may not have it yet, and what was delivered must not be federated
+            try:
+                known = await plane.client.get(NAMESPACE, namespace)
+            except NotFound:
+                return True  # it is deleted: controllers may clean up after what was in it
+        return not came_from_hub(known)
+
+    def admits(self, plane: Plane, change: Change[Namespace]) -> bool:
         return False
-    found = plane.informer(NAMESPACE).get("", namespace)
-    return found is None or not came_from_hub(found)
 
 
-def waking(kind: Kind[Any], called: Callable[[Any], str] = attrgetter("name")) -> Source[Namespace]:
-    """Objects of `kind`, as requests `called` so, when their namespace begins to say that it came from the hub."""
-
-    def in_it(plane: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        if PROJECT in plane.roles:
-            for object_ in plane.informer(kind).all(change.object.name):
-                yield Request(plane.name, object_.namespace, called(object_))
-
-    return Source(CELL, NAMESPACE, in_it, when=_is_labelled)
-
-
-def _is_labelled(change: Change[Namespace]) -> bool:
-    before = change.before is not None and came_from_hub(change.before)
-    return not change.initial and change.after is not None and not before and came_from_hub(change.after)
+CELL_NAMESPACES: Scope = _CellNamespaces()
+PROJECT_NAMESPACES: Scope = _ProjectNamespaces()

@@ -25,6 +25,7 @@ from datum_compute.federation.identity import Identity, bare_project, hub_labels
 from datum_compute.federation.obstacles import Blocked, Obstacle, StableMessages, obstacles
 from datum_compute.federation.policy import city_policy, routed_city, routes
 from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.federation.scope import PROJECT_NAMESPACES
 from datum_compute.federation.sites import city_of, serving_cluster
 from datum_compute.federation.withdrawals import Note
 from datum_compute.karmada import bindings
@@ -68,7 +69,7 @@ class Federator:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(PROJECT, WORKLOAD_DEPLOYMENT, itself),
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, itself, scope=PROJECT_NAMESPACES),
             Source(PROJECT, NAMESPACE, _in_renewed),
             Source(HUB, WORKLOAD_DEPLOYMENT, _from_hub),
             Source(HUB, NAMESPACE, self._of_namespace),

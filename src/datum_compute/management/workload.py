@@ -10,6 +10,7 @@ from datum_compute.api.networking import LOCATION, LOCATION_BINDING, NETWORK, Ne
 from datum_compute.api.workload import PLACED, WORKLOAD, Workload
 from datum_compute.federation.obstacles import Blocked, StableMessages, obstacles
 from datum_compute.federation.roles import PROJECT
+from datum_compute.federation.scope import PROJECT_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.kinds import NAMESPACE
@@ -37,7 +38,13 @@ class WorkloadController:
 
     def sources(self) -> Sequence[Source[Any]]:
         found: list[Source[Any]] = [
-            Source(PROJECT, WORKLOAD, itself, {BY_NETWORK: _networks} if self._networking else {}),
+            Source(
+                PROJECT,
+                WORKLOAD,
+                itself,
+                {BY_NETWORK: _networks} if self._networking else {},
+                scope=PROJECT_NAMESPACES,
+            ),
             Source(PROJECT, WORKLOAD_DEPLOYMENT, _workload_of, {BY_WORKLOAD: _workload_uid}),
             Source(PROJECT, LOCATION_BINDING, _every_workload, optional=True),
             Source(PROJECT, LOCATION, _every_workload, optional=True),

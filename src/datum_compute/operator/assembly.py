@@ -24,7 +24,6 @@ from datum_compute.operator.controllers import cell_controllers, management_cont
 from datum_compute.operator.directory import DirectoryDiscovery, KubeconfigDirectory
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.planes import CELL_PLANE, HUB_PLANE, ROOT_PLANE, Endpoints, Planes
-from datum_compute.operator.separation import apart
 from datum_compute.operator.settings import NETWORK, Refused, Settings
 from datum_compute.operator.stand_ins import in_cell, in_projects, provider
 from datum_compute.runtime import (
@@ -261,8 +260,6 @@ class Assembly:
             of_cell += in_cell(settings.builtins, networking=settings.networking)
             addressed = settings.networking and NETWORK in settings.builtins
             of_cell += provider(settings.provider, addressed=addressed, pods=settings.config.pods)
-        if settings.shared:
-            of_projects = apart(of_projects, self.fleet, SINGLE)
         return [*of_projects, *of_cell]
 
     def _exclusive_name(self) -> NameLease | None:

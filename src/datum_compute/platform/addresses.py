@@ -9,7 +9,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import NETWORK_ADDRESSES
 from datum_compute.api.networking import NETWORK, NETWORK_CONTEXT, PRIVATE, READY, SUBNET, NetworkContext, Subnet
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.platform.address_book import BY_ADDRESS, WAITING, AddressBook, Full, Pool, by_address, waiting
 from datum_compute.platform.network_indexes import (
@@ -45,20 +45,19 @@ class AddressController:
                 INSTANCE,
                 self._instance_changed,
                 {BY_NETWORK: instances_by_network, BY_ADDRESS: by_address, WAITING: waiting},
+                scope=CELL_NAMESPACES,
             ),
             Source(CELL, SUBNET, _instances_of_network, {BY_CONTEXT: by_context}, optional=True),
             Source(CELL, NETWORK_CONTEXT, None, {BY_NETWORK: by_network}, optional=True),
             Source(CELL, NETWORK, optional=True),
-            waking(INSTANCE),
         )
 
     def disengaged(self, plane: Plane) -> None:
         self._book.forget(plane.name)
 
     async def reconcile(self, pass_: Pass) -> None:
-        request = pass_.request
-        instance = pass_.informer(INSTANCE).get(request.namespace, request.name)
-        if instance is None or instance.metadata.deleting or is_foreign(pass_.plane, request.namespace):
+        instance = pass_.get(INSTANCE)
+        if instance is None or instance.metadata.deleting:
             return
         if not all(pass_.serves(kind) for kind in (NETWORK, NETWORK_CONTEXT, SUBNET)):
             pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects

@@ -12,7 +12,7 @@ from datum_compute.api import reasons
 from datum_compute.api.labels import NETWORK_FINALIZER
 from datum_compute.api.networking import NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, Network
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign
+from datum_compute.federation.scope import is_in_cell
 from datum_compute.kube.errors import Forbidden, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.platform.networks import is_made_here
@@ -54,7 +54,7 @@ class FormerNetworks:
             return
         problems = Problems()
         for network in networks:
-            if is_foreign(pass_.plane, network.namespace) or NETWORK_FINALIZER not in network.metadata.finalizers:
+            if not is_in_cell(pass_.plane, network.namespace) or NETWORK_FINALIZER not in network.metadata.finalizers:
                 continue
             before = len(problems)
             with problems.collect(f"Network {network.namespace}/{network.name}"):

@@ -18,7 +18,7 @@ from datum_compute.api.networking import (
 )
 from datum_compute.api.services import SERVICE_NAME
 from datum_compute.federation.roles import CELL, HUB, PROJECT
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.meta import Json
@@ -109,14 +109,13 @@ class CellLocations:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new),
+            Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new, scope=CELL_NAMESPACES),
             Source(CELL, LOCATION, _of_removed, optional=True),
-            waking(WORKLOAD_DEPLOYMENT),
         )
 
     async def reconcile(self, pass_: Pass) -> None:
         deployment = pass_.get(WORKLOAD_DEPLOYMENT)
-        if deployment is None or not deployment.spec.city_code or is_foreign(pass_.plane, deployment.namespace):
+        if deployment is None or not deployment.spec.city_code:
             return
         if not pass_.serves(LOCATION):
             pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty

@@ -26,7 +26,7 @@ from datum_compute.api.networking import (
     SubnetClaim,
 )
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Json, controller_reference
 from datum_compute.platform.network_indexes import BY_CONTEXT, BY_NETWORK, by_context, by_network, key, network_of
@@ -59,19 +59,22 @@ class NetworkController:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, NETWORK, itself, optional=True),
-            Source(CELL, NETWORK_BINDING, _named_network, {BY_NETWORK: by_network}, optional=True),
+            Source(CELL, NETWORK, itself, optional=True, scope=CELL_NAMESPACES),
+            Source(
+                CELL,
+                NETWORK_BINDING,
+                _named_network,
+                {BY_NETWORK: by_network},
+                optional=True,
+                scope=CELL_NAMESPACES,
+            ),
             Source(CELL, NETWORK_CONTEXT, _named_network, {BY_NETWORK: by_network}, optional=True),
             Source(CELL, SUBNET_CLAIM, _network_of_context, {BY_CONTEXT: by_context}, optional=True),
             Source(CELL, SUBNET, _network_of_context, {BY_CONTEXT: by_context}, optional=True),
-            waking(NETWORK),
-            waking(NETWORK_BINDING, lambda binding: binding.spec.network.name),
         )
 
     async def reconcile(self, pass_: Pass) -> None:
         namespace, name = pass_.request.namespace, pass_.request.name
-        if is_foreign(pass_.plane, namespace):
-            return
         if not all(pass_.serves(kind) for kind in _KINDS):
             pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
             return

@@ -13,7 +13,7 @@ from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube.errors import Forbidden, NotFound
 from datum_compute.providers.pod_state import POD
 from datum_compute.runtime import Change, Pass, Source, itself
@@ -39,14 +39,14 @@ class FormerProviders:
         self._reported: set[str] = set()  # uids of Instances that are held
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself, when=self._is_held), waking(INSTANCE))
+        return (Source(CELL, INSTANCE, itself, when=self._is_held, scope=CELL_NAMESPACES),)
 
     def _is_held(self, change: Change[Instance]) -> bool:
         return bool(set(self._former.values()) & set(change.object.metadata.finalizers))
 
     async def reconcile(self, pass_: Pass) -> None:
         instance = pass_.get(INSTANCE)
-        if instance is None or is_foreign(pass_.plane, instance.namespace):
+        if instance is None:
             return
         ended = [
             finalizer

@@ -13,7 +13,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import COMPUTE_LABELS
 from datum_compute.api.labels import PODS_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from datum_compute.kube.meta import KubeObject, as_dict
 from datum_compute.kube.patches import changes, difference
@@ -58,15 +58,14 @@ class PodsProvider:
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, INSTANCE, itself),
+            Source(CELL, INSTANCE, itself, scope=CELL_NAMESPACES),
             Source(CELL, POD, controller_of(INSTANCE)),
             Source(CELL, NETWORK_POLICY, controller_of(INSTANCE), best_effort=True),
-            waking(INSTANCE),
         )
 
     async def reconcile(self, pass_: Pass) -> None:
         instance = pass_.get(INSTANCE)
-        if instance is None or is_foreign(pass_.plane, instance.namespace):
+        if instance is None:
             return
         pod = pass_.informer(POD).get(instance.namespace, instance.name)
         if instance.metadata.deleting:

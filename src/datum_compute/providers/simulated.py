@@ -14,7 +14,7 @@ from datum_compute.api.instance import INSTANCE, PROGRAMMED, Instance
 from datum_compute.api.labels import SIMULATE
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.federation.roles import CELL
-from datum_compute.federation.scope import is_foreign, waking
+from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Json
 from datum_compute.providers import report
@@ -62,11 +62,11 @@ class SimulatedProvider:
         self._since: dict[tuple[str, bool], float] = {}  # by uid and whether it stops
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself), waking(INSTANCE))
+        return (Source(CELL, INSTANCE, itself, scope=CELL_NAMESPACES),)
 
     async def reconcile(self, pass_: Pass) -> None:
         write, instance = pass_.write, pass_.get(INSTANCE)
-        if instance is None or is_foreign(pass_.plane, instance.namespace):
+        if instance is None:
             return
         if instance.metadata.deleting:
             if FINALIZER not in instance.metadata.finalizers:

@@ -7,7 +7,7 @@ The names exported here are stable and documented in docs/runtime.md. So are `te
 from datum_compute.runtime.caches.informer import Change, Informer
 from datum_compute.runtime.caches.selection import Selection
 from datum_compute.runtime.clock import Clock, SystemClock
-from datum_compute.runtime.controller import Controller, Reconciler, Source, controller_of, itself
+from datum_compute.runtime.controller import Controller, Reconciler
 from datum_compute.runtime.fleet import Fleet, NotEngaged
 from datum_compute.runtime.leases import Election, LeaseLost
 from datum_compute.runtime.manager import Manager
@@ -15,6 +15,7 @@ from datum_compute.runtime.passes import Events, Handle, Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.problems import Problem, Problems
 from datum_compute.runtime.requests import Drop, Request, Unfinished
+from datum_compute.runtime.sources import Scope, Source, controller_of, itself
 from datum_compute.runtime.telemetry.health import Probes, all_tried, away, engaged, latched
 from datum_compute.runtime.writes import Writer, Writes
 
@@ -38,6 +39,7 @@ __all__ = [
     "Problems",
     "Reconciler",
     "Request",
+    "Scope",
     "Selection",
     "Source",
     "SystemClock",

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from zlib import crc32
 
 import msgspec
@@ -11,10 +11,9 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NamespaceTerminating, NotFound
-from datum_compute.kube.kinds import Kind
+from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
 from datum_compute.kube.meta import KubeObject
 from datum_compute.runtime.caches.informer import RELIST_SECONDS, Change
-from datum_compute.runtime.caches.selection import EVERYTHING, Selection
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.damping import Author, Damped, author
 from datum_compute.runtime.fleet import Fleet, NotEngaged
@@ -26,6 +25,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.problems import worst
 from datum_compute.runtime.queue import WorkQueue
 from datum_compute.runtime.requests import Drop, Request, Unfinished
+from datum_compute.runtime.sources import Scope, Source, itself
 from datum_compute.runtime.telemetry import logs
 from datum_compute.runtime.telemetry.histogram import PASS_SECONDS, Histogram
 
@@ -46,25 +46,6 @@ MANY_CONFLICTS = 20  # in a row, which is a matter of about 15 s: no coincidence
 STANDBY_AT_MOST = 10_000  # requests that a replica which does not lead remembers
 
 _log = structlog.get_logger(__name__)
-
-
-class Source(Struct, Generic[T], frozen=True):
-    """A kind to watch on every plane of a role. Without a map it is only cached, for passes to read.
-
-    An optional kind is watched only where the plane serves it, which is looked at again every few minutes; a
-    best-effort one also only where this process may list it, so that its cache shows what there is and never proves
-    what is not. Changes for which `when` is false are ignored. With a selection only those
-    objects are listed and watched, in a cache of their own: passes read it with `plane.informer(kind, selection)`.
-    """
-
-    role: str
-    kind: Kind[T]
-    map: Callable[[Plane, Change[T]], Iterable[Request | Drop]] | None = None
-    indexes: dict[str, Callable[[T], Iterable[str]]] = {}
-    optional: bool = False
-    best_effort: bool = False
-    when: Callable[[Change[T]], bool] | None = None
-    selection: Selection = EVERYTHING
 
 
 class Reconciler(Protocol):
@@ -109,25 +90,6 @@ def _by_plane(request: Request) -> Hashable:
     return request.plane
 
 
-def itself(plane: Plane, change: Change[Any]) -> Iterable[Request | Drop]:
-    """The usual map: the object that changed is the one to look at."""
-    yield Request(plane.name, change.object.namespace, change.object.name)
-
-
-def controller_of(kind: Kind[Any]) -> Callable[[Plane, Change[Any]], Iterable[Request | Drop]]:
-    """Maps an object to the object of `kind` that controls it, or did."""
-
-    def owners(plane: Plane, change: Change[Any]) -> Iterable[Request | Drop]:
-        for object_ in (change.before, change.after):
-            if object_ is None:
-                continue
-            owner = object_.metadata.controller
-            if owner is not None and owner.kind == kind.name and owner.api_version == kind.api_version:
-                yield Request(plane.name, object_.namespace, owner.name)
-
-    return owners
-
-
 class OnPlane(Struct, frozen=True):
     name: str
 
@@ -154,6 +116,7 @@ class Controller:
         self._fleet = fleet
         self._signature = Signature(self.name, getattr(reconciler, "component", self.name), clock)
         self._named = [source for source in reconciler.sources() if source.map is itself]
+        self._scoped = [(source.role, source.scope) for source in reconciler.sources() if source.scope is not None]
         self._hired = 0
         self._idle = 0
         group = reconciler.group if isinstance(reconciler, Grouping) else _by_plane
@@ -181,12 +144,16 @@ class Controller:
                 )
                 for name, values in source.indexes.items():
                     informer.index(name, values, self._index_crashed)
+                if source.scope is not None:
+                    plane.declare(NAMESPACE)
 
     def engaged(self, plane: Plane) -> None:
         ends = self._subscriptions.setdefault(plane.name, [])
         for source in self._reconciler.sources():
             if source.role in plane.roles and source.map is not None:
                 ends.append(plane.informer(source.kind, source.selection).subscribe(self._handler(plane, source)))
+            if source.role in plane.roles and source.scope is not None:
+                ends.append(plane.informer(NAMESPACE).subscribe(self._scope_handler(plane, source, source.scope)))
             if source.role in plane.roles and source.optional:
                 informer = plane.informer(source.kind, source.selection)
                 ends.append(informer.on_served(lambda: self._look_at_all_on(plane)))
@@ -222,6 +189,14 @@ class Controller:
                 if isinstance(drop, Drop):
                     self._tell_dropped(drop, plane, source.kind, change)
             self._ask(requests, initial=change.initial)
+
+        return handle
+
+    def _scope_handler(self, plane: Plane, source: Source[T], scope: Scope) -> Callable[[Change[Namespace]], None]:
+        def handle(change: Change[Namespace]) -> None:
+            if scope.admits(plane, change):
+                for object_ in plane.informer(source.kind, source.selection).all(change.object.name):
+                    self._ask(self._mapped(plane, source, Change(None, object_, initial=True)), initial=False)
 
         return handle
 
@@ -387,7 +362,8 @@ class Controller:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self._reconciler.reconcile(pass_)
+            if not self._scoped or await self._in_scope(pass_):
+                await self._reconciler.reconcile(pass_)
         except Exception as error:
             match worst_of(error):
                 case Conflict():
@@ -404,6 +380,12 @@ class Controller:
                 _log.debug("requeue after", controller=self.name, request=str(request), seconds=pass_.floor)
                 self.queue.add_after(request, pass_.floor)
         self.pass_seconds.observe(loop.time() - began)
+
+    async def _in_scope(self, pass_: Pass) -> bool:
+        for role, scope in self._scoped:
+            if role in pass_.plane.roles and not await scope.includes(pass_.plane, pass_.request.namespace):
+                return False
+        return True
 
     def new_pass(self, request: Request, since: float = 0.0) -> Pass:
         """A pass as a reconciler gets it; tests that reconcile by hand make theirs with it."""

@@ -15,9 +15,10 @@ from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
 from datum_compute.kube.meta import ObjectMeta
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.caches.selection import EVERYTHING, Selection
-from datum_compute.runtime.controller import Controller, Source, itself
+from datum_compute.runtime.controller import Controller
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.telemetry.metrics import RuntimeCollector
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.simulation import Simulation

@@ -10,13 +10,13 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Conflict, Forbidden, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.caches.informer import STALL_SECONDS
-from datum_compute.runtime.controller import Source, itself
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import Election
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop
+from datum_compute.runtime.sources import Source, itself
 from datum_compute.runtime.telemetry.histogram import Histogram
 from datum_compute.runtime.telemetry.metrics import process_registry
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background

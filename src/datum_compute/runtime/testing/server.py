@@ -70,19 +70,20 @@ class Server:
     # What others do
 
     def make(self, name: str, kind: Kind[Any] = WIDGET, **metadata: Any) -> Json:
-        return self._create(kind.plural, NAMESPACE, kind.body(name, NAMESPACE, **metadata))
+        _, namespace, _ = _key(kind, name)
+        return self._create(kind.plural, namespace, kind.body(name, namespace, **metadata))
 
     def change(self, name: str, patch: Json | None = None, kind: Kind[Any] = WIDGET) -> Json:
-        return self._patch((kind.plural, NAMESPACE, name), patch or {"spec": {"at": self.revision}})
+        return self._patch(_key(kind, name), patch or {"spec": {"at": self.revision}})
 
     def remove(self, name: str, kind: Kind[Any] = WIDGET) -> None:
-        self._delete((kind.plural, NAMESPACE, name), {})
+        self._delete(_key(kind, name), {})
 
     def has(self, name: str, kind: Kind[Any] = WIDGET) -> bool:
-        return (kind.plural, NAMESPACE, name) in self._objects
+        return _key(kind, name) in self._objects
 
     def found(self, name: str, kind: Kind[Any] = WIDGET) -> Json:
-        return self._found((kind.plural, NAMESPACE, name))
+        return self._found(_key(kind, name))
 
     def history(self) -> list[Json]:
         """Every object as each write left it, in the order of the writes."""
@@ -288,6 +289,10 @@ class Server:
                 await _set_or_due(watch.changed, bookmark if self.endless else min(bookmark, end))
 
 
+def _key(kind: Kind[Any], name: str) -> Key:
+    return (kind.plural, NAMESPACE if kind.namespaced else "", name)
+
+
 def _reads(call: Call, kind: Kind[Any]) -> bool:
     return call.method == "GET" and call.path == kind.path()
 
@@ -314,7 +319,7 @@ async def _set_or_due(event: asyncio.Event, due: float) -> None:
 
 def _target(path: str) -> tuple[Key, bool]:
     match path.strip("/").split("/"):
-        case ["apis", _, _, plural]:
+        case ["apis", _, _, plural] | ["api", _, plural]:
             return (plural, "", ""), False
         case ["apis", _, *root] | ["api", *root] if root[1:2] == ["namespaces"] and len(root) > 3:
             _, _, namespace, plural, *rest = root
