@@ -141,13 +141,14 @@ class Screens:
         asked = places(workload)
         for row in table(said.out, "CITY"):
             place = ("default", row["CITY"])
+            if row["DESIRED"] != str(asked.get(place, 0)):
+                yield f"{place} shall not have {row['DESIRED']}"
             if row["READY"] == "—":
-                if any(found["spec"]["cityCode"] == row["CITY"] for found in self._timeline.now.deployments()):
+                here = [found for found in self._timeline.now.deployments() if found["spec"]["cityCode"] == row["CITY"]]
+                if any(found.get("status") for found in here):
                     yield f"{place} has a deployment that reports"
                 continue
             ready, replicas = map(int, row["READY"].split("/"))
-            if row["DESIRED"] != str(asked.get(place, 0)):
-                yield f"{place} shall not have {row['DESIRED']}"
             if is_going(workload):
                 continue
             if not self._timeline.between(self._since, partial(_ready, workload=workload, place=place), ready):

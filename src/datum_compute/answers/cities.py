@@ -24,7 +24,7 @@ class Trouble(Struct, frozen=True):
 
 
 class City(Struct, frozen=True):
-    """A place with its numbers. `asked`: the spec still names it; `known`: there is something that can report on it."""
+    """A place with its numbers. `asked`: the spec still names it; `known`: its numbers were reported, not assumed."""
 
     place: Place
     numbers: Counts
@@ -60,9 +60,8 @@ def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instan
             trouble = Trouble(cause="not set up yet", waiting=True)
         else:
             trouble = _trouble(deployment, by_deployment.get(deployment.name, ()))
-        found.append(
-            City(place, counted, place in wanted, trouble if counted.missing else None, deployment is not None)
-        )
+        is_reported = deployment is not None and deployment.status is not None
+        found.append(City(place, counted, place in wanted, trouble if counted.missing else None, is_reported))
     return found
 
 

@@ -136,6 +136,18 @@ def test_a_city_that_has_no_deployment_yet_is_shown_with_the_others(
     )
 
 
+def test_nothing_is_counted_in_a_city_that_has_reported_nothing(api: ApiServer, compute: Compute, world: World) -> None:
+    """Instances of an earlier workload of the same name may still run there."""
+    world.workload()
+    world.observe()
+    world.deployment("AMS")
+    world.report("AMS", 2, 2)
+    world.deployment("DFW")
+    result = compute("status", "shop")
+    assert "              DFW    —       2         datumcloud/d1-standard-2   [degraded]" in result.lines
+    assert "  DFW: 2 instances not ready — not reported yet" in result.lines
+
+
 def test_a_city_that_is_no_longer_asked_for_is_shown_until_it_is_gone(
     api: ApiServer, compute: Compute, world: World
 ) -> None:
