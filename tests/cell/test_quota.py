@@ -86,6 +86,7 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
         f"{GROUP}/source-cluster": "cell-dfw",
         f"{GROUP}/instance-namespace": NAMESPACE_NAME,
         f"{GROUP}/city-code": "DFW",
+        f"{GROUP}/workload-uid": "uid-of-hello",
     }
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec = as_dict(claim.spec_json)

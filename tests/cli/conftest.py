@@ -358,12 +358,13 @@ class World:
         self.api.set_status(INSTANCE, name, {"conditions": found, "networkInterfaces": interfaces})
         return name
 
-    def claim(self, city: str, ordinal: int) -> str:
+    def claim(self, city: str, ordinal: int, labels: Mapping[str, str] = {}) -> str:
         """The quota that the site has claimed for an instance."""
         name = claim_name(f"{self.name}-default-{city.lower()}-{ordinal}")
         project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
         spec = {"consumerRef": project, "requests": [{"resourceType": "compute.datumapis.com/instances", "amount": 1}]}
-        self.api.create(RESOURCE_CLAIM, RESOURCE_CLAIM.body(name, "default", labels={CITY_CODE: city}) | {"spec": spec})
+        body = RESOURCE_CLAIM.body(name, "default", labels={CITY_CODE: city, **labels})
+        self.api.create(RESOURCE_CLAIM, body | {"spec": spec})
         return name
 
     def settled(self, cities: Sequence[str] = ("AMS", "DFW"), replicas: int = 2) -> None:

@@ -1,11 +1,13 @@
 """`destroy --wait` returns when everything has stopped, and says what has not."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
+from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.names import claim_name
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
@@ -121,6 +123,40 @@ def test_claims_of_a_new_workload_of_the_name_are_not_waited_for(
     later.after(3, replaced)
     assert compute("destroy", "shop", "-y", "--wait").code == 0
     assert clock.monotonic() == 3
+
+
+@pytest.mark.usefixtures("metered")
+def test_a_city_that_was_removed_before_and_has_not_stopped_is_named(
+    api: ApiServer, compute: Compute, later: Later, world: World
+) -> None:
+    """Its deployment and instances are gone from the project; only their claims are left."""
+    world.claim("SIN", 0, {WORKLOAD_UID: api.get(WORKLOAD, "shop").metadata.uid})
+    later.after(2, lambda: withdraw(api))
+    for city in ("ams", "dfw"):
+        later.after(5, partial(api.delete, RESOURCE_CLAIM, claim_name(f"shop-default-{city}-0")))
+    result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m")
+    assert "but SIN did not stop 1 instance within 1m" in result.err
+
+
+@pytest.mark.usefixtures("metered")
+def test_claims_of_an_earlier_workload_of_the_name_are_not_waited_for(
+    api: ApiServer, compute: Compute, later: Later, world: World
+) -> None:
+    world.claim("AMS", 1, {WORKLOAD_UID: "earlier"})
+    later.after(2, lambda: withdraw(api))
+    for city in ("ams", "dfw"):
+        later.after(5, partial(api.delete, RESOURCE_CLAIM, claim_name(f"shop-default-{city}-0")))
+    assert compute("destroy", "shop", "-y", "--wait").lines[-1] == GONE
+
+
+def test_a_claim_from_before_its_workload_was_restored_is_waited_for(
+    api: ApiServer, compute: Compute, later: Later, running: None, world: World
+) -> None:
+    """The restored workload has another uid; its instances follow it, and claims are never changed."""
+    world.claim("AMS", 0, {WORKLOAD_UID: "from-before"})
+    later.after(2, lambda: withdraw(api))
+    result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m")
+    assert "but AMS did not stop 1 instance within 1m" in result.err
 
 
 @pytest.mark.usefixtures("running")

@@ -10,30 +10,42 @@ from datum_compute.answers.owners import deployment_of
 from datum_compute.api import names
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.instance import Instance
-from datum_compute.api.labels import CITY_CODE
+from datum_compute.api.labels import CITY_CODE, WORKLOAD_UID
 from datum_compute.api.quota import ResourceClaim
 
 
 class Remains:
-    """Told of everything that belongs to the workload before it goes, and of the claims at every look since then."""
+    """Created from everything of the workload that its project shows, and given the claims at every look since then."""
 
-    def __init__(self, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> None:
+    def __init__(self, uid: str, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> None:
         cities = {deployment.name: deployment.spec.city_code for deployment in deployments}
         for instance in instances:
             cities.setdefault(deployment_of(instance), instance.metadata.labels.get(CITY_CODE, ""))
+        self._uid = uid
         self._cities = cities
-        self._uncounted = {instance.name for instance in instances}
+        self._instances = frozenset(instance.name for instance in instances)
+        self._counted: set[str] = set()
         self._noted: dict[str, str] = {}  # uids of claims, with the city of each
 
     def note(self, claims: Iterable[ResourceClaim]) -> None:
-        """What there is while no other workload can have the name."""
+        """Remember the claims of the workload, while no other workload can have its name."""
         for claim in claims:
             instance = names.claimed_instance(claim.name)
-            deployment = names.deployment_of(instance)
-            if deployment in self._cities:
-                self._uncounted.discard(instance)
-                city = claim.metadata.labels.get(CITY_CODE) or self._cities[deployment]
+            if self._is_ours(claim, instance):
+                self._counted.add(instance)
+                city = claim.metadata.labels.get(CITY_CODE) or self._cities.get(names.deployment_of(instance), "")
                 self._noted[claim.metadata.uid] = city
+
+    def _is_ours(self, claim: ResourceClaim, instance: str) -> bool:
+        """By the claim's label, because a city that was removed from the spec may still be stopping its instances.
+
+        A claim is never changed: the label of one whose workload was restored from a backup names an earlier uid, and
+        older cells wrote none.
+        """
+        uid = claim.metadata.labels.get(WORKLOAD_UID)
+        if uid == self._uid or instance in self._instances:
+            return True
+        return uid is None and names.deployment_of(instance) in self._cities
 
     def left(self, claims: Iterable[ResourceClaim]) -> Sequence[str]:
         """The city of each instance that has not stopped."""
@@ -42,4 +54,4 @@ class Remains:
     @property
     def are_known(self) -> bool:
         """Whether every instance that was seen had a claim; without one nobody can tell when it has stopped."""
-        return not self._uncounted and (bool(self._noted) or not self._cities)
+        return self._instances <= self._counted and (bool(self._noted) or not self._cities)

@@ -113,6 +113,7 @@ LABELS = (
     Mark(SOURCE_CLUSTER, "ResourceClaim, hub Instance", _CELL_INSTANCE, "name of the cell"),
     Mark(SOURCE_CLUSTER, "the same, of a cell that is gone", "handover", "name of the cell that serves the city now"),
     Mark(CITY_CODE, "ResourceClaim", _CELL_INSTANCE, "the city of the Instance it is for"),
+    Mark(WORKLOAD_UID, "ResourceClaim", _CELL_INSTANCE, "uid of the Workload when the claim was made"),
     Mark(INSTANCE_NAMESPACE, "ResourceClaim", _CELL_INSTANCE, "namespace of the Instance in the cell"),
     Mark(SERVICE_LABEL, "LocationBinding", "service catalog, or its built-in", GROUP),
     Mark(CONSUMER_KIND, "AllowanceBucket", "Milo's quota, or its built-in", "Project"),

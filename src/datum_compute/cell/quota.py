@@ -11,7 +11,7 @@ from msgspec import Struct
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import CITY_CODE, INSTANCE_NAMESPACE, SOURCE_CLUSTER
+from datum_compute.api.labels import CITY_CODE, INSTANCE_NAMESPACE, SOURCE_CLUSTER, WORKLOAD_UID
 from datum_compute.api.names import claim_name, claimed_instance, deployment_of, ordinal_of
 from datum_compute.api.quota import GRANTED, INSTANCES, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.services import PROJECT as PROJECT_KIND
@@ -472,8 +472,8 @@ def _failed(reason: str, message: str, error: ApiError | None = None) -> Verdict
 
 
 def _claim(identity: Identity, instance: Instance, cell_name: str, amounts: Mapping[str, int]) -> Json:
-    city = instance.metadata.labels.get(CITY_CODE)
-    labels = {SOURCE_CLUSTER: cell_name, INSTANCE_NAMESPACE: instance.namespace} | ({CITY_CODE: city} if city else {})
+    owner = {key: value for key in (CITY_CODE, WORKLOAD_UID) if (value := instance.metadata.labels.get(key))}
+    labels = {SOURCE_CLUSTER: cell_name, INSTANCE_NAMESPACE: instance.namespace} | owner
     project = {"apiGroup": RESOURCE_MANAGER_GROUP, "kind": PROJECT_KIND.name, "name": identity.project}
     spec = {
         "consumerRef": project,

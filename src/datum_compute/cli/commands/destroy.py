@@ -70,8 +70,9 @@ def _confirmed(run: Run, workload: str) -> bool:
 
 
 def _remains(run: Run, workload: Workload) -> Remains:
-    of_workload = f"{WORKLOAD_UID}={workload.metadata.uid}"
-    remains = Remains(_seen(run, WORKLOAD_DEPLOYMENT, of_workload), _seen(run, INSTANCE, of_workload))
+    uid = workload.metadata.uid
+    of_workload = f"{WORKLOAD_UID}={uid}"
+    remains = Remains(uid, _seen(run, WORKLOAD_DEPLOYMENT, of_workload), _seen(run, INSTANCE, of_workload))
     remains.note(_claims(run))
     return remains
 
