@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from datum_compute.embedded import engine
-from datum_compute.embedded.kinds.catalog import served
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.catalog import plane_kinds
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.kube.meta import Json
 
 _OPEN: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_PODS = Served(
+_PODS = ServedKind(
     "",
     "v1",
     {"kind": "Pod", "plural": "pods"},
@@ -19,7 +19,7 @@ _PODS = Served(
     status=True,
     builtin=True,
 )
-_POLICIES = Served(
+_POLICIES = ServedKind(
     "networking.k8s.io",
     "v1",
     {"kind": "NetworkPolicy", "plural": "networkpolicies"},
@@ -33,5 +33,5 @@ _POLICIES = Served(
 @contextmanager
 def with_pods() -> Iterator[None]:
     """Planes that are opened meanwhile serve Pods and their policies too; nobody runs or enforces them."""
-    with patch.object(engine, "served", lambda definitions: (*served(definitions), _PODS, _POLICIES)):
+    with patch.object(engine, "plane_kinds", lambda definitions: (*plane_kinds(definitions), _PODS, _POLICIES)):
         yield

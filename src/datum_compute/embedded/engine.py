@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from datum_compute.embedded.controllers.collector import Collector
-from datum_compute.embedded.controllers.definitions import DEFINITIONS, Definitions
+from datum_compute.embedded.controllers.definitions import Definitions
 from datum_compute.embedded.controllers.namespaces import NamespaceLifecycle
-from datum_compute.embedded.kinds.catalog import served
+from datum_compute.embedded.kinds.catalog import plane_kinds
 from datum_compute.embedded.mounts import Mount
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.embedded.storage.log import Log
@@ -67,8 +67,8 @@ class Engine:
     def serve(self, plane: str, role: str) -> PlaneServer:
         """Opens a plane with the kinds of its role; the same plane again is the same server."""
         if plane not in self._planes:
-            kinds = (*served(self._definitions(role)), DEFINITIONS)
             clock = self._clock_of(plane)
+            kinds = plane_kinds(self._definitions(role))
             server = PlaneServer(plane, kinds, self.store, self.submit, clock, self._generator, self._admit, role)
             self._planes[plane] = server
             self._roles[plane] = role

@@ -1,10 +1,10 @@
-"""Where planes of a role are reached over HTTPS. Entry point: `Mount`."""
+"""The paths of planes over HTTPS. Entry point: `Mount`."""
 
 from msgspec import Struct
 
 
 class Mount(Struct, frozen=True):
-    """The API root of a plane is at `prefix/<name>/suffix`. `noun` is what its users call such a plane."""
+    """Puts the API roots of the planes of a role at `prefix/<name>/suffix`. Users call such a plane a `noun`."""
 
     role: str
     noun: str
@@ -15,7 +15,7 @@ class Mount(Struct, frozen=True):
         return f"{self.prefix}/{plane}/{self.suffix}"
 
     def split(self, path: str) -> tuple[str, str] | None:
-        """The plane that a path names and the path below its API root; None for a path that is elsewhere."""
+        """The plane that a path names, and the path below its API root; None for a path outside the mount."""
         if not path.startswith(f"{self.prefix}/"):
             return None
         match path.removeprefix(f"{self.prefix}/").split("/"):

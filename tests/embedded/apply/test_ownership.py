@@ -17,7 +17,7 @@ from datum_compute.embedded.apply.fieldsets import (
     encoded,
     fields_of,
     merged,
-    shown,
+    printed,
     type_of,
     without,
 )
@@ -178,7 +178,7 @@ def test_applying_again_changes_nothing(steps: list[Any], spec: Json) -> None:
 @given(writes)
 def test_what_is_owned_exists(steps: list[Any]) -> None:
     live = lived(steps)
-    assert [shown(path) for path in owned(live) if not leads_somewhere(live, path)] == []
+    assert [printed(path) for path in owned(live) if not leads_somewhere(live, path)] == []
 
 
 @given(writes, specs)
@@ -209,7 +209,7 @@ def test_what_is_no_set_of_fields_is_refused(value: object) -> None:
 
 def test_keys_have_their_defaults() -> None:
     fields = fields_of(TYPE, object_of({"parts": [{"name": "a"}]}))
-    assert [shown(path) for path in sorted(fields) if path[0] == "f:spec"] == [
+    assert [printed(path) for path in sorted(fields) if path[0] == "f:spec"] == [
         '.spec.parts[name="a",port=80]',
         '.spec.parts[name="a",port=80].name',
     ]

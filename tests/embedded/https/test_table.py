@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from datum_compute.api.crd import by_role
-from datum_compute.embedded.https.table import age, json_path, table_event, table_of
+from datum_compute.embedded.https.table import age, table_event, table_of
 from datum_compute.embedded.kinds.builtin import CONFIG_MAPS, EVENTS
-from datum_compute.embedded.kinds.catalog import served as served_kinds
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.catalog import plane_kinds
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.meta import Json
 
@@ -30,40 +30,6 @@ OBJECT: Json = {
         "interfaces": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}],
     },
 }
-
-
-@pytest.mark.parametrize(
-    ("path", "found"),
-    [
-        (".metadata.name", ["web"]),
-        (".status.replicas", [3]),
-        (".status.nope", []),
-        (".status.nope.deeper", []),
-        (".status.replicas.deeper", []),
-        ('.status.conditions[?(@.type=="Ready")].status', ["False"]),
-        (".status.conditions[?(@.type=='Available')].status", ["True"]),
-        ('.status.conditions[?(@.type == "Ready")].reason', ["Wait"]),
-        ('.status.conditions[?(@.type=="Available")].reason', []),
-        ('.status.conditions[?(@.type=="Nope")].status', []),
-        ('.status.nope[?(@.type=="Nope")].status', []),
-        (".status.interfaces[0].ip", ["10.0.0.1"]),
-        (".status.interfaces[1].ip", ["10.0.0.2"]),
-        (".status.interfaces[-1].ip", ["10.0.0.2"]),
-        (".status.interfaces[2].ip", []),
-        (".status.interfaces[*].ip", ["10.0.0.1", "10.0.0.2"]),
-        (".status.replicas[0]", []),
-        (r".metadata.labels.a\.b/c", ["d"]),
-        (".metadata.labels['a.b/c']", ["d"]),
-    ],
-)
-def test_a_path_finds_what_it_says(path: str, found: list[Any]) -> None:
-    assert json_path(path)(OBJECT) == found
-
-
-@pytest.mark.parametrize("path", ["metadata", ".a[", ".a[?(@.b>1)]", "..a", ".a[?(@.b)]"])
-def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="JSON path"):
-        json_path(path)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +87,7 @@ def test_age_is_told_as_kubectl_does(seconds: int, shown: str) -> None:
 def test_a_cell_is_of_the_type_of_its_column(type_: str, path: str, cell: Any) -> None:
     column = {"name": "X", "type": type_, "jsonPath": path}
     names = {"kind": "Thing", "plural": "things"}
-    served = Served("example.test", "v1", names, namespaced=True, schema={}, status=False, columns=[column])
+    served = ServedKind("example.test", "v1", names, namespaced=True, schema={}, status=False, columns=[column])
     body = OBJECT | {"metadata": OBJECT["metadata"] | {"resourceVersion": "5"}}
     (row,) = table(table_of(served, msgspec.json.encode(body), NOW, "None"))["rows"]
     assert row == {"cells": ["web", cell]}
@@ -158,7 +124,7 @@ def test_a_list_in_pages_stays_one() -> None:
 
 
 def test_columns_of_every_kind_are_understood_and_the_wide_ones_are_marked() -> None:
-    for served in served_kinds(by_role(PROJECT)):
+    for served in plane_kinds(by_role(PROJECT)):
         body = {"kind": served.kind, "metadata": {"name": "a", "resourceVersion": "1"}}
         table(table_of(served, msgspec.json.encode(body), NOW, "Metadata"))
     event = {"kind": "Event", "metadata": {"name": "a", "resourceVersion": "1"}}

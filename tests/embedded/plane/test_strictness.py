@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from datum_compute.api.crd import by_role
-from datum_compute.embedded.kinds.catalog import served as served_kinds
+from datum_compute.embedded.kinds.catalog import plane_kinds
 from datum_compute.embedded.plane.strictness import unknown_fields
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.meta import Json
@@ -65,6 +65,6 @@ def test_unknown_fields(value: Any, unknown: list[str]) -> None:
 
 
 def test_what_our_own_kinds_hold_is_known() -> None:
-    workload = next(served for served in served_kinds(by_role(PROJECT)) if served.kind == "Workload")
+    workload = next(served for served in plane_kinds(by_role(PROJECT)) if served.kind == "Workload")
     spec = {"template": template(), "placements": [placement("main", ["DFW"], 1)]}
     assert unknown_fields(workload.openapi, {"spec": spec}) == []

@@ -1,8 +1,8 @@
-"""Sets of fields, and what a schema makes of values field by field. Entry points: `type_of`, `fields_of`, `compare`,
-`merged`, `without`, `encoded`, `decoded`.
+"""Sets of fields, and operations on values field by field. Entry points: `type_of`, `fields_of`, `compare`, `merged`,
+`without`, `encoded`, `decoded`.
 
-A path is a tuple of elements as the API writes them: `f:name` for a field, `k:{"name":"a"}` for the item of a list that
-is a map, `v:"a"` for that of a set. Lists that are neither, and whatever a schema calls atomic, are one field.
+A path is a tuple of elements as the API writes them: `f:name` for a field, `k:{"name":"a"}` for an item of a list that
+is a map, `v:"a"` for an item of a set. Other lists, and whatever the schema calls atomic, count as one field.
 """
 
 import json
@@ -21,7 +21,7 @@ NOTHING: FieldSet = frozenset()
 
 
 class Type:
-    """How values of one node of a schema are taken apart."""
+    """How values of one node of a schema are split into fields."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Type:
         self.scalar = scalar  # string, integer, number or boolean; empty for a container, or for any scalar
         self.fields = fields if fields is not None or other is not None else None  # None: not an object
         self.named: Mapping[str, Type] = fields or {}
-        self.other = other  # of the fields that have no type of their own
+        self.other = other  # of fields that are not named
         self.item = item  # None: not a list
         self.keys = tuple(keys)
         self.defaults = defaults or {}  # of the keys
@@ -51,7 +51,7 @@ class Type:
         return self.item or UNKNOWN
 
     def parts(self, value: Any) -> dict[str, Any] | None:
-        """The values of an object or a list by element; None for what is one field."""
+        """The values of an object or a list by element; None for a value that is one field."""
         match value:
             case dict() if not self.atomic and (self.open or self.fields is not None or self.other is not None):
                 return {f"f:{name}": item for name, item in value.items()}
@@ -60,14 +60,14 @@ class Type:
         return None
 
     def element(self, item: Any) -> str | None:
-        """How an item of a list is called; None for one that cannot be told from others."""
+        """The path element of a list item; None for one that has no key."""
         if not self.keys:
             return f"v:{canonical(item)}"
         if not isinstance(item, dict):
             return None
-        found = {key: item[key] if key in item else self.defaults.get(key) for key in self.keys}
-        known = {key: value for key, value in found.items() if value is not None}
-        return f"k:{canonical(known)}" if known else None
+        keys = {key: item[key] if key in item else self.defaults.get(key) for key in self.keys}
+        keys = {key: value for key, value in keys.items() if value is not None}
+        return f"k:{canonical(keys)}" if keys else None
 
 
 UNKNOWN = Type(open_=True)  # objects field by field, lists as one
@@ -95,7 +95,7 @@ _HEAD = {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _METADATA}
 
 
 def type_of(schema: Json, *, root: bool = False) -> Type:
-    """What the structural schema of a kind says of ownership."""
+    """The type of a structural schema."""
     if schema.get("x-kubernetes-int-or-string"):
         return _ANY
     match schema.get("type"):
@@ -127,33 +127,33 @@ def _list(schema: Json) -> Type:
     return Type(item=type_of(items), keys=keys, defaults=defaults, atomic=atomic)
 
 
-# What does not fit
+# Values that do not fit the schema
 
 
 def misfits(type_: Type, value: Any, path: Path = ()) -> list[str]:
-    """Why a value cannot be applied: each a path and what is wrong there."""
+    """The reasons why a value cannot be applied, each with its path."""
     if value is None:
         return []
     if type_.open:
         return []
     if type_.item is not None:
         if not isinstance(value, list):
-            return [f"{shown(path)}: expected list, got {_kind(value)}"]
+            return [f"{printed(path)}: expected list, got {_kind(value)}"]
         return _misfits_in_list(type_, value, path)
     if type_.fields is not None or type_.other is not None:
         if not isinstance(value, dict):
-            return [f"{shown(path)}: expected map, got {_kind(value)}"]
-        found = []
+            return [f"{printed(path)}: expected map, got {_kind(value)}"]
+        reasons = []
         for name, item in value.items():
             below = type_.named.get(name) or type_.other
             at = (*path, f"f:{name}")
-            found += [f"{shown(at)}: field not declared in schema"] if below is None else misfits(below, item, at)
-        return found
-    wanted, fits = _SCALARS[type_.scalar]
+            reasons += [f"{printed(at)}: field not declared in schema"] if below is None else misfits(below, item, at)
+        return reasons
+    expected, fits = _SCALARS[type_.scalar]
     if isinstance(value, (dict, list)) or (
         fits and (not isinstance(value, fits) or (type_.scalar != "boolean" and value is True))
     ):
-        return [f"{shown(path)}: expected {wanted}, got {_kind(value)}"]
+        return [f"{printed(path)}: expected {expected}, got {_kind(value)}"]
     return []
 
 
@@ -168,20 +168,21 @@ _SCALARS: dict[str, tuple[str, tuple[type, ...]]] = {
 
 def _misfits_in_list(type_: Type, items: list[Any], path: Path) -> list[str]:
     assert type_.item is not None
-    found: list[str] = []
-    seen: set[str] = set()
+    reasons: list[str] = []
+    elements: set[str] = set()
     for index, item in enumerate(items):
         element = f"i:{index}" if type_.atomic else type_.element(item)
         if element is None:
             keys = ", ".join(f'"{key}"' for key in type_.keys)
             why = f"associative list with keys has an element that omits all key fields [{keys}]"
-            found.append(f"{shown(path)}: element {index}: {why} (and doesn't have default values for any key fields)")
+            why += " (and doesn't have default values for any key fields)"
+            reasons.append(f"{printed(path)}: element {index}: {why}")
             continue
-        if element in seen:
-            found.append(f"{shown(path)}: duplicate entries for key {shown((element,))}")
-        seen.add(element)
-        found += misfits(type_.item, item, (*path, element))
-    return found
+        if element in elements:
+            reasons.append(f"{printed(path)}: duplicate entries for key {printed((element,))}")
+        elements.add(element)
+        reasons += misfits(type_.item, item, (*path, element))
+    return reasons
 
 
 def _kind(value: Any) -> str:
@@ -201,24 +202,24 @@ def _kind(value: Any) -> str:
 
 
 def fields_of(type_: Type, value: Any) -> FieldSet:
-    """The fields that a value names: what somebody who applies it wants to own."""
-    found: set[Path] = set()
-    _collect(type_, value, (), found)
-    return frozenset(found)
+    """The fields that a value sets, which whoever applies it will own."""
+    fields: set[Path] = set()
+    _collect(type_, value, (), fields)
+    return frozenset(fields)
 
 
-def _collect(type_: Type, value: Any, path: Path, found: set[Path]) -> None:
+def _collect(type_: Type, value: Any, path: Path, fields: set[Path]) -> None:
     parts = type_.parts(value)
     if parts is None:
         if value is not None:
-            found.add(path)
+            fields.add(path)
         return
     for element, item in parts.items():
         below = (*path, element)
-        # A field that the schema names is owned through what is in it.
+        # A field that the schema names is owned through its content.
         if item is None or item == {} or not _is_named(type_, element):
-            found.add(below)
-        _collect(type_.child(element), item, below, found)
+            fields.add(below)
+        _collect(type_.child(element), item, below, fields)
 
 
 def _is_named(type_: Type, element: str) -> bool:
@@ -235,7 +236,7 @@ class Comparison(NamedTuple):
         return self.added | self.modified
 
     def outside(self, paths: Iterable[Path]) -> "Comparison":
-        """Without these fields and all below them."""
+        """The comparison without these fields and all below them."""
         prefixes = tuple(paths)
         return Comparison(*(outside(fields, prefixes) for fields in self))
 
@@ -249,7 +250,7 @@ _ABSENT: Any = object()
 
 
 def compare(type_: Type, before: Any, after: Any) -> Comparison:
-    """What a write did to the fields of an object."""
+    """The fields of an object that a write added, modified and removed."""
     added: set[Path] = set()
     modified: set[Path] = set()
     removed: set[Path] = set()
@@ -279,14 +280,14 @@ def compare(type_: Type, before: Any, after: Any) -> Comparison:
 
 
 def _differ_in_kind(before: Any, after: Any, old: object, new: object) -> bool:
-    """Whether one is a container and the other a value of another kind; null goes with everything."""
+    """Whether one is a container and the other is not; null is compatible with everything."""
     if before in (_ABSENT, None) or after in (_ABSENT, None):
         return False
     return (old is None) != (new is None)
 
 
 def merged(type_: Type, live: Any, config: Any) -> Any:
-    """The live value with what is applied on top of it."""
+    """The live value with the configuration merged into it."""
     old, new = type_.parts(live), type_.parts(config)
     if config is None and old:
         return live
@@ -305,26 +306,26 @@ def merged(type_: Type, live: Any, config: Any) -> Any:
 
 
 def _order(live: list[str], applied: list[str]) -> list[str]:
-    """The items of both lists: those applied in their order, others beside the live neighbours they had."""
-    wanted = set(applied)
+    """The items of both lists: applied ones in their order, the others beside their neighbours in the live list."""
+    in_applied = set(applied)
     shared = [element for element in applied if element in set(live)]
     result: list[str] = []
-    position = met = 0  # in the live list, and among the shared
+    position = met = 0  # in the live list, and in the shared elements
     for element in applied:
         while position < len(live) and live[position] != element:
             at = live[position]
-            if at not in wanted:
+            if at not in in_applied:
                 result.append(at)
             elif met < len(shared) and at == shared[met]:
-                break  # its turn comes after this one
+                break  # it comes after this element
             position += 1
-            if at in wanted and met == len(shared):
+            if at in in_applied and met == len(shared):
                 break
         if position < len(live) and live[position] == element:
             position += 1
         met += met < len(shared) and element == shared[met]
         result.append(element)
-    return result + [element for element in live[position:] if element not in wanted]
+    return result + [element for element in live[position:] if element not in in_applied]
 
 
 def null(_: Any) -> None:
@@ -332,7 +333,7 @@ def null(_: Any) -> None:
 
 
 def without(type_: Type, value: Json, fields: FieldSet, empty: Callable[[Any], Any] = null) -> Json:
-    """The object without these fields and all below them; `empty` makes what is left of a container without items."""
+    """The object without these fields and all below them; `empty` replaces a container that lost all its items."""
     return _without(type_, value, _tree(fields), empty) or {}
 
 
@@ -340,16 +341,18 @@ def _without(type_: Type, value: Any, tree: "_Tree", empty: Callable[[Any], Any]
     parts = type_.parts(value) if tree.below else None
     if parts is None:
         return value
-    left: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for element, item in parts.items():
         below = tree.below.get(element)
         if below is not None and not below.member:
             item = _without(type_.child(element), item, below, empty)
         if below is None or not below.member:
-            left[element] = item
-    if not left:
+            remaining[element] = item
+    if not remaining:
         return empty(value)
-    return {element[2:]: item for element, item in left.items()} if isinstance(value, dict) else list(left.values())
+    if isinstance(value, dict):
+        return {element[2:]: item for element, item in remaining.items()}
+    return list(remaining.values())
 
 
 class _Tree:
@@ -369,22 +372,22 @@ def _tree(fields: Iterable[Path]) -> _Tree:
 
 
 def with_named(type_: Type, fields: FieldSet) -> FieldSet:
-    """The set, and the fields above its members that the schema names, which are not members by themselves."""
-    found = set(fields)
+    """The set, and the fields above its members that the schema names, which need not be members themselves."""
+    result = set(fields)
     for path in fields:
         above = type_
         for depth, element in enumerate(path[:-1], start=1):
             if _is_named(above, element):
-                found.add(path[:depth])
+                result.add(path[:depth])
             above = above.child(element)
-    return frozenset(found)
+    return frozenset(result)
 
 
 # As the API writes them
 
 
 def encoded(fields: FieldSet) -> Json:
-    """`fieldsV1`."""
+    """The set as `fieldsV1`."""
     return _encoded(_tree(fields), root=True)
 
 
@@ -394,23 +397,24 @@ def _encoded(tree: _Tree, *, root: bool = False) -> Json:
 
 
 class Unreadable(ValueError):
-    """What should be a set of fields is none."""
+    """A value is not a set of fields."""
 
 
 def decoded(value: Any) -> FieldSet:
-    found: set[Path] = set()
-    _decode(value, (), found)
-    return frozenset(found)
+    """The set of a `fieldsV1`. Raises `Unreadable`."""
+    fields: set[Path] = set()
+    _decode(value, (), fields)
+    return frozenset(fields)
 
 
-def _decode(value: Any, path: Path, found: set[Path]) -> None:
+def _decode(value: Any, path: Path, fields: set[Path]) -> None:
     if not isinstance(value, dict):
-        raise Unreadable(f"{shown(path)} is not an object")
+        raise Unreadable(f"{printed(path)} is not an object")
     if path and (not value or "." in value):
-        found.add(path)
+        fields.add(path)
     for element, below in value.items():
         if element != ".":
-            _decode(below, (*path, _element(element)), found)
+            _decode(below, (*path, _element(element)), fields)
 
 
 def _element(text: str) -> str:
@@ -424,15 +428,15 @@ def _element(text: str) -> str:
 
 
 def _unknown(text: str) -> str:
-    raise Unreadable(f'"{text[:80]}" is not the element of a path')
+    raise Unreadable(f'"{text[:80]}" is not a path element')
 
 
 def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def shown(path: Path) -> str:
-    """`.spec.parts[name="a"].weight`, for people."""
+def printed(path: Path) -> str:
+    """A path for people, such as `.spec.parts[name="a"].weight`."""
     text = ""
     for element in path:
         kind, rest = element[:1], element[2:]

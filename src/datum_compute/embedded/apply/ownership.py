@@ -1,9 +1,8 @@
-"""Who owns which field of an object, and what applying a configuration does. Entry points: `Manager`, `apply`,
-`update`, `created`.
+"""Field ownership and server-side apply. Entry points: `Manager`, `apply`, `update`, `created`.
 
-Ownership is kept from the first apply on. Until then nobody owns anything, and ordinary writes have nothing to keep up
-to date; what was there before belongs to a manager called before-first-apply, exactly as on a kube-apiserver for
-objects whose ownership it did not follow.
+Ownership is tracked from the first apply on. Until then nobody owns anything and ordinary writes have nothing to
+update; fields set before belong to a manager named before-first-apply, exactly as on a kube-apiserver for objects
+whose ownership it did not track.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from datum_compute.embedded.apply.fieldsets import (
     merged,
     misfits,
     outside,
-    shown,
+    printed,
     with_named,
     without,
 )
@@ -43,8 +42,8 @@ _ANCIENT = "ancient-changes"
 _KUBECTL = "kubectl"
 _MOST_UPDATERS = 10
 
-# What the server decides, or what makes an object this object: nobody's to own.
-_NOBODYS: FieldSet = frozenset(
+# Fields that the server sets or that identify the object, which nobody owns.
+_UNOWNABLE: FieldSet = frozenset(
     [("f:apiVersion",), ("f:kind",), ("f:metadata",)]
     + [
         ("f:metadata", f"f:{name}")
@@ -57,7 +56,7 @@ _NOBODYS: FieldSet = frozenset(
 
 
 class Manager(Struct, frozen=True):
-    """Who writes through which endpoint of which version."""
+    """A writer, with the version and subresource it writes through."""
 
     name: str
     version: str  # apiVersion
@@ -65,11 +64,11 @@ class Manager(Struct, frozen=True):
 
 
 class _Owner(Struct, frozen=True, order=True):
-    """One entry of `managedFields`, as it is told from others."""
+    """The identity of an entry of `managedFields`."""
 
     operation: str
     name: str
-    version: str  # empty for appliers: they stay the same through versions
+    version: str  # empty for appliers, which are the same across versions
     subresource: str
 
     def __str__(self) -> str:
@@ -87,7 +86,7 @@ _Owners = dict[_Owner, _Owned]
 
 
 class DoesNotFit(ApiError):
-    """A configuration that the schema has no place for. A kube-apiserver calls it its own failure, so it is that."""
+    """A configuration that does not fit the schema. A kube-apiserver answers 500 to it, so this does too."""
 
     code, reason = 500, ""
 
@@ -95,7 +94,7 @@ class DoesNotFit(ApiError):
 def created(type_: Type, config: Json, by: Manager, now: datetime, ignored: Sequence[Path]) -> list[Json]:
     """The `managedFields` of an object that is created by applying it."""
     _check(type_, config)
-    owned = outside(fields_of(type_, config), ignored) - _NOBODYS
+    owned = outside(fields_of(type_, config), ignored) - _UNOWNABLE
     return _entries({_applier(by): _Owned(owned, by.version, timestamp(now))} if owned else {})
 
 
@@ -104,8 +103,8 @@ def apply(
 ) -> tuple[Json, list[Json]]:
     """The live object with the configuration applied, and its new `managedFields`. Raises `Conflict`.
 
-    What the applier applied last time, does not apply now and shares with nobody is removed. `ignored` are fields
-    that this endpoint does not write, with all below them.
+    Fields that the applier applied last time, omits now and shares with nobody are removed. `ignored` are fields that
+    this endpoint does not write, with all below them.
     """
     _check(type_, config)
     config = without(type_, config, frozenset(ignored))
@@ -122,29 +121,29 @@ def apply(
     conflicts = _conflicts(owners, applier, change)
     if conflicts and by.name == _KUBECTL:
         allowed = _applied_by_client(type_, live)
-        conflicts = {owner: left for owner, fields in conflicts.items() if (left := fields - allowed)}
+        conflicts = {owner: rest for owner, fields in conflicts.items() if (rest := fields - allowed)}
     if conflicts and not force:
         raise _conflict(conflicts)
-    owners = _passed_on(owners, applier, change)
+    owners = _without_changed(owners, applier, change)
     mine = owners.pop(applier, None)
-    if mine is not None and (fields := mine.fields - _NOBODYS):
+    if mine is not None and (fields := mine.fields - _UNOWNABLE):
         owners[applier] = replace(mine, fields=fields, time=timestamp(now) if result != live else mine.time)
     if by.name == _KUBECTL:
-        result = _noted(live, result, config)
+        result = _with_last_applied(result, config)
     return result, _entries(owners)
 
 
 def update(
-    type_: Type, before: Json, after: Json, given: Any, by: Manager, now: datetime, ignored: Sequence[Path]
+    type_: Type, before: Json, after: Json, requested: Any, by: Manager, now: datetime, ignored: Sequence[Path]
 ) -> list[Json]:
     """The `managedFields` of an object that was applied once and is now written in another way.
 
-    `given` is what the writer says they are: nothing, all of them to say who owns what, or one empty entry to end it.
+    `requested` are the entries in the request: none, all of them to set the owners, or one empty entry to stop
+    tracking ownership.
     """
-    known = before["metadata"].get("managedFields")
-    if given == [] or given == [{}]:
+    if requested == [] or requested == [{}]:
         return []
-    owners = (_owners(given) if given else {}) or _owners(known)
+    owners = (_owners(requested) if requested else {}) or _owners(before["metadata"].get("managedFields"))
     if not owners:
         return []
     return _entries(_updated(type_, _unmanaged(before), _unmanaged(after), owners, by, now, ignored))
@@ -154,13 +153,13 @@ def _updated(
     type_: Type, before: Json, after: Json, owners: _Owners, by: Manager, now: datetime, ignored: Sequence[Path]
 ) -> _Owners:
     change = compare(type_, before, after).outside(ignored)
-    owners = _passed_on(owners, None, change)
-    taken = change.changed - _NOBODYS
+    owners = _without_changed(owners, None, change)
+    taken = change.changed - _UNOWNABLE
     if not taken:
         return owners
     updater = _Owner(_UPDATE, by.name, by.version, by.subresource)
-    kept = owners[updater].fields if updater in owners else NOTHING
-    owners[updater] = _Owned(kept | taken, by.version, timestamp(now))
+    fields = owners[updater].fields if updater in owners else NOTHING
+    owners[updater] = _Owned(fields | taken, by.version, timestamp(now))
     return _capped(owners)
 
 
@@ -172,30 +171,30 @@ def _check(type_: Type, config: Json) -> None:
     metadata = config.get("metadata") or {}
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil")
-    if found := misfits(type_, config):
+    if reasons := misfits(type_, config):
         about = metadata if isinstance(metadata, dict) else {}
         version = config.get("apiVersion", "")
         whole = f"{version if '/' in str(version) else f'/{version}'}, Kind={config.get('kind', '')}"
-        listed = found[0] if len(found) == 1 else "errors:\n  " + "\n  ".join(found)
+        listed = reasons[0] if len(reasons) == 1 else "errors:\n  " + "\n  ".join(reasons)
         place = f"{about.get('namespace', '')}/{about.get('name', '')}"
         raise DoesNotFit(f"failed to create typed patch object ({place}; {whole}): {listed}")
 
 
 def _pruned(type_: Type, value: Json, last: FieldSet, owners: Iterable[_Owned]) -> Json:
-    """Without what the applier gave up and nobody else owns.
+    """The value without the fields that the applier gave up and nobody else owns.
 
-    Removing a field takes all below it along, so what others own, or nobody, is brought back in two further steps.
+    Removing a field removes all below it, so fields that others own, or nobody, are restored in two further steps.
     """
     if not last:
         return value
     last = with_named(type_, last)
     present = with_named(type_, fields_of(type_, value))
     owned = with_named(type_, frozenset().union(*(owner.fields for owner in owners)))
-    left = with_named(type_, fields_of(type_, without(type_, value, last)))
-    result = without(type_, value, present - (left | owned))
-    left = with_named(type_, fields_of(type_, result))
-    # A container that lost its last item is still somebody's; a kube-apiserver makes it null, which no schema allows.
-    return without(type_, value, (present - left) & last, lambda emptied: type(emptied)())
+    remaining = with_named(type_, fields_of(type_, without(type_, value, last)))
+    result = without(type_, value, present - (remaining | owned))
+    remaining = with_named(type_, fields_of(type_, result))
+    # A container that lost its last item still has an owner; a kube-apiserver makes it null, which no schema allows.
+    return without(type_, value, (present - remaining) & last, lambda emptied: type(emptied)())
 
 
 def _conflicts(owners: Mapping[_Owner, _Owned], applier: _Owner, change: Comparison) -> dict[_Owner, FieldSet]:
@@ -206,8 +205,8 @@ def _conflicts(owners: Mapping[_Owner, _Owned], applier: _Owner, change: Compari
     }
 
 
-def _passed_on(owners: Mapping[_Owner, _Owned], writer: _Owner | None, change: Comparison) -> _Owners:
-    """The owners after a change: others lose what was changed and what is gone."""
+def _without_changed(owners: Mapping[_Owner, _Owned], writer: _Owner | None, change: Comparison) -> _Owners:
+    """The owners after a change: all but the writer lose the fields that were changed or removed."""
     after: _Owners = {}
     for owner, owned in owners.items():
         fields = owned.fields if owner == writer else owned.fields - change.changed - change.removed
@@ -217,7 +216,9 @@ def _passed_on(owners: Mapping[_Owner, _Owned], writer: _Owner | None, change: C
 
 
 def _conflict(conflicts: Mapping[_Owner, FieldSet]) -> Conflict:
-    listed = [(o, shown(path)) for o in sorted(conflicts, key=str) for path in sorted(conflicts[o], key=_reading_order)]
+    listed = [
+        (o, printed(path)) for o in sorted(conflicts, key=str) for path in sorted(conflicts[o], key=_reading_order)
+    ]
     causes = [Cause("FieldManagerConflict", f"conflict with {owner}", field) for owner, field in listed]
     if len(listed) == 1:
         [(owner, field)] = listed
@@ -229,36 +230,36 @@ def _conflict(conflicts: Mapping[_Owner, FieldSet]) -> Conflict:
 
 
 def _reading_order(path: Path) -> tuple[tuple[bool, str], ...]:
-    """What is in an object itself before what is below its fields, as a kube-apiserver lists it."""
+    """Sorts the fields of an object itself before those below its fields, as a kube-apiserver does."""
     return tuple((depth < len(path), element) for depth, element in enumerate(path, start=1))
 
 
 def _capped(owners: _Owners) -> _Owners:
-    """At most ten that update; the oldest are taken together."""
+    """Limits the updaters to ten by merging the oldest."""
     updaters = sorted(
         (owner for owner in owners if owner.operation == _UPDATE), key=lambda owner: (owners[owner].time, owner)
     )
     surplus = updaters[: max(0, len(updaters) - _MOST_UPDATERS)]
     if not surplus:
         return owners
-    kept = {owner: owned for owner, owned in owners.items() if owner not in surplus}
+    capped = {owner: owned for owner, owned in owners.items() if owner not in surplus}
     for owner in updaters[: len(surplus) + 1]:
         ancient = _Owner(_UPDATE, _ANCIENT, owner.version, "")
-        kept.pop(owner, None)
-        before = kept.get(ancient)
+        capped.pop(owner, None)
+        before = capped.get(ancient)
         fields = owners[owner].fields | (before.fields if before else NOTHING)
-        kept[ancient] = _Owned(fields, owner.version, owners[owner].time)
-    return kept
+        capped[ancient] = _Owned(fields, owner.version, owners[owner].time)
+    return capped
 
 
 # kubectl apply without and with --server-side
 
 
 def _applied_by_client(type_: Type, live: Json) -> FieldSet:
-    """What kubectl applied without the server's help, by its annotation, as far as it is still so: it may take it."""
-    noted = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+    """The unchanged fields that kubectl applied client-side, by its annotation; it may take them without a conflict."""
+    annotation = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     try:
-        config = msgspec.json.decode(noted) if noted else None
+        config = msgspec.json.decode(annotation) if annotation else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return NOTHING
     if not isinstance(config, dict):
@@ -267,8 +268,8 @@ def _applied_by_client(type_: Type, live: Json) -> FieldSet:
     return fields_of(type_, config) - change.modified - change.removed
 
 
-def _noted(live: Json, result: Json, config: Json) -> Json:
-    """With the annotation kept true where there is one, so that kubectl can go back to its own way."""
+def _with_last_applied(result: Json, config: Json) -> Json:
+    """The result with its annotation updated if it has one, so that kubectl can return to client-side apply."""
     metadata = result["metadata"]
     if not (metadata.get("annotations") or {}).get(LAST_APPLIED):
         return result
@@ -293,8 +294,8 @@ def _unmanaged(value: Json) -> Json:
 
 
 def _owners(entries: Any) -> _Owners:
-    """What can be read of `managedFields`; all or nothing."""
-    found: _Owners = {}
+    """The owners in `managedFields`; none when any entry is unreadable."""
+    owners: _Owners = {}
     try:
         for entry in msgspec.convert(entries or [], list[_Entry]):
             version = "" if entry.operation == _APPLY else entry.api_version
@@ -303,10 +304,10 @@ def _owners(entries: Any) -> _Owners:
                 return {}
             fields = decoded(entry.fields)
             if fields:
-                found[owner] = _Owned(fields, entry.api_version, entry.time or "")
+                owners[owner] = _Owned(fields, entry.api_version, entry.time or "")
     except (msgspec.ValidationError, Unreadable, RecursionError):
         return {}
-    return found
+    return owners
 
 
 class _Entry(Struct, frozen=True, rename="camel"):

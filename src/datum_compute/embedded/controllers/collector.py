@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from datum_compute.embedded.controllers.queue import Due
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
 from datum_compute.embedded.storage.records import Event, Key, Record
@@ -73,7 +73,7 @@ class Collector:
         elif record.metadata.owner_references and not record.metadata.deleting:
             await self._collect(served, key, record)
 
-    async def _collect(self, served: Served, key: Key, record: Record) -> None:
+    async def _collect(self, served: ServedKind, key: Key, record: Record) -> None:
         owners = record.metadata.owner_references
         going = {owner.uid for owner in owners if owner.uid in self._waiting}
         if any(self._may_exist(owner, key.namespace) for owner in owners if owner.uid not in going):
@@ -98,7 +98,7 @@ class Collector:
         )
         await self._submit(delete)
 
-    async def _let_go(self, served: Served, key: Key, record: Record) -> None:
+    async def _let_go(self, served: ServedKind, key: Key, record: Record) -> None:
         """Does what the owner waits for, then lets it go."""
         uid = record.metadata.uid
         dependents = [

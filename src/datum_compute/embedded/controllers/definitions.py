@@ -1,171 +1,18 @@
 """Kinds that come and go while a plane is served. Entry points: `DEFINITIONS`, `Definitions`."""
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from datum_compute.embedded.controllers.queue import Due
-from datum_compute.embedded.https.table import json_path
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.definitions import CLEANUP, DEFINITIONS
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
 from datum_compute.embedded.storage.records import Event, Key, Record
 from datum_compute.embedded.storage.store import Operation, Store
-from datum_compute.kube.errors import Cause, Conflict, NotFound
+from datum_compute.kube.errors import Conflict, NotFound
 from datum_compute.kube.meta import Json, timestamp
 from datum_compute.runtime import Clock
-
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
-
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_PLURAL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-def _completed(definition: Json) -> Json:
-    """With what a server fills in: the names derived from the kind, and where objects are stored."""
-    spec = definition.get("spec")
-    if not isinstance(spec, dict) or not isinstance(names := spec.get("names"), dict):
-        return definition
-    kind = names.get("kind")
-    derived = {"singular": kind.lower(), "listKind": f"{kind}List"} if isinstance(kind, str) else {}
-    spec = {"conversion": {"strategy": "None"}} | spec | {"names": derived | names}
-    versions: Any = spec.get("versions")
-    listed = versions if isinstance(versions, list) else []
-    stored = [version.get("name") for version in listed if isinstance(version, dict) and version.get("storage")]
-    status = definition.get("status") or {"storedVersions": stored}
-    return definition | {"spec": spec, "status": status}
-
-
-def _violations(definition: Json) -> list[Cause]:
-    spec, causes = definition["spec"], []
-    wanted = f"{spec['names']['plural']}.{spec['group']}"
-    if definition["metadata"]["name"] != wanted:
-        causes.append(
-            _invalid(definition["metadata"]["name"], "metadata.name", f'must be spec.names.plural+"."+{wanted}')
-        )
-    if not _PLURAL.fullmatch(spec["names"]["plural"]):
-        causes.append(_invalid(spec["names"]["plural"], "spec.names.plural", "must be a lowercase DNS label"))
-    served = [version["name"] for version in spec["versions"] if version["served"]]
-    if sum(version["storage"] for version in spec["versions"]) != 1:
-        causes.append(
-            _invalid(str(len(served)), "spec.versions", "must have exactly one version marked as storage version")
-        )
-    if not served:
-        causes.append(_invalid("", "spec.versions", "a version that is served is needed here"))
-    if len(served) > 1:
-        causes.append(
-            _invalid(", ".join(served), "spec.versions", "one version of a kind can be served here, not several")
-        )
-    for index, version in enumerate(spec["versions"]):
-        at = f"spec.versions[{index}].schema.openAPIV3Schema"
-        schema = version.get("schema", {}).get("openAPIV3Schema")
-        if schema is None:
-            causes.append(Cause("FieldValueRequired", "Required value: schemas are required", at))
-        elif schema.get("type") != "object":
-            causes.append(_invalid(str(schema.get("type", "")), f"{at}.type", "must be object at the root"))
-        else:
-            rule = "Forbidden: $ref is not supported"
-            causes += [Cause("FieldValueForbidden", rule, f"{found}.$ref") for found in _references(schema, at)]
-    return causes or _uncompilable(definition)
-
-
-def _references(schema: Any, at: str) -> Iterator[str]:
-    """Where a schema leads elsewhere. What is no schema at all is for the validator to tell."""
-    match schema:
-        case {"$ref": _}:
-            yield at
-        case dict():
-            for keyword, value in schema.items():
-                match keyword, value:
-                    case "properties", dict():
-                        for name, below in value.items():
-                            yield from _references(below, f"{at}.properties[{name}]")
-                    case "items" | "additionalProperties" | "not", _:
-                        yield from _references(value, f"{at}.{keyword}")
-                    case "allOf" | "anyOf" | "oneOf", list():
-                        for index, below in enumerate(value):
-                            yield from _references(below, f"{at}.{keyword}[{index}]")
-
-
-def _uncompilable(definition: Json) -> list[Cause]:
-    try:
-        for column in Served.of(definition).columns:
-            json_path(column["jsonPath"])
-    except Exception as error:  # whatever the validator says of a schema that is none
-        return [_invalid("", "spec.versions", f"the schema cannot be used: {str(error)[:200]}")]
-    return []
-
-
-def _changes(before: Json, after: Json) -> list[Cause]:
-    if before["spec"]["scope"] != after["spec"]["scope"]:
-        return [_invalid(after["spec"]["scope"], "spec.scope", "field is immutable")]
-    return []
-
-
-def _invalid(value: str, field: str, rule: str) -> Cause:
-    return Cause("FieldValueInvalid", f'Invalid value: "{value}": {rule}', field)
-
-
-def _texts(*required: str) -> Json:
-    return {"type": "object", "required": list(required), "x-kubernetes-preserve-unknown-fields": True} | {
-        "properties": {name: {"type": "string", "minLength": 1} for name in required}
-    }
-
-
-_VERSION = {
-    "type": "object",
-    "required": ["name", "served", "storage"],
-    "x-kubernetes-preserve-unknown-fields": True,
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "served": {"type": "boolean"},
-        "storage": {"type": "boolean"},
-        "schema": _OPEN | {"properties": {"openAPIV3Schema": _OPEN}},
-    },
-}
-
-DEFINITIONS = Served(
-    "apiextensions.k8s.io",
-    "v1",
-    {"kind": "CustomResourceDefinition", "plural": "customresourcedefinitions", "shortNames": ["crd", "crds"]},
-    namespaced=False,
-    schema=_OPEN
-    | {
-        "description": "A kind that this plane shall serve.",
-        "required": ["spec"],
-        "properties": {
-            "spec": {
-                "type": "object",
-                "required": ["group", "names", "scope", "versions"],
-                "x-kubernetes-preserve-unknown-fields": True,
-                "properties": {
-                    "group": {"type": "string", "minLength": 1},
-                    "scope": {"type": "string", "enum": ["Cluster", "Namespaced"]},
-                    "names": _texts("plural", "kind"),
-                    "versions": {"type": "array", "minItems": 1, "items": _VERSION},
-                },
-            },
-            "status": _OPEN
-            | {
-                "description": "Whether it is served.",
-                "properties": {
-                    "conditions": {"type": "array", "items": _OPEN},
-                    "acceptedNames": _OPEN,
-                    "storedVersions": {"type": "array", "items": {"type": "string"}},
-                },
-            },
-        },
-    },
-    status=True,
-    columns=({"name": "Created At", "type": "string", "jsonPath": ".metadata.creationTimestamp"},),
-    builtin=True,
-    cleanup=CLEANUP,
-    prepare=_completed,
-    check=_violations,
-    transition=_changes,
-)
 
 
 class Definitions:
@@ -202,7 +49,7 @@ class Definitions:
         """Serves an established kind from the moment its definition says so, which is what its author waits for."""
         definition = record.object()
         if name not in self._fixed and _says(definition, "Established"):
-            self._server.define(Served.of(definition), terminating=record.metadata.deleting)
+            self._server.define(ServedKind.of(definition), terminating=record.metadata.deleting)
         self._due.add(name)
 
     async def _examine(self, name: str) -> None:

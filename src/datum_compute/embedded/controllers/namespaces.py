@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from datum_compute.embedded.controllers.queue import Due
 from datum_compute.embedded.kinds.builtin import NAMESPACES
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.plane import registry
 from datum_compute.embedded.plane.server import PlaneServer, Submit
 from datum_compute.embedded.storage.records import Event, Key
@@ -61,7 +61,7 @@ class NamespaceLifecycle:
             )
             self._terminating.pop(name, None)
 
-    def _content(self, namespace: str) -> list[tuple[Served, Key]]:
+    def _content(self, namespace: str) -> list[tuple[ServedKind, Key]]:
         return [
             (served, key)
             for served in self._server.kinds.values()

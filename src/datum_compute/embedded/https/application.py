@@ -1,6 +1,6 @@
 """The planes of an engine as one ASGI application. Entry point: `Application`.
 
-Who may call, which plane is meant, and in what form the answer is wanted; what the answer is, the plane decides.
+It authenticates a request, finds its plane and presents the plane's answer in the form that was requested.
 """
 
 import asyncio
@@ -20,12 +20,11 @@ from datum_compute.embedded.https.discovery import aggregated, discovered
 from datum_compute.embedded.plane.bodies import flag
 from datum_compute.embedded.plane.pages import number
 from datum_compute.embedded.plane.reviews import REVIEWS, review_at
-from datum_compute.embedded.plane.server import DEFAULT_WATCH_SECONDS, PlaneServer
+from datum_compute.embedded.plane.server import DEFAULT_WATCH_SECONDS, PlaneServer, method_not_allowed
 from datum_compute.embedded.plane.watches import Watch
 from datum_compute.kube.admission import User
 from datum_compute.kube.errors import (
     ApiError,
-    MethodNotAllowed,
     NotFound,
     ServerError,
     Unauthorized,
@@ -44,18 +43,18 @@ Send = Callable[[Message], Awaitable[None]]
 ROOT_PLANE = "root"
 
 BEARER = User("compute-local", ("system:authenticated",))
-"""Whoever holds the token. They own the machine, but what the controllers make is not theirs to edit, as elsewhere."""
+"""Whoever holds the token. They own the machine, but objects that controllers write are not theirs to edit."""
 
 _BODY_BYTES = 3 * 1024 * 1024
 _BODY_BYTES_TOGETHER = 128 * 1024 * 1024
-_WATCH_GRACE_SECONDS = 5.0  # for what is on its way when a watch should have ended
+_WATCH_GRACE_SECONDS = 5.0  # for the last events after a watch should have ended
 _WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
-_WATCH_BYTES = 64 * 1024  # sent at once to a watcher that has not kept up
+_WATCH_BYTES = 64 * 1024  # sent at once to a watcher that is behind
 _VERSION = {
     "major": "1",
     "minor": "35",
     "gitVersion": f"v1.35.0+{PRODUCT}-{__version__}",
-    # Clients insist on all of these, which say little of a program in Python.
+    # Clients insist on all of these, although they mean little for a program in Python.
     "gitCommit": "",
     "gitTreeState": "",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -85,9 +84,9 @@ class _Request(Struct, frozen=True):
 
 
 class Application:
-    """`/` is the root plane, any plane is at `/planes/<name>`, and some are mounted elsewhere as well.
+    """Serves the root plane at `/`, every plane at `/planes/<name>`, and some at the paths of their mounts as well.
 
-    Everything but health and version needs the bearer token. `stop` ends the watches, which otherwise last.
+    Everything but health and version needs the bearer token. `stop` ends the watches.
     """
 
     def __init__(self, engine: Engine, token: str, clock: Clock, ready: Callable[[], bool], limits: Limits) -> None:
@@ -114,33 +113,33 @@ class Application:
             await _send(send, answer)
 
     async def _answer(self, request: _Request, scope: Mapping[str, Any], receive: Receive, send: Send) -> Answer | None:
-        """The answer, or None when it was a watch, which answers for itself."""
+        """The answer, or None for a watch, which sends its own."""
         server, path = self._plane(request.path)
         match path:
             case "/healthz" | "/livez":
                 return Answer(200, b"ok")
             case "/readyz":
                 return Answer(200, b"ok") if self._ready() else Answer(503, b"not ready")
-            case "/version" | "/version/":  # which some clients ask for
+            case "/version" | "/version/":  # some clients add the slash
                 return Answer(200, encode(_VERSION))
         self._authenticate(request)
         if isinstance(server, ApiError):
             raise server
         accept = request.headers.get("accept", "")
-        described = _described(server, path, request.path.removesuffix(path), accept)
-        if described is not None:
+        description = _description(server, path, request.path.removesuffix(path), accept)
+        if description is not None:
             if request.method != "GET":
-                raise MethodNotAllowed(f"the server does not allow {request.method} on {request.path}")
-            return described
+                raise method_not_allowed(request.method, request.path)
+            return description
         served = review_at(path) or server.target(path).served
-        form, include = forms.asked(accept), forms.included(request.query)
+        form, include = forms.accepted(accept), forms.included(request.query)
         if request.watches:
             call = Call("GET", path, request.query)
 
-            def shown(line: bytes) -> bytes:
+            def present(line: bytes) -> bytes:
                 return form.event(served, line, self._clock.now(), include)
 
-            await self._watch(server, call, shown, receive, send)
+            await self._watch(server, call, present, receive, send)
             return None
         body = await self._bodies.read(scope, receive)
         query = request.query
@@ -151,20 +150,20 @@ class Application:
         answer = await server.answer(Call(request.method, path, query, body, content_type), BEARER, agent)
         if answer.code >= 300 or form is forms.Form.WHOLE or (form is forms.Form.TABLE and request.method != "GET"):
             return answer
-        body = form.shown(served, answer.body, self._clock.now(), include)
+        body = form.answer(served, answer.body, self._clock.now(), include)
         return msgspec.structs.replace(answer, body=body)
 
     def _authenticate(self, request: _Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token)
-        if not known or scheme.lower() != "bearer":
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        valid = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
+        if not valid or scheme.lower() != "bearer":
             raise Unauthorized("Unauthorized")
 
     def _plane(self, path: str) -> tuple[PlaneServer | ApiError, str]:
-        """The plane a path is about, or the error that it is not served, and the path below its API root."""
+        """The plane that a path names, or the error that it is not served, and the path below its API root."""
         for mount in self._engine.mounts:
-            if (found := mount.split(path)) is not None:
-                name, below = found
+            if (parts := mount.split(path)) is not None:
+                name, below = parts
                 missing = f'{mount.noun} "{name}" has no control plane here'
                 return self._engine.plane(name, role=mount.role) or NotFound(missing), below
         match path.split("/"):
@@ -175,22 +174,22 @@ class Application:
         return self._engine.plane(name) or NotFound(f'plane "{name}" is not served here'), f"/{'/'.join(rest)}"
 
     async def _watch(
-        self, server: PlaneServer, call: Call, shown: Callable[[bytes], bytes], receive: Receive, send: Send
+        self, server: PlaneServer, call: Call, present: Callable[[bytes], bytes], receive: Receive, send: Send
     ) -> None:
-        """Sends events until the watch is over, the client is gone or takes nothing any more, or the server stops."""
+        """Sends events until the watch ends, the client disconnects or stops reading, or the server stops."""
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
-        async with server.watch(call) as lines:
+        async with server.watch(call) as watch:
             await send(_head(200, ()))
             try:
                 async with asyncio.timeout(seconds + _WATCH_GRACE_SECONDS):
-                    await first(_copy(lines, shown, send), _left(receive), self._stopping.wait())
+                    await first(_copy(watch, present, send), _disconnected(receive), self._stopping.wait())
             except TimeoutError:
                 pass
-            except Exception as error:  # too late for an answer that says so
+            except Exception as error:  # too late for an error answer
                 _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
 
 
-def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
+def _description(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
     """Discovery and OpenAPI; None for the path of a resource."""
     kinds = (*server.kinds.values(), *REVIEWS)
     if path == "/openapi/v3":
@@ -200,22 +199,22 @@ def _described(server: PlaneServer, path: str, base: str, accept: str) -> Answer
         return Answer(200, document) if document else None
     if forms.aggregated(accept) and (whole := aggregated(kinds, path)) is not None:
         return Answer(200, encode(whole), content_type=forms.AGGREGATED)
-    found = discovered(kinds, path)
-    return Answer(200, encode(found)) if found is not None else None
+    discovery = discovered(kinds, path)
+    return Answer(200, encode(discovery)) if discovery is not None else None
 
 
-async def _copy(lines: Watch, shown: Callable[[bytes], bytes], send: Send) -> None:
-    async for line in lines:
-        together = b"".join([shown(one) + b"\n" for one in (line, *lines.ready(_WATCH_BYTES))])
+async def _copy(watch: Watch, present: Callable[[bytes], bytes], send: Send) -> None:
+    async for first_line in watch:
+        lines = b"".join([present(line) + b"\n" for line in (first_line, *watch.ready(_WATCH_BYTES))])
         try:
             async with asyncio.timeout(_WATCH_STALL_SECONDS):
-                await send({"type": "http.response.body", "body": together, "more_body": True})
+                await send({"type": "http.response.body", "body": lines, "more_body": True})
         except TimeoutError:
-            return  # it takes nothing; without the end of the answer its connection is closed
+            return  # it does not read; without the end of the answer its connection is closed
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -230,9 +229,9 @@ async def _send(send: Send, answer: Answer) -> None:
     if answer.code == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if answer.code in (413, 429, 504):
-        headers.append((b"connection", b"close"))  # what was not read would be taken for the next request
-    looks = "application/json" if answer.body[:1] == b"{" else "text/plain; charset=utf-8"
-    await send(_head(answer.code, headers, answer.content_type or looks))
+        headers.append((b"connection", b"close"))  # the unread body would be taken for the next request
+    guessed = "application/json" if answer.body[:1] == b"{" else "text/plain; charset=utf-8"
+    await send(_head(answer.code, headers, answer.content_type or guessed))
     await send({"type": "http.response.body", "body": answer.body})
 
 

@@ -1,4 +1,4 @@
-"""The certificate authority, server certificate and token of one machine's planes. Entry point: `Credentials`."""
+"""The certificate authority, server certificate and token of an engine. Entry point: `Credentials`."""
 
 import ipaddress
 import secrets
@@ -26,7 +26,7 @@ _NAMES = [
 
 
 class Credentials(Struct, frozen=True):
-    """What a server shows and asks for. Clients need the authority and the token."""
+    """The credentials of a server; its clients need the authority and the token."""
 
     directory: Path
     authority_pem: str
@@ -34,12 +34,12 @@ class Credentials(Struct, frozen=True):
     key: Path
     token: str
 
-    def __repr__(self) -> str:  # a token has no place in a log
+    def __repr__(self) -> str:  # the token must not reach a log
         return f"Credentials({str(self.directory)!r})"
 
     @classmethod
     def ensure(cls, directory: Path, now: datetime | None = None) -> "Credentials":
-        """Makes what is missing, unreadable or about to expire; after a new authority clients need it again."""
+        """Creates what is missing, unreadable or about to expire. Clients need a new authority when there is one."""
         _private(directory)
         authority = _ensure_certificates(directory, now or datetime.now(UTC))
         return cls(directory, authority, directory / "server.crt", directory / "server.key", _ensure_token(directory))
@@ -49,7 +49,7 @@ def _ensure_certificates(directory: Path, now: datetime) -> str:
     authority = _read(directory / "ca.crt", directory / "ca.key")
     # An authority has to outlive the certificates it signs.
     if authority is None or not _lasts(authority, now, _SERVER_DAYS + _RENEW_DAYS):
-        # Its own name each time: a client that still trusts an older one must not take the two for the same.
+        # A new name each time, so that a client that trusts an older authority does not confuse the two.
         authority = new_authority(f"{PRODUCT} local authority {secrets.token_hex(4)}", now, _AUTHORITY_DAYS)
         _store(authority, directory / "ca.crt", directory / "ca.key")
     server = _read(directory / "server.crt", directory / "server.key")

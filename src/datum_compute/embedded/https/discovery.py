@@ -1,15 +1,15 @@
-"""What a plane serves, as clients ask for it. Entry points: `discovered`, `aggregated`."""
+"""Discovery of the kinds that a plane serves. Entry points: `discovered`, `aggregated`."""
 
 from collections.abc import Sequence
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.kube.meta import Json
 
 _STATUS_VERBS = ["get", "patch", "update"]
 
 
-def discovered(kinds: Sequence[Served], path: str) -> Json | None:
-    """The answer for `/api`, `/apis` and what is below them down to the version; None for any other path."""
+def discovered(kinds: Sequence[ServedKind], path: str) -> Json | None:
+    """The document at `/api`, `/apis` or a group or version below them; None for any other path."""
     match path.strip("/").split("/"):
         case [""]:
             return {"paths": ["/api", "/api/v1", "/apis", *map(_path, _versions(kinds)), "/openapi/v3", "/version"]}
@@ -21,15 +21,15 @@ def discovered(kinds: Sequence[Served], path: str) -> Json | None:
             groups = [_group(group, version) for group, version in _versions(kinds)]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
         case ["apis", group]:
-            found = [_group(group, version) for name, version in _versions(kinds) if name == group]
-            return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
+            groups = [_group(group, version) for name, version in _versions(kinds) if name == group]
+            return {"kind": "APIGroup", "apiVersion": "v1"} | groups[0] if groups else None
         case ["apis", group, version]:
             return _resources(kinds, group, version)
     return None
 
 
-def aggregated(kinds: Sequence[Served], path: str) -> Json | None:
-    """All of `/api` or `/apis` in one document, which saves clients a call for each group; None for other paths."""
+def aggregated(kinds: Sequence[ServedKind], path: str) -> Json | None:
+    """All of `/api` or `/apis` in one document, which saves clients a call per group; None for other paths."""
     match path.strip("/"):
         case "api":
             groups = [("", "v1")]
@@ -47,7 +47,7 @@ def aggregated(kinds: Sequence[Served], path: str) -> Json | None:
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
 
-def _aggregated(kinds: Sequence[Served], group: str, version: str) -> list[Json]:
+def _aggregated(kinds: Sequence[ServedKind], group: str, version: str) -> list[Json]:
     resources = []
     for served in kinds:
         if (served.group, served.version) != (group, version):
@@ -66,8 +66,8 @@ def _aggregated(kinds: Sequence[Served], group: str, version: str) -> list[Json]
     return resources
 
 
-def _versions(kinds: Sequence[Served]) -> list[tuple[str, str]]:
-    """Group and version, once each; a group has one version here."""
+def _versions(kinds: Sequence[ServedKind]) -> list[tuple[str, str]]:
+    """Each group with its version; a group has one version here."""
     return list(dict.fromkeys((served.group, served.version) for served in kinds if served.group))
 
 
@@ -80,7 +80,7 @@ def _group(group: str, version: str) -> Json:
     return {"name": group, "versions": [entry], "preferredVersion": entry}
 
 
-def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None:
+def _resources(kinds: Sequence[ServedKind], group: str, version: str) -> Json | None:
     served = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
     if not served:
         return None
@@ -92,7 +92,7 @@ def _resources(kinds: Sequence[Served], group: str, version: str) -> Json | None
     }
 
 
-def _entries(served: Served) -> list[Json]:
+def _entries(served: ServedKind) -> list[Json]:
     common = {"namespaced": served.namespaced, "kind": served.kind}
     entry = {"name": served.plural, "singularName": served.singular, **common}
     entry |= {"verbs": list(served.verbs)} | _aliases(served)
@@ -100,6 +100,6 @@ def _entries(served: Served) -> list[Json]:
     return [entry, status] if served.has_status else [entry]
 
 
-def _aliases(served: Served) -> Json:
-    given = {"shortNames": list(served.short_names), "categories": list(served.categories)}
-    return {key: value for key, value in given.items() if value}
+def _aliases(served: ServedKind) -> Json:
+    aliases = {"shortNames": list(served.short_names), "categories": list(served.categories)}
+    return {key: value for key, value in aliases.items() if value}

@@ -1,4 +1,4 @@
-"""The forms in which a client takes an answer: whole, as a table, or metadata alone. Entry points: `asked`, `Form`."""
+"""The forms of an answer: whole, as a table, or metadata alone. Entry points: `accepted`, `Form`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 
 from datum_compute.embedded.https.table import Include, table_event, table_of
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.kube.errors import BadRequest, NotAcceptable
 from datum_compute.kube.meta import Json, encode
 
@@ -24,8 +24,8 @@ class Form(Enum):
     METADATA = "PartialObjectMetadata"
     METADATA_LIST = "PartialObjectMetadataList"
 
-    def shown(self, served: Served, body: bytes, now: datetime, include: Include) -> bytes:
-        """An answer, which is one object or a list of them, in this form."""
+    def answer(self, served: ServedKind, body: bytes, now: datetime, include: Include) -> bytes:
+        """An answer, which is one object or a list, in this form."""
         match self:
             case Form.WHOLE:
                 return body
@@ -38,8 +38,8 @@ class Form(Enum):
         head = {"kind": "PartialObjectMetadataList", "apiVersion": _META, "metadata": value["metadata"]}
         return encode(head | {"items": items})
 
-    def event(self, served: Served, line: bytes, now: datetime, include: Include) -> bytes:
-        """The same for one event of a watch."""
+    def event(self, served: ServedKind, line: bytes, now: datetime, include: Include) -> bytes:
+        """An event of a watch in this form."""
         match self:
             case Form.WHOLE:
                 return line
@@ -50,45 +50,46 @@ class Form(Enum):
 
 
 def _metadata(value: Json) -> Json:
-    if value.get("kind") == "Status":  # of a delete, which tells of what is gone
+    if value.get("kind") == "Status":  # the answer to a delete
         return value
     return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": value["metadata"]}
 
 
-def asked(accept: str) -> Form:
-    """What the client would rather have, of the forms there are."""
-    for media_type, given in _wanted(accept):
+def accepted(accept: str) -> Form:
+    """The form that an Accept header prefers. Raises `NotAcceptable`."""
+    for media_type, parameters in _media_types(accept):
         if media_type not in _JSON:
             continue
-        if "as" not in given:
+        if "as" not in parameters:
             return Form.WHOLE
-        if (given.get("g"), given.get("v")) == ("meta.k8s.io", "v1"):
+        if (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1"):
             for form in Form:
-                if given["as"] == form.value:
+                if parameters["as"] == form.value:
                     return form
     raise NotAcceptable("only the following media types are accepted: application/json")
 
 
 def aggregated(accept: str) -> bool:
-    """Whether discovery is wanted in one document before it is wanted in many."""
-    for media_type, given in _wanted(accept):
-        if "as" not in given:
+    """Whether an Accept header prefers aggregated discovery."""
+    for media_type, parameters in _media_types(accept):
+        if "as" not in parameters:
             return False
-        if media_type == "application/json" and (given.get("g"), given.get("v")) == ("apidiscovery.k8s.io", "v2"):
-            return given["as"] == "APIGroupDiscoveryList"
+        group_version = parameters.get("g"), parameters.get("v")
+        if media_type == "application/json" and group_version == ("apidiscovery.k8s.io", "v2"):
+            return parameters["as"] == "APIGroupDiscoveryList"
     return False
 
 
 def included(query: Mapping[str, str]) -> Include:
-    """What of each object goes along with its row."""
-    asked = query.get("includeObject") or "Metadata"
+    """The part of each object that its row in a table includes."""
+    value = query.get("includeObject") or "Metadata"
     for include in get_args(Include):
-        if asked == include:
+        if value == include:
             return include  # type: ignore[no-any-return]
-    raise BadRequest(f'includeObject is "{asked}"; it must be None, Metadata or Object')
+    raise BadRequest(f'includeObject is "{value}"; it must be None, Metadata or Object')
 
 
-def _wanted(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
-    for wanted in accept.split(",") if accept else ["*/*"]:
-        media_type, *parameters = (part.strip() for part in wanted.split(";"))
+def _media_types(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for part in accept.split(",") if accept else ["*/*"]:
+        media_type, *parameters = (text.strip() for text in part.split(";"))
         yield media_type, dict(parameter.partition("=")[::2] for parameter in parameters)

@@ -1,4 +1,4 @@
-"""OpenAPI v3 of what a plane serves: enough for kubectl to explain, to validate and to patch. Entry points: `index`,
+"""OpenAPI v3 for the kinds of a plane: enough for kubectl to explain, validate and patch. Entry points: `index`,
 `document`.
 """
 
@@ -6,11 +6,11 @@ import hashlib
 from functools import lru_cache
 
 from datum_compute import PRODUCT
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.patches import APPLY, JSON, MERGE, STRATEGIC
 
-Kinds = tuple[Served, ...]
+Kinds = tuple[ServedKind, ...]
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _ROOT = "/openapi/v3"
@@ -18,10 +18,10 @@ _ROOT = "/openapi/v3"
 
 @lru_cache(maxsize=64)
 def index(kinds: Kinds, base: str) -> bytes:
-    """Where the document of each group and version is; the hash lets clients keep what has not changed.
+    """The address of the document of each group and version; its hash lets clients cache the document.
 
-    `base` is the path of the API root: older clients take the address as it stands, newer ones add their root to one
-    that starts with /openapi/v3.
+    `base` is the path of the API root: older clients use the address as it is, newer ones prefix their root to an
+    address that starts with /openapi/v3.
     """
     paths = {}
     for prefix in dict.fromkeys(map(_prefix, kinds)):
@@ -45,20 +45,20 @@ def document(kinds: Kinds, prefix: str) -> bytes | None:
     return encode({"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}})
 
 
-def _prefix(served: Served) -> str:
+def _prefix(served: ServedKind) -> str:
     return f"apis/{served.group}/{served.version}" if served.group else f"api/{served.version}"
 
 
-def _schema_name(served: Served) -> str:
+def _schema_name(served: ServedKind) -> str:
     group = ".".join(reversed(served.group.split("."))) if served.group else "io.k8s.api.core"
     return f"{group}.{served.version}.{served.kind}"
 
 
-def _kind(served: Served, kind: str = "") -> Json:
+def _kind(served: ServedKind, kind: str = "") -> Json:
     return {"group": served.group, "version": served.version, "kind": kind or served.kind}
 
 
-def _schema(served: Served) -> Json:
+def _schema(served: ServedKind) -> Json:
     head = {
         "apiVersion": {"type": "string", "description": "Group and version of this object."},
         "kind": {"type": "string", "description": "Kind of this object."},
@@ -68,7 +68,7 @@ def _schema(served: Served) -> Json:
     return served.openapi | {"properties": properties, "x-kubernetes-group-version-kind": [_kind(served)]}
 
 
-def _list_schema(served: Served) -> Json:
+def _list_schema(served: ServedKind) -> Json:
     items = {"type": "array", "items": _reference(_schema_name(served))}
     return {
         "type": "object",
@@ -79,7 +79,7 @@ def _list_schema(served: Served) -> Json:
     }
 
 
-def _paths(served: Served) -> Json:
+def _paths(served: ServedKind) -> Json:
     scope = "/namespaces/{namespace}" if served.namespaced else ""
     place = f"/{_prefix(served)}{scope}/{served.plural}"
     named = [_in_path("namespace")] if served.namespaced else []
@@ -106,7 +106,7 @@ def _paths(served: Served) -> Json:
     return paths
 
 
-def _operation(served: Served, action: str, parameters: tuple[Json, ...], body: tuple[str, ...] = ()) -> Json:
+def _operation(served: ServedKind, action: str, parameters: tuple[Json, ...], body: tuple[str, ...] = ()) -> Json:
     answer = f"{_schema_name(served)}List" if action == "list" else _schema_name(served)
     content = {"application/json": {"schema": _reference(answer)}}
     operation: Json = {
@@ -134,39 +134,39 @@ def _in_query(name: str, type_: str, description: str) -> Json:
     return {"name": name, "in": "query", "description": description, "schema": {"type": type_}}
 
 
-_DRY_RUN = _in_query("dryRun", "string", "All: check everything, write nothing.")
+_DRY_RUN = _in_query("dryRun", "string", "With All, the request is checked and not written.")
 _WRITE = (
     _DRY_RUN,
-    _in_query("fieldManager", "string", "Who writes: the owner of the fields."),
-    _in_query("fieldValidation", "string", "What to do about unknown fields: Ignore, Warn (the default) or Strict."),
+    _in_query("fieldManager", "string", "The name of the writer, which becomes the owner of the fields."),
+    _in_query("fieldValidation", "string", "How to treat unknown fields: Ignore, Warn (the default) or Strict."),
 )
-_PATCH = (*_WRITE, _in_query("force", "boolean", "Whether an apply takes over fields of other owners."))
+_PATCH = (*_WRITE, _in_query("force", "boolean", "Whether an apply takes over fields that others own."))
 _DELETE = (_DRY_RUN, _in_query("propagationPolicy", "string", "Background (the default), Foreground or Orphan."))
 _LIST = (
     _in_query("labelSelector", "string", "Only objects whose labels match."),
     _in_query("fieldSelector", "string", "Only objects whose fields match."),
-    _in_query("limit", "integer", "At most as many objects; the answer says how to go on."),
-    _in_query("continue", "string", "Where the last answer said to go on."),
-    _in_query("resourceVersion", "string", "Where a watch starts."),
-    _in_query("watch", "boolean", "Changes as they happen, one a line."),
+    _in_query("limit", "integer", "The maximum number of objects; the answer has a token to continue with."),
+    _in_query("continue", "string", "The token of the previous answer."),
+    _in_query("resourceVersion", "string", "The version after which a watch starts."),
+    _in_query("watch", "boolean", "Whether to stream changes, one per line."),
     _in_query("timeoutSeconds", "integer", "How long a watch lasts."),
-    _in_query("allowWatchBookmarks", "boolean", "Whether a watch may tell how far it has come."),
+    _in_query("allowWatchBookmarks", "boolean", "Whether a watch may send bookmarks."),
 )
 
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _OBJECT_META = {
     "type": "object",
-    "description": "What every object has, whatever its kind.",
+    "description": "Metadata that every object has.",
     "properties": {
         "name": {"type": "string", "description": "Unique within a namespace; cannot be changed."},
-        "generateName": {"type": "string", "description": "A prefix; the server completes it to a unique name."},
+        "generateName": {"type": "string", "description": "A prefix that the server completes to a unique name."},
         "namespace": {"type": "string", "description": "The namespace of the object; cannot be changed."},
-        "labels": _TEXTS | {"description": "Keys and values to select objects by."},
-        "annotations": _TEXTS | {"description": "Keys and values that nothing selects by."},
+        "labels": _TEXTS | {"description": "Keys and values by which objects can be selected."},
+        "annotations": _TEXTS | {"description": "Keys and values by which objects cannot be selected."},
         "finalizers": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "What has to happen before the object may go.",
+            "description": "Names of tasks to complete before the object is deleted.",
             "x-kubernetes-list-type": "set",
             "x-kubernetes-patch-strategy": "merge",
         },
@@ -180,7 +180,7 @@ _OBJECT_META = {
                     **{name: {"type": "boolean"} for name in ("controller", "blockOwnerDeletion")},
                 },
             },
-            "description": "The objects this one goes away with.",
+            "description": "The owners of the object, which is deleted when all of them are.",
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["uid"],
             "x-kubernetes-patch-merge-key": "uid",
@@ -191,9 +191,13 @@ _OBJECT_META = {
         "generation": {
             "type": "integer",
             "format": "int64",
-            "description": "Counts the changes of what is desired; set by the server.",
+            "description": "Counts changes of the desired state; set by the server.",
         },
         "creationTimestamp": {"type": "string", "format": "date-time", "description": "Set by the server."},
-        "deletionTimestamp": {"type": "string", "format": "date-time", "description": "When deletion was asked for."},
+        "deletionTimestamp": {
+            "type": "string",
+            "format": "date-time",
+            "description": "When deletion was requested; set by the server.",
+        },
     },
 }

@@ -1,4 +1,4 @@
-"""The engine over HTTPS on this machine alone. Entry point: `HttpsServer`."""
+"""The engine over HTTPS on the loopback interface. Entry point: `HttpsServer`."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HttpsServer:
-    """Serves an engine; `start` returns when calls are answered, `stop` when none is under way any more.
+    """Serves an engine: `start` returns once calls are answered, `stop` once the last call has ended.
 
     `start` raises `OSError` when the port is taken. The engine is neither run nor closed here.
     """
@@ -45,14 +45,14 @@ class HttpsServer:
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server: AsgiServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.port = port  # the one that was found free, once started with 0
+        self.port = port  # with 0, a free one is chosen by `start`
 
     @property
     def url(self) -> str:
         return f"https://{HOST}:{self.port}"
 
     def endpoint(self, plane: str) -> Endpoint:
-        """How clients of any kind reach a plane; for a kubeconfig, with the namespace that commands mean by default."""
+        """The address and credentials of a plane for clients, with the default namespace for a kubeconfig."""
         if plane == ROOT_PLANE:
             path = ""
         else:
@@ -63,7 +63,7 @@ class HttpsServer:
         return Endpoint(f"{self.url}{path}", ca_pem=ca, token=token, namespace="default")
 
     async def start(self) -> str:
-        # With its protocol named, because asyncio turns off Nagle's delay only for those: it would be 40 ms a write.
+        # With an explicit protocol, because asyncio disables Nagle's delay, 40 ms per write, only then.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,7 +72,7 @@ class HttpsServer:
             listening.close()
             raise
         self.port = listening.getsockname()[1]
-        self._show_certificate()
+        self._load_certificate()
         self._server = AsgiServer(self._application, limits=self._limits, tls=self._tls)
         serving = await self._server.start(listening, "https")
         self._tasks = [serving, asyncio.create_task(self._renew(), name="certificate renewal")]
@@ -88,20 +88,17 @@ class HttpsServer:
         await asyncio.gather(serving, renewal, return_exceptions=True)
         self._server = None
 
-    def _show_certificate(self) -> None:
+    def _load_certificate(self) -> None:
         self._tls.load_cert_chain(self._credentials.certificate, self._credentials.key)
 
     async def _renew(self) -> None:
-        """A server that runs for a year shows a new certificate before the old one expires.
-
-        There is a month for it, so whatever goes wrong is tried again.
-        """
+        """Renews the certificate before it expires. There is a month for it, so failures are retried."""
         pause = _RENEWAL_SECONDS
         while True:
             await asyncio.sleep(pause)
             try:
                 Credentials.ensure(self._credentials.directory, self._engine.clock.now())
-                self._show_certificate()
+                self._load_certificate()
             except Exception as error:
                 _log.warning("certificate not renewed; trying again", error=str(error), seconds=_RETRY_SECONDS)
                 pause = _RETRY_SECONDS

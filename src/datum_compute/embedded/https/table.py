@@ -1,6 +1,5 @@
-"""Objects as rows for people, as kubectl asks for them. Entry points: `table_of`, `table_event`, `age`."""
+"""Tables, the form in which kubectl requests objects to print. Entry points: `table_of`, `table_event`, `age`."""
 
-import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -8,11 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
+from datum_compute.embedded.schemas.json_path import Read, json_path
 from datum_compute.kube.meta import Json, encode
 
-Include = Literal["None", "Metadata", "Object"]  # what of the object goes along with its row
-Read = Callable[[Any], list[Any]]
+Include = Literal["None", "Metadata", "Object"]  # the part of the object that its row includes
 
 _NAME = {
     "name": "Name",
@@ -25,8 +24,8 @@ _AGE_ONLY = ({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTime
 _META = "meta.k8s.io/v1"
 
 
-def table_of(served: Served, body: bytes, now: datetime, include: Include) -> bytes:
-    """The table for an answer, which is one object or a list of them."""
+def table_of(served: ServedKind, body: bytes, now: datetime, include: Include) -> bytes:
+    """The table for an answer, which is one object or a list."""
     value: Json = msgspec.json.decode(body)
     if value.get("kind") == served.list_kind and "items" in value:
         return encode(_table(served, value["metadata"], value["items"], now, include))
@@ -34,8 +33,8 @@ def table_of(served: Served, body: bytes, now: datetime, include: Include) -> by
     return encode(_table(served, revision, [value], now, include))
 
 
-def table_event(served: Served, line: bytes, now: datetime, include: Include) -> bytes:
-    """The same for one event of a watch."""
+def table_event(served: ServedKind, line: bytes, now: datetime, include: Include) -> bytes:
+    """The table for one event of a watch."""
     event: Json = msgspec.json.decode(line)
     match event["type"]:
         case "ERROR":
@@ -48,7 +47,7 @@ def table_event(served: Served, line: bytes, now: datetime, include: Include) ->
     return encode({"type": event["type"], "object": table})
 
 
-def _table(served: Served, metadata: Json, objects: Iterable[Json], now: datetime, include: Include) -> Json:
+def _table(served: ServedKind, metadata: Json, objects: Iterable[Json], now: datetime, include: Include) -> Json:
     values = _values(served)
     return {
         "kind": "Table",
@@ -63,7 +62,7 @@ def _table(served: Served, metadata: Json, objects: Iterable[Json], now: datetim
     }
 
 
-def _columns(served: Served) -> tuple[Json, ...]:
+def _columns(served: ServedKind) -> tuple[Json, ...]:
     return served.columns or _AGE_ONLY
 
 
@@ -88,7 +87,7 @@ def _included(object_: Json, include: Include) -> Json:
 
 
 @lru_cache(maxsize=256)
-def _values(served: Served) -> tuple[Callable[[Json, datetime], Any], ...]:
+def _values(served: ServedKind) -> tuple[Callable[[Json, datetime], Any], ...]:
     return tuple(_value(column["type"], _reader(column)) for column in _columns(served))
 
 
@@ -100,18 +99,18 @@ def _reader(column: Json) -> Read:
 
 def _value(type_: str, read: Read) -> Callable[[Json, datetime], Any]:
     def value(object_: Json, now: datetime) -> Any:
-        found = read(object_)
-        if not found or found[0] is None:
+        values = read(object_)
+        if not values or values[0] is None:
             return None
-        return _shown(type_, found[0], now)
+        return _printed(type_, values[0], now)
 
     return value
 
 
-def _shown(type_: str, value: Any, now: datetime) -> Any:
+def _printed(type_: str, value: Any, now: datetime) -> Any:
     match type_, value:
         case "date", str():
-            return _since(value, now)
+            return _age_of(value, now)
         case "integer", int() | float() if not isinstance(value, bool):
             return int(value)
         case "number", int() | float() if not isinstance(value, bool):
@@ -122,10 +121,10 @@ def _shown(type_: str, value: Any, now: datetime) -> Any:
             return value
         case "string", _:
             return encode(value).decode()
-    return None  # what a column cannot show is left empty
+    return None  # a value that does not fit the column
 
 
-def _since(text: str, now: datetime) -> str:
+def _age_of(text: str, now: datetime) -> str:
     try:
         return age(now - datetime.fromisoformat(text))
     except (ValueError, TypeError):
@@ -160,59 +159,3 @@ def age(duration: timedelta) -> str:
 
 def _two(coarse: int, unit: str, fine: int, fine_unit: str) -> str:
     return f"{coarse}{unit}{fine}{fine_unit}" if fine else f"{coarse}{unit}"
-
-
-_STEP = re.compile(
-    r"""
-      \.(?P<field>(?:[^.\[\]\\]|\\.)+)
-    | \[(?P<index>-?\d+)\]
-    | \[(?P<q1>['"])(?P<key>.*?)(?P=q1)\]
-    | \[\?\(\s*@(?P<where>[^=\s]+)\s*==\s*(?P<q2>['"])(?P<value>.*?)(?P=q2)\s*\)\]
-    | \[(?P<all>\*)\]
-    """,
-    re.VERBOSE,
-)
-
-
-def json_path(text: str) -> Read:
-    """What a printer column may say: `.a.b`, `[0]`, `['a']`, `[*]` and `[?(@.type=="Ready")]`; gives all it finds."""
-    steps: list[Read] = []
-    position = 0
-    while position < len(text):
-        step = _STEP.match(text, position)
-        if step is None:
-            raise ValueError(f"{text!r} is not understood as a JSON path from {text[position:]!r} on")
-        steps.append(_step(step))
-        position = step.end()
-
-    def read(value: Any) -> list[Any]:
-        found = [value]
-        for step in steps:
-            found = [inner for item in found for inner in step(item)]
-        return found
-
-    return read
-
-
-def _step(step: re.Match[str]) -> Read:
-    group = step.groupdict()
-    if group["index"]:
-        return _at(int(group["index"]))
-    if group["where"]:
-        return _where(json_path(group["where"]), group["value"])
-    if group["all"]:
-        return lambda value: list(value.values()) if isinstance(value, dict) else _items(value)
-    name = re.sub(r"\\(.)", r"\1", group["field"]) if group["field"] else group["key"]
-    return lambda value: [value[name]] if isinstance(value, dict) and name in value else []
-
-
-def _at(index: int) -> Read:
-    return lambda value: _items(value)[index : index + 1 or None]
-
-
-def _where(read: Read, wanted: str) -> Read:
-    return lambda value: [item for item in _items(value) if wanted in read(item)]
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

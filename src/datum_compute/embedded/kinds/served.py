@@ -1,17 +1,17 @@
-"""A kind as a plane serves it. Entry point: `Served`."""
+"""A kind as planes serve it. Entry point: `ServedKind`."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from datum_compute.embedded.apply.fieldsets import Path, Type, type_of
 from datum_compute.embedded.schemas.schema import Schema
-from datum_compute.kube.errors import Cause
+from datum_compute.kube.errors import BadRequest, Cause
 from datum_compute.kube.meta import Json
 
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
-class Served:
+class ServedKind:
     """Names, scope and schema of one kind, compiled once and shared by every plane that serves it."""
 
     def __init__(
@@ -44,21 +44,23 @@ class Served:
         self.namespaced = namespaced
         self.has_status = status
         self.columns = tuple(columns)  # additionalPrinterColumns
-        self.selectable = tuple(selectable)  # fields a field selector may name besides name and namespace
+        self.selectable = tuple(selectable)  # fields that a field selector may use besides name and namespace
         self.builtin = builtin
-        self.collectable = not builtin or namespaced or bool(cleanup)  # many at once; never all namespaces
-        self.generations = generations  # whether metadata counts the changes of what is desired
-        self.cleanup = cleanup  # a finalizer that deletion puts on
+        self.collectable = (
+            not builtin or namespaced or bool(cleanup)
+        )  # can be deleted many at once; never all namespaces
+        self.generations = generations  # whether metadata.generation counts changes of the desired state
+        self.cleanup = cleanup  # a finalizer that deletion adds
         self.verbs = tuple(verbs) or tuple(verb for verb in _VERBS if self.collectable or verb != "deletecollection")
         self.openapi = schema
         self._prepare = prepare
         self._check = check
-        self.transition = transition  # what is wrong with a change, from both sides of it
+        self.transition = transition  # the problems of a change, given the object before and after it
         self._schema = Schema(schema)
 
     @classmethod
-    def of(cls, definition: Json) -> "Served":
-        """From a CustomResourceDefinition, of which one version is served."""
+    def of(cls, definition: Json) -> "ServedKind":
+        """The kind of a CustomResourceDefinition, which serves one version."""
         spec = definition["spec"]
         version = next(version for version in spec["versions"] if version["served"])
         return cls(
@@ -86,11 +88,11 @@ class Served:
 
     @cached_property
     def ownership(self) -> Type:
-        """How the fields of its objects are told apart by whoever owns them."""
+        """How its objects are split into fields that managers own."""
         return type_of(self.openapi, root=True)
 
     def unwritten(self, subresource: str) -> tuple[Path, ...]:
-        """The fields that an endpoint leaves as they are."""
+        """The fields that an endpoint does not write."""
         if subresource == "status":
             return (("f:spec",),)
         return (("f:status",),) if self.has_status else ()
@@ -101,3 +103,15 @@ class Served:
 
     def violations(self, value: Json) -> list[Cause]:
         return self._schema.violations(value) or self._check(value)
+
+    def mismatch(self, kind: object) -> BadRequest:
+        """The error for an object of another kind."""
+        return BadRequest(f'{kind} in version "{self.version}" cannot be handled as a {self.kind}')
+
+    def undecodable(self, why: str) -> BadRequest:
+        """The error for an object that cannot be decoded as this kind."""
+        return BadRequest(f"{self.mismatch(self.kind)}: {why}")
+
+
+def listed(causes: Sequence[Cause]) -> str:
+    return ", ".join(f"{cause.field}: {cause.message}" for cause in causes)

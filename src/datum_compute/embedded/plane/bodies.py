@@ -1,4 +1,4 @@
-"""What a request says in its body and query. Entry points: `object_of`, `change_of`, `configuration_of`,
+"""Reads the bodies and query options of requests. Entry points: `object_of`, `change_of`, `configuration_of`,
 `delete_options`, `dry_run`, `manager_of`, `force`, `flag`.
 """
 
@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.plane import protobuf
 from datum_compute.embedded.schemas.structural import MAX_DEPTH
 from datum_compute.kube import patches, untrusted_yaml
@@ -37,8 +37,8 @@ def object_of(call: Call) -> Json:
     raise _unsupported("application/json", "application/yaml")
 
 
-def change_of(served: Served, call: Call) -> Callable[[Json], Json]:
-    """What a patch makes of an object; strategic patches are for built-in kinds, as on any API server."""
+def change_of(served: ServedKind, call: Call) -> Callable[[Json], Json]:
+    """The change that a patch makes; strategic patches are for built-in kinds, as on any API server."""
     match _media_type(call):
         case patches.MERGE:
             change = json_object(call.body)
@@ -60,7 +60,7 @@ def applies(call: Call) -> bool:
 
 
 def configuration_of(call: Call) -> Json:
-    """The object of an apply: as much of it as whoever applies it wants to decide."""
+    """The configuration of an apply: the fields that the applier wants to set."""
     value = _yaml(call.body)
     if not isinstance(value, dict):
         raise BadRequest("error decoding YAML: the body of the request is not an object")
@@ -68,29 +68,31 @@ def configuration_of(call: Call) -> Json:
 
 
 def manager_of(call: Call, agent: str) -> str:
-    """In whose name fields are written: as they say, or the program that they use."""
+    """The field manager of a write: as named in the query, or the program that sent it."""
     name = call.query.get("fieldManager", "")
     if len(name.encode()) > _LONGEST_MANAGER:
         message = f"Too long: may not be more than {_LONGEST_MANAGER} bytes"
-        raise _refused_patch("FieldValueTooLong", message, "fieldManager")
+        raise _invalid_patch_option("FieldValueTooLong", message, "fieldManager")
     if not name.isprintable():
-        raise _refused_patch("FieldValueInvalid", f"Invalid value: {name!r}: invalid character", "fieldManager")
+        raise _invalid_patch_option("FieldValueInvalid", f"Invalid value: {name!r}: invalid character", "fieldManager")
     if name or applies(call):
         return name
     return "".join(filter(str.isprintable, agent.partition("/")[0]))[:_LONGEST_MANAGER] or "unknown"
 
 
 def force(call: Call) -> bool:
-    """Whether an apply shall take over what others own."""
+    """Whether an apply takes over fields of other owners."""
     if not applies(call) and "force" in call.query:
-        raise _refused_patch("FieldValueForbidden", "Forbidden: may not be specified for non-apply patch", "force")
+        raise _invalid_patch_option(
+            "FieldValueForbidden", "Forbidden: may not be specified for non-apply patch", "force"
+        )
     if applies(call) and not call.query.get("fieldManager"):
         message = "Required value: is required for apply patch"
-        raise _refused_patch("FieldValueRequired", message, "fieldManager")
+        raise _invalid_patch_option("FieldValueRequired", message, "fieldManager")
     return flag(call.query, "force")
 
 
-def _refused_patch(reason: str, message: str, option: str) -> Invalid:
+def _invalid_patch_option(reason: str, message: str, option: str) -> Invalid:
     sentence = f'PatchOptions.meta.k8s.io "" is invalid: {option}: {message}'
     return Invalid(sentence, causes=[Cause(reason, message, option)], about=Subject("", "meta.k8s.io", "PatchOptions"))
 
@@ -105,7 +107,7 @@ class DeleteOptions(Struct, frozen=True, rename="camel"):
     propagation_policy: Propagation | None = None
     orphan_dependents: bool | None = None
     dry_run: list[str] | None = None
-    grace_period_seconds: int | None = None  # accepted: nothing here takes time to go
+    grace_period_seconds: int | None = None  # accepted and ignored: nothing here is deleted gracefully
     kind: Literal["DeleteOptions"] = "DeleteOptions"
 
     @property
@@ -118,43 +120,43 @@ class DeleteOptions(Struct, frozen=True, rename="camel"):
 
     @property
     def propagation(self) -> Propagation:
-        if self.orphan_dependents is not None:  # the older way to say it
+        if self.orphan_dependents is not None:  # the deprecated option
             return "Orphan" if self.orphan_dependents else "Background"
         return self.propagation_policy or ""
 
 
 def delete_options(call: Call) -> DeleteOptions:
-    """From the body, or from the query when there is none."""
-    said = object_of(call) if call.body else {"propagationPolicy": call.query.get("propagationPolicy")}
-    policy = said.get("propagationPolicy")
+    """The options in the body, or in the query when there is none."""
+    options = object_of(call) if call.body else {"propagationPolicy": call.query.get("propagationPolicy")}
+    policy = options.get("propagationPolicy")
     if isinstance(policy, str) and policy not in get_args(Propagation):
         message = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan"'
-        raise refused_option("FieldValueNotSupported", message, "propagationPolicy")
-    if policy and said.get("orphanDependents") is not None:
+        raise invalid_option("FieldValueNotSupported", message, "propagationPolicy")
+    if policy and options.get("orphanDependents") is not None:
         message = f'Invalid value: "{policy}": orphanDependents and propagationPolicy cannot both be set'
-        raise refused_option("FieldValueInvalid", message, "propagationPolicy")
+        raise invalid_option("FieldValueInvalid", message, "propagationPolicy")
     try:
-        return msgspec.convert(said, DeleteOptions)
+        return msgspec.convert(options, DeleteOptions)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the delete options cannot be read: {error}") from None
 
 
-def refused_option(reason: str, message: str, option: str) -> Invalid:
+def invalid_option(reason: str, message: str, option: str) -> Invalid:
     return Invalid(f"{option}: {message}", causes=[Cause(reason, message, option)])
 
 
 def dry_run(query: Mapping[str, str], options: DeleteOptions | None = None) -> bool:
-    """Whether everything shall be checked and nothing written."""
-    asked = [*((options and options.dry_run) or ()), *([query["dryRun"]] if query.get("dryRun") else [])]
-    for value in asked:
+    """Whether the request is to be checked and not written."""
+    values = [*((options and options.dry_run) or ()), *([query["dryRun"]] if query.get("dryRun") else [])]
+    for value in values:
         if value != "All":
             message = f'Unsupported value: ["{value}"]: supported values: "All"'
-            raise refused_option("FieldValueNotSupported", message, "dryRun")
-    return bool(asked)
+            raise invalid_option("FieldValueNotSupported", message, "dryRun")
+    return bool(values)
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """An option that is on or off, as API servers read it: whatever is not false is true."""
+    """A boolean option as API servers read it: everything but false and 0 is true."""
     return query.get(name, "false").lower() not in ("false", "0")
 
 
@@ -184,7 +186,7 @@ def _unsupported(*accepted: str) -> UnsupportedMediaType:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: what looks like a time stays text."""
+    """YAML as Kubernetes reads it: timestamps stay strings."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -224,4 +226,4 @@ def _key(key: Any) -> str:
             return str(key).lower()
         case int() | float():
             return str(key)
-    raise BadRequest(f"the body of the request is YAML with a key that is no text: {key!r}")
+    raise BadRequest(f"the body of the request is YAML with a key that is not a string: {key!r}")

@@ -1,22 +1,22 @@
-"""What metadata a client may say, and what is wrong with it. Entry points: `Said`, `violations`."""
+"""The metadata that clients may set, and its validation. Entry points: `RequestMetadata`, `violations`."""
 
 import re
 
 from msgspec import Struct
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.kube.errors import Cause
 from datum_compute.kube.labels import key_problem, value_problem
 from datum_compute.kube.meta import Json
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_NAME = 253
-_ANNOTATIONS_BYTES = 256 * 1024  # of all keys and values together
+LONGEST_NAME = 253
+_ANNOTATIONS_BYTES = 256 * 1024  # all keys and values together
 
 
 class Owner(Struct, frozen=True, rename="camel"):
-    """A reference as it was sent: what is missing is told of by name."""
+    """An owner reference as it was sent; missing fields are empty, so that violations can name them."""
 
     api_version: str = ""
     kind: str = ""
@@ -26,8 +26,8 @@ class Owner(Struct, frozen=True, rename="camel"):
     block_owner_deletion: bool | None = None
 
 
-class Said(Struct, frozen=True, rename="camel"):
-    """The part of metadata that a client may say, with the types the server insists on."""
+class RequestMetadata(Struct, frozen=True, rename="camel"):
+    """The part of metadata that a client may set, with the types the server insists on."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -40,12 +40,12 @@ class Said(Struct, frozen=True, rename="camel"):
     owner_references: list[Owner] | None = None
 
 
-def violations(served: Served, metadata: Json) -> list[Cause]:
+def violations(served: ServedKind, metadata: Json) -> list[Cause]:
     causes = []
     name = metadata["name"]
     if served.kind == "Namespace" and not _DNS_LABEL.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 label of at most 63 characters"))
-    elif len(name) > _LONGEST_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
+    elif len(name) > LONGEST_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
         causes.append(_bad(name[:260], "metadata.name", "a lowercase RFC 1123 subdomain of at most 253 characters"))
     for label, value in metadata.get("labels", {}).items():
         if key_problem(label):

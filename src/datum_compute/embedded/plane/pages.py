@@ -1,4 +1,4 @@
-"""Lists in pieces, all of one moment. Entry points: `page_of`, `check_options`."""
+"""Lists in pages, all as of one revision. Entry points: `page_of`, `check_options`."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from datum_compute.embedded.plane.bodies import refused_option
+from datum_compute.embedded.plane.bodies import invalid_option
 from datum_compute.embedded.storage.records import Key, Record
 from datum_compute.embedded.storage.store import Store
 from datum_compute.kube.errors import BadRequest, Gone, Invalid
@@ -14,14 +14,14 @@ from datum_compute.kube.meta import Json, encode
 
 
 class Page(Struct, frozen=True):
-    """The objects of a page; `metadata` is that of the list."""
+    """The objects of one page, and the metadata of the list."""
 
     records: list[Record]
     metadata: Json
 
 
 class _Token(Struct, frozen=True):
-    """Where a list goes on, and the moment it shows."""
+    """The revision of a list, and the last object of the page before."""
 
     revision: int
     after: tuple[str, str]
@@ -43,30 +43,29 @@ def page_of(
     resource: str,
     namespace: str,
     query: Mapping[str, str],
-    has: Callable[[Key, Record], bool],
+    selects: Callable[[Key, Record], bool],
 ) -> Page:
-    """The whole list, or from `continue` on at most `limit` of it, as it was when its first page was made."""
+    """The whole list, or at most `limit` objects after `continue`, as of the revision of its first page."""
     limit = max(0, number(query.get("limit"), "limit", 0, signed=True))
     token = _Token.parse(query["continue"]) if query.get("continue") else None
-    revision = _moment(store, query, token)
-    scanned = store.scan(plane, resource, namespace, at=revision)
-    found = [
+    revision = _revision(store, query, token)
+    selected = [
         (key, record)
-        for key, record in scanned
-        if has(key, record) and (token is None or (key.namespace, key.name) > token.after)
+        for key, record in store.scan(plane, resource, namespace, at=revision)
+        if selects(key, record) and (token is None or (key.namespace, key.name) > token.after)
     ]
     metadata: Json = {"resourceVersion": str(revision)}
-    if not limit or len(found) <= limit:
-        return Page([record for _, record in found], metadata)
-    last, _ = found[limit - 1]
+    if not limit or len(selected) <= limit:
+        return Page([record for _, record in selected], metadata)
+    last, _ = selected[limit - 1]
     metadata["continue"] = str(_Token(revision, (last.namespace, last.name)))
     if not query.get("labelSelector") and not query.get("fieldSelector"):
-        metadata["remainingItemCount"] = len(found) - limit
-    return Page([record for _, record in found[:limit]], metadata)
+        metadata["remainingItemCount"] = len(selected) - limit
+    return Page([record for _, record in selected[:limit]], metadata)
 
 
 def check_options(query: Mapping[str, str], *, watch: bool) -> None:
-    """Refuses options that make no sense together, in the words of the option that is too much."""
+    """Refuses options that contradict each other, as a kube-apiserver does."""
     match, version, initial = (
         query.get(key, "") for key in ("resourceVersionMatch", "resourceVersion", "sendInitialEvents")
     )
@@ -75,7 +74,7 @@ def check_options(query: Mapping[str, str], *, watch: bool) -> None:
         raise _forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
     if match not in ("", "Exact", "NotOlderThan"):
         message = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
-        raise refused_option("FieldValueNotSupported", message, "resourceVersionMatch")
+        raise invalid_option("FieldValueNotSupported", message, "resourceVersionMatch")
     if initial and match != "NotOlderThan":
         forbidden = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
     elif watch and match and not initial:
@@ -89,18 +88,18 @@ def check_options(query: Mapping[str, str], *, watch: bool) -> None:
 
 
 def _forbidden(option: str, rule: str) -> Invalid:
-    return refused_option("FieldValueForbidden", f"Forbidden: {rule}", option)
+    return invalid_option("FieldValueForbidden", f"Forbidden: {rule}", option)
 
 
-def _moment(store: Store, query: Mapping[str, str], token: _Token | None) -> int:
-    given = number(query.get("resourceVersion"), "resourceVersion", 0)
-    if given > store.revision:
-        raise Gone(f"too large resource version: {given}, current: {store.revision}")
+def _revision(store: Store, query: Mapping[str, str], token: _Token | None) -> int:
+    requested = number(query.get("resourceVersion"), "resourceVersion", 0)
+    if requested > store.revision:
+        raise Gone(f"too large resource version: {requested}, current: {store.revision}")
     if token is not None:
-        if given:
+        if requested:
             raise BadRequest("specifying resource version is not allowed when using continue")
         return token.revision
-    return given if query.get("resourceVersionMatch") == "Exact" else store.revision
+    return requested if query.get("resourceVersionMatch") == "Exact" else store.revision
 
 
 def number(text: str | None, name: str, default: int, *, signed: bool = False) -> int:

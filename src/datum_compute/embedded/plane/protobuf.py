@@ -1,7 +1,7 @@
-"""Bodies in protobuf, as clients written in Go send them for kinds they have compiled in. Entry point: `decode`.
+"""Decodes protobuf bodies, which clients written in Go send for kinds they have compiled in. Entry point: `decode`.
 
-Such a client does not fall back to JSON. Only reading, and only what kubectl creates without a file
-(`kubectl create namespace`), the options of a delete, and the questions of `kubectl auth`.
+Such clients do not fall back to JSON. Only the kinds that kubectl creates without a file (`kubectl create namespace`),
+delete options, and the reviews of `kubectl auth` are supported.
 """
 
 import base64
@@ -15,19 +15,19 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 
 _MAGIC = b"k8s\x00"
 
-Take = Callable[[Any, Any], Any]  # what was read of a field before, and the next piece: what it is now
-Message = dict[int, tuple[str, Take]]
+Decode = Callable[[Any, Any], Any]  # from the value of a field so far and its next part, the new value
+Message = dict[int, tuple[str, Decode]]
 
 
 def decode(body: bytes) -> Json | None:
-    """The object as plain values; None when it is of a kind that is not read here."""
+    """The decoded object; None when its kind is not supported."""
     try:
         if not body.startswith(_MAGIC):
-            raise ValueError("it does not start as such a body does")
+            raise ValueError("it does not start with the magic number")
         envelope = _read(_ENVELOPE, body[len(_MAGIC) :])
         head = envelope.get("type", {})
         version, kind = head.get("apiVersion", ""), head.get("kind", "")
-        # Every API group has the options as a kind of its own, and servers take those of any.
+        # Every API group has its own DeleteOptions, and servers accept those of any group.
         message = _DELETE_OPTIONS if kind == "DeleteOptions" else _KINDS.get((version, kind))
         return head | _read(message, envelope.get("raw", b"")) if message else None
     except (ValueError, IndexError, TypeError, AttributeError) as error:
@@ -38,8 +38,8 @@ def _read(message: Message, data: bytes) -> Json:
     result: Json = {}
     for number, value in _fields(data):
         if number in message:
-            name, take = message[number]
-            result[name] = take(result.get(name), value)
+            name, decode_field = message[number]
+            result[name] = decode_field(result.get(name), value)
     return {name: value for name, value in result.items() if value not in ("", None, {}, [])}
 
 
@@ -76,14 +76,14 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
             raise ValueError("a number has more than 64 bits")
 
 
-def _text(_: Any, value: bytes) -> str:
+def _string(_: Any, value: bytes) -> str:
     return value.decode()
 
 
-def _texts(before: Any, value: bytes) -> list[str]:
-    found: list[str] = before if before is not None else []
-    found.append(value.decode())
-    return found
+def _strings(before: Any, value: bytes) -> list[str]:
+    values: list[str] = before if before is not None else []
+    values.append(value.decode())
+    return values
 
 
 def _bytes(_: Any, value: bytes) -> bytes:
@@ -98,8 +98,8 @@ def _flag(_: Any, value: int) -> bool | None:
     return True if value else None
 
 
-def _choice(_: Any, value: int) -> bool:
-    """A flag where false is another answer than none."""
+def _optional_flag(_: Any, value: int) -> bool:
+    """A flag for which false differs from unset."""
     return bool(value)
 
 
@@ -107,98 +107,98 @@ def _number(_: Any, value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _one(message: Message) -> Take:
+def _message(message: Message) -> Decode:
     return lambda _, value: _read(message, value)
 
 
-def _many(message: Message) -> Take:
+def _messages(message: Message) -> Decode:
     def add(before: Any, value: bytes) -> list[Any]:
-        found: list[Any] = before if before is not None else []
-        found.append(_read(message, value))
-        return found
+        values: list[Any] = before if before is not None else []
+        values.append(_read(message, value))
+        return values
 
     return add
 
 
-def _map(take: Take) -> Take:
+def _map(decode_field: Decode) -> Decode:
     def add(before: Any, value: bytes) -> Json:
         pair = dict(_fields(value))
-        found: Json = before if before is not None else {}
-        found[_text(None, pair.get(1, b""))] = take(None, pair.get(2, b""))  # type: ignore[arg-type]
-        return found
+        values: Json = before if before is not None else {}
+        values[_string(None, pair.get(1, b""))] = decode_field(None, pair.get(2, b""))  # type: ignore[arg-type]
+        return values
 
     return add
 
 
 _ENVELOPE: Message = {
-    1: ("type", _one({1: ("apiVersion", _text), 2: ("kind", _text)})),
+    1: ("type", _message({1: ("apiVersion", _string), 2: ("kind", _string)})),
     2: ("raw", _bytes),
 }
 _OWNER: Message = {
-    1: ("kind", _text),
-    3: ("name", _text),
-    4: ("uid", _text),
-    5: ("apiVersion", _text),
+    1: ("kind", _string),
+    3: ("name", _string),
+    4: ("uid", _string),
+    5: ("apiVersion", _string),
     6: ("controller", _flag),
     7: ("blockOwnerDeletion", _flag),
 }
 _METADATA: Message = {
-    1: ("name", _text),
-    2: ("generateName", _text),
-    3: ("namespace", _text),
-    5: ("uid", _text),
-    6: ("resourceVersion", _text),
-    11: ("labels", _map(_text)),
-    12: ("annotations", _map(_text)),
-    13: ("ownerReferences", _many(_OWNER)),
-    14: ("finalizers", _texts),
+    1: ("name", _string),
+    2: ("generateName", _string),
+    3: ("namespace", _string),
+    5: ("uid", _string),
+    6: ("resourceVersion", _string),
+    11: ("labels", _map(_string)),
+    12: ("annotations", _map(_string)),
+    13: ("ownerReferences", _messages(_OWNER)),
+    14: ("finalizers", _strings),
 }
 _DELETE_OPTIONS: Message = {
     1: ("gracePeriodSeconds", _number),
-    2: ("preconditions", _one({1: ("uid", _text), 2: ("resourceVersion", _text)})),
-    3: ("orphanDependents", _choice),
-    4: ("propagationPolicy", _text),
-    5: ("dryRun", _texts),
+    2: ("preconditions", _message({1: ("uid", _string), 2: ("resourceVersion", _string)})),
+    3: ("orphanDependents", _optional_flag),
+    4: ("propagationPolicy", _string),
+    5: ("dryRun", _strings),
 }
 _ACCESS: Message = {
     1: (
         "resourceAttributes",
-        _one(
+        _message(
             {
-                number: (name, _text)
+                number: (name, _string)
                 for number, name in enumerate(
                     ("namespace", "verb", "group", "version", "resource", "subresource", "name"), start=1
                 )
             }
         ),
     ),
-    2: ("nonResourceAttributes", _one({1: ("path", _text), 2: ("verb", _text)})),
+    2: ("nonResourceAttributes", _message({1: ("path", _string), 2: ("verb", _string)})),
 }
-_SUBJECT: Message = {3: ("user", _text), 4: ("groups", _texts), 6: ("uid", _text)}
+_SUBJECT: Message = {3: ("user", _string), 4: ("groups", _strings), 6: ("uid", _string)}
 _AUTHORIZATION = "authorization.k8s.io/v1"
 _KINDS: dict[tuple[str, str], Message] = {
-    ("v1", "Namespace"): {1: ("metadata", _one(_METADATA))},
+    ("v1", "Namespace"): {1: ("metadata", _message(_METADATA))},
     ("v1", "ConfigMap"): {
-        1: ("metadata", _one(_METADATA)),
-        2: ("data", _map(_text)),
+        1: ("metadata", _message(_METADATA)),
+        2: ("data", _map(_string)),
         3: ("binaryData", _map(_base64)),
         4: ("immutable", _flag),
     },
     ("v1", "Secret"): {
-        1: ("metadata", _one(_METADATA)),
+        1: ("metadata", _message(_METADATA)),
         2: ("data", _map(_base64)),
-        3: ("type", _text),
-        4: ("stringData", _map(_text)),
+        3: ("type", _string),
+        4: ("stringData", _map(_string)),
         5: ("immutable", _flag),
     },
-    ("authentication.k8s.io/v1", "SelfSubjectReview"): {1: ("metadata", _one(_METADATA))},
-    (_AUTHORIZATION, "SelfSubjectAccessReview"): {1: ("metadata", _one(_METADATA)), 2: ("spec", _one(_ACCESS))},
+    ("authentication.k8s.io/v1", "SelfSubjectReview"): {1: ("metadata", _message(_METADATA))},
+    (_AUTHORIZATION, "SelfSubjectAccessReview"): {1: ("metadata", _message(_METADATA)), 2: ("spec", _message(_ACCESS))},
     (_AUTHORIZATION, "SubjectAccessReview"): {
-        1: ("metadata", _one(_METADATA)),
-        2: ("spec", _one(_ACCESS | _SUBJECT)),
+        1: ("metadata", _message(_METADATA)),
+        2: ("spec", _message(_ACCESS | _SUBJECT)),
     },
     (_AUTHORIZATION, "SelfSubjectRulesReview"): {
-        1: ("metadata", _one(_METADATA)),
-        2: ("spec", _one({1: ("namespace", _text)})),
+        1: ("metadata", _message(_METADATA)),
+        2: ("spec", _message({1: ("namespace", _string)})),
     },
 }

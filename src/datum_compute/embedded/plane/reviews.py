@@ -1,14 +1,15 @@
-"""Questions about who is asking and what they may do, which are answered and not stored. Entry points: `REVIEWS`,
-`review_at`, `answered`.
+"""Reviews of who a user is and what they may do, which are answered and not stored. Entry points: `REVIEWS`,
+`review_at`, `evaluate`.
 
-There are no roles here: whoever is let in may do everything, and administrators always may.
+There are no roles here: every authenticated user may do everything, and so may administrators.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind, listed
+from datum_compute.embedded.schemas.fragments import OPEN, object_of, string, strings
 from datum_compute.kube.admission import ADMINISTRATORS, User
 from datum_compute.kube.errors import BadRequest, Cause, Invalid, Subject
 from datum_compute.kube.meta import Json, timestamp
@@ -17,87 +18,75 @@ _AUTHENTICATION = "authentication.k8s.io"
 _AUTHORIZATION = "authorization.k8s.io"
 
 
-def _object(description: str, **properties: Json) -> Json:
-    return {"type": "object", "description": description, "properties": properties}
-
-
-def _texts(description: str) -> Json:
-    return {"type": "array", "items": {"type": "string"}, "description": description}
-
-
-def _text(description: str) -> Json:
-    return {"type": "string", "description": description}
-
-
-_RESOURCE = _object(
+_RESOURCE = object_of(
     "An action on objects.",
-    namespace=_text("The namespace; empty for all, or for kinds without."),
-    verb=_text("What is to be done, such as get, list, create or delete."),
-    group=_text("The API group of the kind."),
-    version=_text("The version of the kind."),
-    resource=_text("The kind, as it stands in paths."),
-    subresource=_text("The part of the object, such as status."),
-    name=_text("The object; empty for all."),
+    namespace=string("The namespace; empty for all namespaces, or for cluster-scoped kinds."),
+    verb=string("The verb, such as get, list, create or delete."),
+    group=string("The API group of the kind."),
+    version=string("The version of the kind."),
+    resource=string("The plural name of the kind, as in paths."),
+    subresource=string("The subresource, such as status."),
+    name=string("The name of the object; empty for all."),
 )
-_PATH = _object(
-    "An action on a path that is no object's.",
-    path=_text("The path."),
-    verb=_text("What is to be done, such as get."),
+_PATH = object_of(
+    "An action on a path that is not a resource.",
+    path=string("The path."),
+    verb=string("The verb, such as get."),
 )
 _ACCESS = {"resourceAttributes": _RESOURCE, "nonResourceAttributes": _PATH}
 _SUBJECT = {
-    "user": _text("Who would do it."),
-    "groups": _texts("The groups they are in."),
-    "uid": _text("What tells them from another of their name."),
-    "extra": {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "description": "What else is known."},
+    "user": string("The user."),
+    "groups": strings("The groups of the user."),
+    "uid": string("The unique identifier of the user."),
+    "extra": OPEN | {"description": "More about the user."},
 }
-_ALLOWED = _object(
+_ALLOWED = object_of(
     "The answer.",
-    allowed={"type": "boolean", "description": "Whether it is allowed."},
-    denied={"type": "boolean", "description": "Whether it is forbidden expressly."},
-    reason=_text("Why."),
-    evaluationError=_text("What went wrong on the way to the answer."),
+    allowed={"type": "boolean", "description": "Whether the action is allowed."},
+    denied={"type": "boolean", "description": "Whether it is explicitly denied."},
+    reason=string("Why it is allowed or denied."),
+    evaluationError=string("Why the answer may be incomplete."),
 )
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "description": "The answer."}
+_ANSWER = OPEN | {"description": "The answer."}
 
 
-def _review(group: str, kind: str, description: str, **properties: Json) -> Served:
-    return Served(
+def _review(group: str, kind: str, description: str, **properties: Json) -> ServedKind:
+    return ServedKind(
         group,
         "v1",
         {"kind": kind, "plural": f"{kind.lower()}s"},
         namespaced=False,
-        schema=_object(description, **properties),
+        schema=object_of(description, **properties),
         status=False,
         builtin=True,
         verbs=("create",),
     )
 
 
-WHO_AM_I = _review(_AUTHENTICATION, "SelfSubjectReview", "Who is asking.", status=_OPEN)
-MAY_I = _review(
+SELF_SUBJECT = _review(_AUTHENTICATION, "SelfSubjectReview", "The user who sends the request.", status=_ANSWER)
+SELF_SUBJECT_ACCESS = _review(
     _AUTHORIZATION,
     "SelfSubjectAccessReview",
-    "Whether whoever asks may do something.",
-    spec=_object("What they would do.", **_ACCESS),
+    "Whether the current user may perform an action.",
+    spec=object_of("The action.", **_ACCESS),
     status=_ALLOWED,
 )
-MAY_THEY = _review(
+SUBJECT_ACCESS = _review(
     _AUTHORIZATION,
     "SubjectAccessReview",
-    "Whether somebody may do something.",
-    spec=_object("Who would do what.", **_ACCESS, **_SUBJECT),
+    "Whether a user may perform an action.",
+    spec=object_of("The user and the action.", **_ACCESS, **_SUBJECT),
     status=_ALLOWED,
 )
-WHAT_MAY_I = _review(
+SELF_SUBJECT_RULES = _review(
     _AUTHORIZATION,
     "SelfSubjectRulesReview",
-    "What whoever asks may do.",
-    spec=_object("Where.", namespace=_text("The namespace.")),
-    status=_OPEN,
+    "The actions that the current user may perform.",
+    spec=object_of("The scope of the actions.", namespace=string("The namespace.")),
+    status=_ANSWER,
 )
 
-REVIEWS = (WHO_AM_I, MAY_I, MAY_THEY, WHAT_MAY_I)
+REVIEWS = (SELF_SUBJECT, SELF_SUBJECT_ACCESS, SUBJECT_ACCESS, SELF_SUBJECT_RULES)
 
 _BY_PATH = {f"/apis/{review.api_version}/{review.plural}": review for review in REVIEWS}
 _EVERYTHING: Json = {
@@ -107,37 +96,35 @@ _EVERYTHING: Json = {
 }
 
 
-def review_at(path: str) -> Served | None:
-    """The question that is asked at a path; None where objects are."""
+def review_at(path: str) -> ServedKind | None:
+    """The kind of review that is created at a path; None for the path of a resource."""
     return _BY_PATH.get(path.rstrip("/")) if path.startswith("/apis/auth") else None
 
 
-def answered(review: Served, body: Json, user: User, now: datetime) -> Json:
-    """The question with its answer. Raises when it cannot be understood."""
+def evaluate(review: ServedKind, body: Json, user: User, now: datetime) -> Json:
+    """The review with its status filled in. Raises `BadRequest` or `Invalid`."""
     head = {"kind": review.kind, "apiVersion": review.api_version}
-    given = review.shaped(head | body)
-    if {"kind": given["kind"], "apiVersion": given["apiVersion"]} != head:
-        raise BadRequest(f'{given["kind"]} in version "{review.version}" cannot be handled as a {review.kind}')
-    if causes := review.violations(given):
-        told = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
-        about = f'{review.kind} in version "{review.version}" cannot be handled as a {review.kind}'
-        raise BadRequest(f"{about}: {told}")
-    spec = given.get("spec") or {}
-    if review is WHO_AM_I:
+    request = review.shaped(head | body)
+    if {"kind": request["kind"], "apiVersion": request["apiVersion"]} != head:
+        raise review.mismatch(request["kind"])
+    if causes := review.violations(request):
+        raise review.undecodable(listed(causes))
+    spec = request.get("spec") or {}
+    if review is SELF_SUBJECT:
         who = {"username": user.name, "groups": list(user.groups)}
         return head | {"metadata": {"creationTimestamp": timestamp(now)}, "status": {"userInfo": who}}
-    if review is WHAT_MAY_I:
+    if review is SELF_SUBJECT_RULES:
         if not spec.get("namespace"):
             raise BadRequest("no namespace on request")
         return head | {"metadata": {}, "spec": {}, "status": _EVERYTHING}
-    if causes := _wrong(review, given.get("metadata") or {}, spec):
-        sentences = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
-        raise Invalid(f'.{review.group} "" is invalid: {sentences}', causes=causes, about=Subject("", review.group, ""))
-    allowed = review is MAY_I or _is_let_in(user, spec)
+    if causes := _problems(review, request.get("metadata") or {}, spec):
+        about = Subject("", review.group, "")
+        raise Invalid(f'.{review.group} "" is invalid: {listed(causes)}', causes=causes, about=about)
+    allowed = review is SELF_SUBJECT_ACCESS or _may(user, spec)
     return head | {"metadata": {}, "spec": _without_empty(spec), "status": {"allowed": allowed}}
 
 
-def _wrong(review: Served, metadata: Mapping[str, Any], spec: Json) -> list[Cause]:
+def _problems(review: ServedKind, metadata: Mapping[str, Any], spec: Json) -> list[Cause]:
     causes = []
     if _without_empty(metadata):
         causes.append(Cause("FieldValueInvalid", "Invalid value: must be empty", "metadata"))
@@ -148,17 +135,17 @@ def _wrong(review: Served, metadata: Mapping[str, Any], spec: Json) -> list[Caus
     elif not resource and not path:
         message = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
         causes.append(Cause("FieldValueInvalid", message, "spec.resourceAttributes"))
-    if review is MAY_THEY and not spec.get("user") and not spec.get("groups"):
+    if review is SUBJECT_ACCESS and not spec.get("user") and not spec.get("groups"):
         message = 'Invalid value: "": at least one of user or group must be specified'
         causes.append(Cause("FieldValueInvalid", message, "spec.user"))
     return causes
 
 
-def _is_let_in(user: User, spec: Json) -> bool:
+def _may(user: User, spec: Json) -> bool:
     return ADMINISTRATORS in (spec.get("groups") or ()) or spec.get("user") == user.name
 
 
 def _without_empty(value: Mapping[str, Any]) -> Json:
-    """The same without what says nothing, as a server prints it."""
-    kept = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in value.items()}
-    return {key: item for key, item in kept.items() if item not in ("", None, [])}
+    """The value without empty fields, as a server prints it."""
+    items = {key: _without_empty(item) if isinstance(item, dict) else item for key, item in value.items()}
+    return {key: item for key, item in items.items() if item not in ("", None, [])}

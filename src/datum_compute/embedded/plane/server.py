@@ -1,4 +1,4 @@
-"""The API of one plane: from a call to an answer. Entry point: `PlaneServer`."""
+"""The API of one plane. Entry point: `PlaneServer`."""
 
 import asyncio
 import random
@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.definitions import DEFINITIONS
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.plane import bodies, registry
 from datum_compute.embedded.plane.pages import Page, check_options, number, page_of
-from datum_compute.embedded.plane.reviews import answered, review_at
+from datum_compute.embedded.plane.reviews import evaluate, review_at
 from datum_compute.embedded.plane.strictness import Strictness
 from datum_compute.embedded.plane.watches import Selection, Watch
 from datum_compute.embedded.storage.records import Key, Record
@@ -27,7 +28,7 @@ from datum_compute.runtime import Clock
 
 T = TypeVar("T")
 
-Deleted = tuple[Record, bool]  # what was deleted, and whether it is gone already
+Deleted = tuple[Record, bool]  # the deleted object, and whether it is gone already
 
 WITHIN = User("system:compute", (ADMINISTRATORS,))
 """The controllers of this process."""
@@ -35,13 +36,12 @@ WITHIN = User("system:compute", (ADMINISTRATORS,))
 AGENT_WITHIN = "compute-manager"
 
 DEFAULT_WATCH_SECONDS = 1800
-_DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class Target(Struct, frozen=True):
-    """What a path names."""
+    """The kind, object or subresource that a path names."""
 
-    served: Served
+    served: ServedKind
     namespace: str
     name: str
     subresource: str
@@ -51,12 +51,12 @@ Submit = Callable[[Operation[Any]], Awaitable[Any]]
 
 
 class PlaneServer:
-    """Answers calls on one plane. Every write goes through `submit`, which commits before it returns."""
+    """Answers calls on one plane. All writes go through `submit`, which commits before it returns."""
 
     def __init__(
         self,
         plane: str,
-        kinds: tuple[Served, ...],
+        kinds: tuple[ServedKind, ...],
         store: Store,
         submit: Submit,
         clock: Clock,
@@ -76,15 +76,15 @@ class PlaneServer:
         self._watches: dict[int, Watch] = {}
         self.terminating: set[str] = set()  # kinds whose definition is being deleted
 
-    def define(self, served: Served, *, terminating: bool) -> None:
-        """Serves a kind from now on, or serves it as it is now defined."""
+    def define(self, served: ServedKind, *, terminating: bool) -> None:
+        """Serves a kind from now on, or serves its new definition."""
         self.kinds[served.resource] = served
         self._by_path[served.group, served.version, served.plural] = served
         if terminating:
             self.terminating.add(served.resource)
 
     def undefine(self, resource: str) -> None:
-        """Serves a kind no longer; who watches it is told by the end of the watch."""
+        """Stops serving a kind and ends its watches."""
         self.terminating.discard(resource)
         if served := self.kinds.pop(resource, None):
             del self._by_path[served.group, served.version, served.plural]
@@ -93,13 +93,14 @@ class PlaneServer:
                     watch.end()
 
     def close(self) -> None:
-        """Ends every watch; who asks again will not be led here."""
+        """Ends every watch; the plane is no longer reachable."""
         for watch in self._watches.values():
             watch.end()
 
     async def answer(self, call: Call, user: User = WITHIN, agent: str = AGENT_WITHIN) -> Answer:
-        """`user` is who calls, for the rules of admission; who calls from within this process is held to none.
-        `agent` is the program they use, which owns what it writes unless it gives another name.
+        """Answers a call by `user`, who is subject to the admission rules; callers within this process are exempt.
+
+        `agent` is the program of the caller, which is the manager of the fields it writes unless it names another.
         """
         try:
             return await self._handle(call, user, agent)
@@ -111,7 +112,7 @@ class PlaneServer:
 
     async def _handle(self, call: Call, user: User, agent: str) -> Answer:
         if (review := review_at(call.path)) is not None:
-            return self._answered(review, call, user)
+            return self._evaluate(review, call, user)
         target = self.target(call.path)
         match call.method, bool(target.name), target.subresource:
             case "GET", True, "" | "status":
@@ -120,13 +121,13 @@ class PlaneServer:
                 return Answer(200, self._list(target, call.query))
             case "POST", False, "" if bool(target.namespace) == target.served.namespaced:
                 body = bodies.object_of(call)
-                warnings = Strictness.asked(call.query).of_object(target.served, body)
+                warnings = Strictness.of_query(call.query).of_object(target.served, body)
                 operation = self._admitted(target, user, self._create(target, body))
                 record = await self._write(operation, bodies.dry_run(call.query))
                 return Answer(201, record.value, warnings)
             case "PUT", True, "" | "status" as subresource:
                 body = bodies.object_of(call)
-                warnings = Strictness.asked(call.query).of_object(target.served, body)
+                warnings = Strictness.of_query(call.query).of_object(target.served, body)
                 author = self._author(call, agent)
                 operation = registry.update(target.served, self._key(target), body, subresource=subresource, by=author)
                 operation = self._admitted(target, user, operation)
@@ -147,15 +148,15 @@ class PlaneServer:
                 target.served.collectable and bool(target.namespace) == target.served.namespaced
             ):
                 return await self._delete_collection(target, call, user)
-        raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
+        raise method_not_allowed(call.method, call.path)
 
-    def _answered(self, review: Served, call: Call, user: User) -> Answer:
+    def _evaluate(self, review: ServedKind, call: Call, user: User) -> Answer:
         if call.method != "POST":
-            raise MethodNotAllowed(f"the server does not allow {call.method} on {call.path}")
+            raise method_not_allowed(call.method, call.path)
         body = bodies.object_of(call)
-        warnings = Strictness.asked(call.query).of_object(review, body)
+        warnings = Strictness.of_query(call.query).of_object(review, body)
         bodies.dry_run(call.query)  # only checked: there is nothing to write
-        return Answer(201, encode(answered(review, body, user, self._clock.now())), warnings)
+        return Answer(201, encode(evaluate(review, body, user, self._clock.now())), warnings)
 
     def _get(self, target: Target) -> bytes:
         record = self._store.get(self._key(target))
@@ -165,26 +166,35 @@ class PlaneServer:
 
     def _list(self, target: Target, query: dict[str, str]) -> bytes:
         check_options(query, watch=False)
-        served, selection = target.served, _selection(target, query)
-        page = page_of(self._store, self.plane, served.resource, target.namespace, query, selection.has)
-        return _listed(served, page)
+        return _list_body(target.served, self._page(target, query))
+
+    def _page(self, target: Target, query: dict[str, str]) -> Page:
+        resource, selection = target.served.resource, _selection(target, query)
+        return page_of(self._store, self.plane, resource, target.namespace, query, selection.has)
 
     def _admitted(self, target: Target, user: User, operation: Operation[Record]) -> Operation[Record]:
-        """The same write, taken back when the rules speak against what it made."""
+        """The same write, undone if the admission rules refuse its result."""
         if self._admit is None:
             return operation
 
         def checked(transaction: Transaction) -> Record:
             before = transaction.get(self._key(target)) if target.name else None
             record = operation(transaction)
-            if record is not before:  # by revision it could not be told in a dry run
+            if record is not before:  # revisions are the same in a dry run
                 self._review(transaction, target, user, before, record)
             return record
 
         return checked
 
-    def _deletable(self, target: Target, user: User, operation: Operation[Deleted]) -> Operation[Deleted]:
-        """The same deletion, refused when the rules speak against it."""
+    def _deletion(self, target: Target, user: User, options: bodies.DeleteOptions) -> Operation[Deleted]:
+        operation = registry.delete(
+            target.served,
+            self._key(target),
+            now=self._clock.now(),
+            uid=options.uid,
+            revision=options.revision,
+            propagation=options.propagation,
+        )
         if self._admit is None:
             return operation
 
@@ -200,8 +210,8 @@ class PlaneServer:
         self, transaction: Transaction, target: Target, user: User, before: Record | None, after: Record | None
     ) -> None:
         assert self._admit is not None
-        known = after or before
-        assert known is not None
+        record = after or before
+        assert record is not None
         review = Review(
             self.plane,
             self._role,
@@ -209,13 +219,13 @@ class PlaneServer:
             DELETE if after is None else UPDATE if before is not None else CREATE,
             target.served.resource,
             target.subresource,
-            known.metadata.name,
+            record.metadata.name,
             before.object if before is not None else None,
             after.object if after is not None else None,
-            lambda kind: [kind.decode(found.value) for _, found in transaction.scan(self.plane, kind.resource)],
+            lambda kind: [kind.decode(other.value) for _, other in transaction.scan(self.plane, kind.resource)],
         )
         if causes := self._admit(review):
-            raise registry.invalid(target.served, known.metadata.name, list(causes))
+            raise registry.invalid(target.served, record.metadata.name, list(causes))
 
     async def _write(self, operation: Operation[T], dry: bool) -> T:
         result: T = await self._submit((lambda transaction: transaction.rehearse(operation)) if dry else operation)
@@ -246,11 +256,11 @@ class PlaneServer:
         return Answer(201 if made else 200, record.value)
 
     async def _patch(self, target: Target, call: Call, subresource: str, user: User, agent: str) -> Answer:
-        bodies.force(call)  # only an apply may say so
-        change, strictness = bodies.change_of(target.served, call), Strictness.asked(call.query)
+        bodies.force(call)  # refuses the option, which only an apply may have
+        change, strictness = bodies.change_of(target.served, call), Strictness.of_query(call.query)
         warnings: tuple[str, ...] = ()
 
-        def examined(current: Json) -> Json:
+        def checked(current: Json) -> Json:
             nonlocal warnings
             after = change(current)
             if isinstance(after, dict):
@@ -258,7 +268,7 @@ class PlaneServer:
             return after
 
         operation = registry.patch(
-            target.served, self._key(target), examined, subresource=subresource, by=self._author(call, agent)
+            target.served, self._key(target), checked, subresource=subresource, by=self._author(call, agent)
         )
         operation = self._admitted(target, user, operation)
         record = await self._write(operation, bodies.dry_run(call.query))
@@ -271,7 +281,7 @@ class PlaneServer:
         create = registry.create(
             served, self.plane, target.namespace, body, now=self._clock.now(), suffix=self._suffix, managed=managed
         )
-        definition = Key(self.plane, _DEFINITIONS, "", served.resource)
+        definition = Key(self.plane, DEFINITIONS.resource, "", served.resource)
 
         def operation(transaction: Transaction) -> Record:
             defined = transaction.get(definition)
@@ -289,15 +299,7 @@ class PlaneServer:
 
     async def _delete(self, target: Target, call: Call, user: User) -> Answer:
         options = bodies.delete_options(call)
-        operation = registry.delete(
-            target.served,
-            self._key(target),
-            now=self._clock.now(),
-            uid=options.uid,
-            revision=options.revision,
-            propagation=options.propagation,
-        )
-        deletion = self._deletable(target, user, operation)
+        deletion = self._deletion(target, user, options)
         record, gone = await self._write(deletion, bodies.dry_run(call.query, options))
         if not gone:
             return Answer(200, record.value)
@@ -307,25 +309,15 @@ class PlaneServer:
         return Answer(200, encode(status))
 
     async def _delete_collection(self, target: Target, call: Call, user: User) -> Answer:
-        """One after the other, as an API server does it; the answer lists what was found."""
-        options, served = bodies.delete_options(call), target.served
+        """Deletes the objects one by one, as an API server does; the answer lists them all."""
+        options = bodies.delete_options(call)
         dry = bodies.dry_run(call.query, options)
-        page = page_of(
-            self._store, self.plane, served.resource, target.namespace, call.query, _selection(target, call.query).has
-        )
+        page = self._page(target, call.query)
         for record in page.records:
-            operation = registry.delete(
-                served,
-                Key(self.plane, served.resource, record.metadata.namespace, record.metadata.name),
-                now=self._clock.now(),
-                uid=options.uid,
-                revision=options.revision,
-                propagation=options.propagation,
-            )
-            found = replace(target, namespace=record.metadata.namespace, name=record.metadata.name)
-            with suppress(NotFound):  # somebody else was faster
-                await self._write(self._deletable(found, user, operation), dry)
-        return Answer(200, _listed(served, page))
+            item = replace(target, namespace=record.metadata.namespace, name=record.metadata.name)
+            with suppress(NotFound):  # somebody else deleted it first
+                await self._write(self._deletion(item, user, options), dry)
+        return Answer(200, _list_body(target.served, page))
 
     def _key(self, target: Target) -> Key:
         return Key(self.plane, target.served.resource, target.namespace, target.name)
@@ -338,20 +330,20 @@ class PlaneServer:
             case ["apis", group, version, *rest]:
                 pass
             case _:
-                raise NotFound(f"the server could not find the requested resource: {path}")
+                raise _no_resource(path)
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces" and (group or rest[2] not in ("status", "finalize")):
             namespace, rest = rest[1], rest[2:]
         served = self._by_path.get((group, version, rest[0])) if rest else None
         if served is None or len(rest) > 3 or (namespace and not served.namespaced):
-            raise NotFound(f"the server could not find the requested resource: {path}")
+            raise _no_resource(path)
         name = rest[1] if len(rest) > 1 else ""
         subresource = rest[2] if len(rest) > 2 else ""
         finalize = subresource == "finalize" and served.kind == "Namespace"
         if subresource and not finalize and not (subresource == "status" and served.has_status):
-            raise NotFound(f"the server could not find the requested resource: {path}")
+            raise _no_resource(path)
         if name and served.namespaced and not namespace:
-            raise NotFound(f"the server could not find the requested resource: {path}")
+            raise _no_resource(path)
         return Target(served, namespace, name, subresource)
 
     @asynccontextmanager
@@ -362,13 +354,13 @@ class PlaneServer:
         seconds = number(call.query.get("timeoutSeconds"), "timeoutSeconds", 0) or DEFAULT_WATCH_SECONDS
         watch = Watch(target.served, selection, bookmarks=bodies.flag(call.query, "allowWatchBookmarks"))
         start = number(call.query.get("resourceVersion"), "resourceVersion", 0)
-        if start > self._store.revision:  # of another life of this server, or of another server
+        if start > self._store.revision:  # from before a restore, or from another server
             raise Gone(f"too large resource version: {start}, current: {self._store.revision}")
-        streamed = bodies.flag(call.query, "sendInitialEvents")
-        if not start or streamed:
+        send_initial = bodies.flag(call.query, "sendInitialEvents")
+        if not start or send_initial:
             start = self._store.revision
-            watch.first(self._store.scan(self.plane, target.served.resource, target.namespace))
-        if streamed:
+            watch.start(self._store.scan(self.plane, target.served.resource, target.namespace))
+        if send_initial:
             watch.bookmark(start, {"k8s.io/initial-events-end": "true"})
         cancel = self._store.watch(self.plane, target.served.resource, start, watch.deliver)
         self._watches[id(watch)] = watch
@@ -381,17 +373,25 @@ class PlaneServer:
             cancel()
 
     def _finish(self, watch: Watch) -> None:
-        """The last word says from where the next watch may go on, however quiet this one was."""
+        """Ends a watch with a bookmark, so that the next one can resume from here however quiet this one was."""
         watch.bookmark(self._store.revision)
         watch.end()
 
     def bookmark(self) -> None:
-        """Tells every watch that asked for it how far it has come, so that a quiet kind can resume from here."""
+        """Sends a bookmark to every watch that allows them, so that a watch of a quiet kind can resume from here."""
         for watch in list(self._watches.values()):
             watch.bookmark(self._store.revision)
 
 
-def _listed(served: Served, page: Page) -> bytes:
+def method_not_allowed(method: str, path: str) -> MethodNotAllowed:
+    return MethodNotAllowed(f"the server does not allow {method} on {path}")
+
+
+def _no_resource(path: str) -> NotFound:
+    return NotFound(f"the server could not find the requested resource: {path}")
+
+
+def _list_body(served: ServedKind, page: Page) -> bytes:
     head = encode({"kind": served.list_kind, "apiVersion": served.api_version})
     items = b",".join([record.value for record in page.records])
     return b'%s,"metadata":%s,"items":[%s]}' % (head[:-1], encode(page.metadata), items)
@@ -408,5 +408,5 @@ def _selection(target: Target, query: dict[str, str]) -> Selection:
 
 
 def _new_namespace(body: Json) -> Json:
-    """A namespace starts held until it is empty."""
+    """The namespace with the finalizer that keeps it until it is empty."""
     return body | {"spec": {"finalizers": ["kubernetes"]}}

@@ -1,4 +1,4 @@
-"""What a watcher wants to see, and the events on their way to it. Entry points: `Selection`, `Watch`."""
+"""The events on their way to a watcher, and its selection. Entry points: `Selection`, `Watch`."""
 
 import asyncio
 from collections import deque
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from datum_compute.embedded.kinds.served import Served
+from datum_compute.embedded.kinds.served import ServedKind
 from datum_compute.embedded.storage.records import Event, Key, Record, record_of
 from datum_compute.kube.errors import Gone
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.selectors import FieldSelector, LabelSelector
 
-_BACKLOG = 10_000  # events beside its first list; a watcher that far behind is cut off and lists again
+_BACKLOG = 10_000  # events besides the initial list; a watcher further behind has to list again
 
 
 class Selection(Struct, frozen=True):
@@ -32,15 +32,15 @@ class Selection(Struct, frozen=True):
 
 
 class Watch:
-    """The events on their way to one watcher, a line each; watchers share the objects until they are sent."""
+    """The events on their way to one watcher, one per line; watchers share the objects until they are sent."""
 
-    def __init__(self, served: Served, selection: Selection, *, bookmarks: bool) -> None:
+    def __init__(self, served: ServedKind, selection: Selection, *, bookmarks: bool) -> None:
         self.served = served
         self._selection = selection
         self._bookmarks = bookmarks
         self._events: deque[tuple[str, bytes]] = deque()
-        self._listed = 0
-        self._over = False
+        self._initial = 0  # length of the initial list
+        self._ended = False
         self._awaited: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> "Watch":
@@ -48,26 +48,26 @@ class Watch:
 
     async def __anext__(self) -> bytes:
         while not self._events:
-            if self._over:
+            if self._ended:
                 raise StopAsyncIteration
             self._awaited = asyncio.get_running_loop().create_future()
             await self._awaited
         return _line(*self._events.popleft())
 
     def ready(self, size: int) -> Iterator[bytes]:
-        """The lines that can be had without waiting, until they come to `size` bytes."""
+        """The lines that are available without waiting, up to about `size` bytes."""
         while self._events and size > 0:
             line = _line(*self._events.popleft())
             size -= len(line)
             yield line
 
-    def first(self, listed: Iterable[tuple[Key, Record]]) -> None:
-        """What there is to begin with, however much it is."""
-        self._events.extend(("ADDED", record.value) for key, record in listed if self._selection.has(key, record))
-        self._listed = len(self._events)
+    def start(self, objects: Iterable[tuple[Key, Record]]) -> None:
+        """Delivers the initial list, whatever its length."""
+        self._events.extend(("ADDED", record.value) for key, record in objects if self._selection.has(key, record))
+        self._initial = len(self._events)
 
     def deliver(self, event: Event) -> None:
-        if len(self._events) >= self._listed + _BACKLOG:
+        if len(self._events) >= self._initial + _BACKLOG:
             self._put("ERROR", encode(Gone("the watcher is too far behind; list again").status()))
             self.end()
             return
@@ -81,16 +81,16 @@ class Watch:
     def bookmark(self, revision: int, annotations: Json | None = None) -> None:
         if self._bookmarks:
             head = {"kind": self.served.kind, "apiVersion": self.served.api_version}
-            said = {"annotations": annotations} if annotations else {}
-            self._put("BOOKMARK", encode(head | {"metadata": {"resourceVersion": str(revision), **said}}))
+            metadata = {"resourceVersion": str(revision)} | ({"annotations": annotations} if annotations else {})
+            self._put("BOOKMARK", encode(head | {"metadata": metadata}))
 
     def end(self) -> None:
-        """What is on its way is still sent."""
-        self._over = True
+        """Ends the watch once the events on their way have been sent."""
+        self._ended = True
         self._wake()
 
     def _put(self, type_: str, value: bytes) -> None:
-        if not self._over:
+        if not self._ended:
             self._events.append((type_, value))
             self._wake()
 
@@ -100,7 +100,7 @@ class Watch:
 
 
 def _last(event: Event) -> Record:
-    """What a watch tells of an object that is gone or no longer selected: its last state there, at this revision."""
+    """An object that was deleted or left the selection: its last state in there, at the revision of the event."""
     if event.type == "DELETED" or event.previous is None:
         return event.record
     value = event.previous.object()

@@ -1,8 +1,8 @@
-"""What the schema of a CRD version does to an object, as an API server does it. Entry point: `Schema`.
+"""Pruning, defaulting and validation by the schema of a CRD version, as an API server does them. Entry point: `Schema`.
 
-Validation is JSON Schema, by a native validator, on a schema derived from the structural one; what JSON Schema cannot
-say (lists that are sets or maps) is checked here. Rules in CEL are not evaluated, and the metadata of the object itself
-is left to whoever knows metadata.
+A native JSON Schema validator works on a schema derived from the structural one; what JSON Schema cannot express
+(lists that are sets or maps) is checked here. CEL rules are not evaluated, and the metadata of the object itself is
+validated elsewhere.
 """
 
 import json
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 Violation = tuple[Path, Cause]
 Check = Callable[[Path, Any, list[Violation]], None]
 
-_SHOWN = 200  # characters of a value or a key that a message repeats
+_QUOTED_LENGTH = 200  # characters of a value or a key that a message repeats
 _INT64 = (-(2**63), 2**63 - 1)
 # Formats where the native validator and an API server agree; an API server ignores those it does not know.
 _FORMATS = frozenset({"date-time", "date", "ipv4", "ipv6", "email"})
@@ -33,38 +33,38 @@ _SAME_IN_JSON_SCHEMA = (
 
 
 class Schema:
-    """The `openAPIV3Schema` of one CRD version, compiled once. Nothing changes what it is given; what a result has in
-    common with the value may be shared with it."""
+    """The `openAPIV3Schema` of one CRD version, compiled once. Arguments are never changed, but results may share
+    unchanged parts with them."""
 
     def __init__(self, openapi: Json) -> None:
         self._shape = shaper(openapi, root=True)
         self._check = _check(openapi, root=True)
-        # The plain regex engine: like an API server's own it takes linear time and knows no look-around.
+        # The plain regex engine: like that of an API server it takes linear time and has no look-around.
         self._validator = Draft202012Validator(
             _json_schema(openapi, root=True), validate_formats=True, pattern_options=RegexOptions()
         )
 
     def shape(self, value: Json) -> Json:
-        """The object without the fields the schema does not know and without nulls where null means "not set", and with
-        the defaults of what is absent, or null where null is not allowed."""
+        """The object without unknown fields and without nulls where null means "not set", and with the defaults of
+        fields that are absent, or null where null is not allowed."""
         return self._shape(value) if self._shape else value
 
     def violations(self, value: Json) -> list[Cause]:
-        """All that is wrong with the object, in the order of its fields."""
-        found: list[Violation] = []
+        """All violations of the schema, in the order of the fields."""
+        violations: list[Violation] = []
         try:
             if not self._validator.is_valid(value):
-                if _too_deep(value):  # nothing can explain such a value further
+                if _too_deep(value):  # collecting the errors would recurse
                     return [_too_deep_cause("")]
                 for error in self._validator.iter_errors(value):
-                    found.append(_violation(tuple(error.instance_path), error.kind, error.instance))
+                    violations.append(_violation(tuple(error.instance_path), error.kind, error.instance))
             if self._check:
-                self._check((), value, found)
+                self._check((), value, violations)
         except RecursionError:
             return [_too_deep_cause("")]
-        except (ValueError, TypeError) as error:  # what no JSON text can hold: a key that is no text, half a character
+        except (ValueError, TypeError) as error:  # not JSON: a key that is not a string, or half a surrogate pair
             return [Cause("FieldValueInvalid", f"Invalid value: the object cannot be written as JSON: {error}")]
-        return [cause for _, cause in sorted(set(found), key=_order)] if found else []
+        return [cause for _, cause in sorted(set(violations), key=_order)] if violations else []
 
 
 def _json_schema(schema: Json, *, root: bool = False) -> Json:
@@ -76,7 +76,7 @@ def _json_schema(schema: Json, *, root: bool = False) -> Json:
     if schema.get("format") in _FORMATS:
         result["format"] = schema["format"]
     for keyword in ("allOf", "anyOf", "oneOf"):
-        if keyword in schema and schema[keyword] != _INT_OR_STRING:  # which repeats the types of such a node
+        if keyword in schema and schema[keyword] != _INT_OR_STRING:  # it only repeats the types of such a node
             result[keyword] = [_json_schema(alternative) for alternative in schema[keyword]]
     if "not" in schema:
         result["not"] = _json_schema(schema["not"])
@@ -95,8 +95,8 @@ def _json_schema(schema: Json, *, root: bool = False) -> Json:
 
 
 def _limits(schema: Json, *, integer: bool) -> Json:
-    """OpenAPI marks a limit as exclusive with a flag; an integer is what its format can hold."""
-    # The format int32 is not looked at: kube-apiserver accepts what fits into 64 bits.
+    """OpenAPI marks a limit as exclusive with a flag; an integer has to fit into 64 bits."""
+    # The format int32 is ignored, as by kube-apiserver.
     low, high = _INT64 if integer else (None, None)
     result: Json = {} if low is None else {"minimum": low, "maximum": high}
     for end, exclusive, tighter in (("minimum", "exclusiveMinimum", max), ("maximum", "exclusiveMaximum", min)):
@@ -117,8 +117,10 @@ def _violation(path: Path, kind: ValidationErrorKind, value: Any) -> Violation:
         case ValidationErrorKind.Format(format=format_):
             return path, _wrong_type(at, [format_], str(value))
         case ValidationErrorKind.Enum(options=options):
-            supported = ", ".join(_quoted(option if isinstance(option, str) else _shown(option)) for option in options)
-            message = f"Unsupported value: {_shown(value)}: supported values: {supported}"
+            supported = ", ".join(
+                _quoted(option if isinstance(option, str) else _printed(option)) for option in options
+            )
+            message = f"Unsupported value: {_printed(value)}: supported values: {supported}"
             return path, Cause("FieldValueNotSupported", message, at)
         case ValidationErrorKind.MaxLength(limit=limit):
             message = f"Too long: may not be more than {limit} {'byte' if limit == 1 else 'bytes'}"
@@ -127,7 +129,7 @@ def _violation(path: Path, kind: ValidationErrorKind, value: Any) -> Violation:
             message = f"Too many: {len(value)}: must have at most {limit} {'item' if limit == 1 else 'items'}"
             return path, Cause("FieldValueTooMany", message, at)
         case ValidationErrorKind.Minimum(limit=limit) | ValidationErrorKind.Maximum(limit=limit) if limit in _INT64:
-            return path, _wrong_type(at, ["integer"], "number")  # beyond 64 bits a number is no integer to the server
+            return path, _wrong_type(at, ["integer"], "number")  # beyond 64 bits a number is not an integer
         case ValidationErrorKind.MinItems(limit=limit):
             return path, _invalid(at, len(value), f"should have at least {limit} items")
         case ValidationErrorKind.MinProperties(limit=limit):
@@ -137,15 +139,15 @@ def _violation(path: Path, kind: ValidationErrorKind, value: Any) -> Violation:
         case ValidationErrorKind.Pattern(pattern=pattern):
             return path, _invalid(at, value, f"should match '{pattern}'")
         case ValidationErrorKind.Minimum(limit=limit):
-            return path, _invalid(at, value, f"should be greater than or equal to {_shown(limit)}")
+            return path, _invalid(at, value, f"should be greater than or equal to {_printed(limit)}")
         case ValidationErrorKind.Maximum(limit=limit):
-            return path, _invalid(at, value, f"should be less than or equal to {_shown(limit)}")
+            return path, _invalid(at, value, f"should be less than or equal to {_printed(limit)}")
         case ValidationErrorKind.ExclusiveMinimum(limit=limit):
-            return path, _invalid(at, value, f"should be greater than {_shown(limit)}")
+            return path, _invalid(at, value, f"should be greater than {_printed(limit)}")
         case ValidationErrorKind.ExclusiveMaximum(limit=limit):
-            return path, _invalid(at, value, f"should be less than {_shown(limit)}")
+            return path, _invalid(at, value, f"should be less than {_printed(limit)}")
         case ValidationErrorKind.MultipleOf(multiple_of=factor):
-            return path, _invalid(at, value, f"should be a multiple of {_shown(factor)}")
+            return path, _invalid(at, value, f"should be a multiple of {_printed(factor)}")
     return path, Cause("FieldValueInvalid", f'Invalid value: "": "{at}" {_ALTERNATIVES[kind.name]}', at)
 
 
@@ -157,12 +159,12 @@ _ALTERNATIVES = {
 
 
 def _invalid(at: str, value: Any, rule: str) -> Cause:
-    return Cause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {at} in body {rule}", at)
+    return Cause("FieldValueInvalid", f"Invalid value: {_printed(value)}: {at} in body {rule}", at)
 
 
-def _wrong_type(at: str, wanted: Iterable[str], given: str) -> Cause:
-    shown = _quoted(given)
-    message = f"Invalid value: {shown}: {at} in body must be of type {','.join(sorted(wanted))}: {shown}"
+def _wrong_type(at: str, expected: Iterable[str], actual: str) -> Cause:
+    quoted = _quoted(actual)
+    message = f"Invalid value: {quoted}: {at} in body must be of type {','.join(sorted(expected))}: {quoted}"
     return Cause("FieldValueTypeInvalid", message, at)
 
 
@@ -184,7 +186,7 @@ def _type_of(value: Any) -> str:
 
 
 def _check(schema: Json, *, root: bool = False) -> Check | None:
-    """What JSON Schema cannot say of this node and those below it; None when there is nothing."""
+    """Checks what JSON Schema cannot express about this node and those below it; None when there is nothing."""
     open_ = schema.get(PRESERVE) or schema.get("additionalProperties") is True
     unique = schema.get("x-kubernetes-list-type") in ("set", "map")
     checks = [
@@ -202,9 +204,9 @@ def _check(schema: Json, *, root: bool = False) -> Check | None:
 
 
 def _all_checks(checks: Sequence[Check]) -> Check:
-    def check_all(path: Path, value: Any, found: list[Violation]) -> None:
+    def check_all(path: Path, value: Any, violations: list[Violation]) -> None:
         for check in checks:
-            check(path, value, found)
+            check(path, value, violations)
 
     return check_all
 
@@ -218,20 +220,20 @@ def _fields_check(schema: Json, root: bool) -> Check | None:
     if root:
         named["metadata"] = _check_depth
 
-    def check_fields(path: Path, value: Any, found: list[Violation]) -> None:
+    def check_fields(path: Path, value: Any, violations: list[Violation]) -> None:
         if isinstance(value, dict):
             for name, check in named.items():
                 if name in value:
-                    check((*path, name), value[name], found)
+                    check((*path, name), value[name], violations)
 
     return check_fields if named else None
 
 
 def _entries_check(check: Check) -> Check:
-    def check_entries(path: Path, value: Any, found: list[Violation]) -> None:
+    def check_entries(path: Path, value: Any, violations: list[Violation]) -> None:
         if isinstance(value, dict):
             for key, item in value.items():
-                check((*path, key), item, found)
+                check((*path, key), item, violations)
 
     return check_entries
 
@@ -241,19 +243,19 @@ def _items_check(schema: Json) -> Check | None:
     if check is None:
         return None
 
-    def check_items(path: Path, value: Any, found: list[Violation]) -> None:
+    def check_items(path: Path, value: Any, violations: list[Violation]) -> None:
         if isinstance(value, list):
             for index, item in enumerate(value):
-                check((*path, index), item, found)
+                check((*path, index), item, violations)
 
     return check_items
 
 
 def _uniqueness_check(keys: Sequence[str]) -> Check:
-    """Finds the second of each item that occurs more than once, which is all an API server tells. With `keys` items are
-    told apart by these alone; where one is no object there is a wrong type to mend first."""
+    """Reports the second occurrence of each repeated item, as an API server does. With `keys`, items are compared by
+    these alone; a list with an item that is not an object already has a violation of its type."""
 
-    def check_unique(path: Path, value: Any, found: list[Violation]) -> None:
+    def check_unique(path: Path, value: Any, violations: list[Violation]) -> None:
         if not isinstance(value, list) or len(value) < 2:
             return
         items = [{} if item is None else item for item in value] if keys else value
@@ -267,8 +269,8 @@ def _uniqueness_check(keys: Sequence[str]) -> Check:
             times[identity] += 1
             if times[identity] == 2:
                 repeated = {key: items[index][key] for key in keys if key in items[index]} if keys else items[index]
-                cause = Cause("FieldValueDuplicate", f"Duplicate value: {_shown(repeated)}", _field((*path, index)))
-                found.append(((*path, index), cause))
+                cause = Cause("FieldValueDuplicate", f"Duplicate value: {_printed(repeated)}", _field((*path, index)))
+                violations.append(((*path, index), cause))
 
     return check_unique
 
@@ -277,7 +279,7 @@ _ABSENT = object()
 
 
 def _identity(value: Any) -> Any:
-    """Something to compare values by that, unlike Python, tells true from 1."""
+    """A hashable stand-in for a value that, unlike Python, distinguishes true from 1."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -287,9 +289,9 @@ def _identity(value: Any) -> Any:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def _check_depth(path: Path, value: Any, found: list[Violation]) -> None:
+def _check_depth(path: Path, value: Any, violations: list[Violation]) -> None:
     if _too_deep(value):
-        found.append((path, _too_deep_cause(_field(path))))
+        violations.append((path, _too_deep_cause(_field(path))))
 
 
 def _too_deep_cause(at: str) -> Cause:
@@ -297,7 +299,7 @@ def _too_deep_cause(at: str) -> Cause:
 
 
 def _too_deep(value: Any) -> bool:
-    """Measured level by level, because a recursive walk would fail where it matters."""
+    """Measured level by level, because a recursive walk would fail on the values it looks for."""
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_DEPTH):
         if not level:
@@ -312,13 +314,13 @@ def _too_deep(value: Any) -> bool:
 
 
 def _field(path: Path) -> str:
-    """`spec.ports[0].name`, and `metadata.labels[a/b]` for a key that a dot would make hard to read."""
+    """A path such as `spec.ports[0].name`, or `metadata.labels[a/b]` for a key that is not a plain word."""
     text = ""
     for element in path:
         if isinstance(element, str) and _PLAIN.fullmatch(element):
             text += f".{element}" if text else element
         else:
-            text += f"[{_cut(str(element))}]"
+            text += f"[{_shortened(str(element))}]"
     return text
 
 
@@ -330,18 +332,18 @@ def _order(violation: Violation) -> tuple[Any, ...]:
     return [(isinstance(e, str), e) for e in path], cause.reason, cause.message
 
 
-def _shown(value: Any) -> str:
-    """A value as an API server prints it, cut to what a person can read."""
+def _printed(value: Any) -> str:
+    """A value as an API server prints it, shortened to a readable length."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return str(int(value))
-    return _cut(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
+    return _shortened(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(_cut(text), ensure_ascii=False)
+    return json.dumps(_shortened(text), ensure_ascii=False)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _shortened(text: str) -> str:
+    return text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}…"

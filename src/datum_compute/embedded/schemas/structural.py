@@ -1,8 +1,8 @@
-"""What a structural schema takes out of a value and what it fills in. Entry point: `shaper`.
+"""Pruning and defaulting by a structural schema. Entry point: `shaper`.
 
-Each node of a schema is compiled once into a function, or into None where nothing below it can ever change. A function
-gives back the very value it was given when there is nothing to do, and otherwise copies only the containers on the
-way to the change; it never changes what it was given. A value of the wrong type is left alone: validation refuses it.
+Each node of a schema is compiled once into a function, or into None where nothing below it can ever change. The
+function returns its argument when there is nothing to do, and otherwise copies only the containers on the way to the
+change; it never changes its argument. A value of the wrong type is left alone: validation refuses it.
 """
 
 from collections.abc import Callable
@@ -17,34 +17,36 @@ Make = Callable[[], Any]
 META = frozenset({"apiVersion", "kind", "metadata"})
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
-MAX_DEPTH = 200  # far more than any real object; a deeper one is refused before anything recursive meets it
+MAX_DEPTH = 200  # far more than any real object has; a deeper one is refused before anything recursive sees it
 
 
 def shaper(schema: Json, *, root: bool = False) -> Rewrite | None:
-    """Takes out the fields the schema does not know, and nulls that mean "not set"; then fills in what is absent.
+    """Removes unknown fields and nulls that mean "not set", then fills in the defaults of absent fields.
 
-    An API server does the first two in one step. A default reaches only into parents that exist, and stands for a null
-    that is not allowed.
+    An API server does the first two in one step. A default is set only in parents that exist, and replaces a null that
+    is not allowed.
     """
-    return _shapes(schema, _Way(root=root))[0]
+    return _shapes(schema, _Context(root=root))[0]
 
 
-class _Way(NamedTuple):
-    """How a node is met, beyond what its own schema says."""
+class _Context(NamedTuple):
+    """How a node is treated because of where it is."""
 
     root: bool = False
-    keep: bool = False  # an array around it preserves unknown fields: its items inherit that, unlike those of an object
-    prune: bool = True  # false in what is not the schema's to judge: who the object is
+    keep: bool = (
+        False  # an array around it preserves unknown fields, which its items inherit, unlike those of an object
+    )
+    prune: bool = True  # false for apiVersion, kind and metadata, which are not the schema's to judge
 
 
-def _shapes(schema: Json, way: _Way) -> tuple[Rewrite | None, Make | None]:
-    """What becomes of a value that is there, and what is put where none is."""
-    inner = _inner(schema, way)
+def _shapes(schema: Json, context: _Context) -> tuple[Rewrite | None, Make | None]:
+    """How a value is rewritten, and how a missing one is made."""
+    inner = _inner(schema, context)
     default = schema.get("default")
     if default is None:
         return inner, None
-    # A default is judged by its own schema alone, wherever it is put.
-    make = _maker(default, inner if way == _Way() else _inner(schema, _Way()))
+    # A default is pruned by its own schema alone, whatever is around it.
+    make = _maker(default, inner if context == _Context() else _inner(schema, _Context()))
     if schema.get("nullable"):
         return inner, make
 
@@ -56,22 +58,24 @@ def _shapes(schema: Json, way: _Way) -> tuple[Rewrite | None, Make | None]:
     return instead_of_null, make
 
 
-def _inner(schema: Json, way: _Way) -> Rewrite | None:
-    keep = way.keep or bool(schema.get(PRESERVE))
+def _inner(schema: Json, context: _Context) -> Rewrite | None:
+    keep = context.keep or bool(schema.get(PRESERVE))
     if "items" in schema:
-        return _each_item(_shapes(schema["items"], _Way(keep=keep, prune=way.prune))[0])
+        return _each_item(_shapes(schema["items"], _Context(keep=keep, prune=context.prune))[0])
     properties, additional = schema.get("properties", {}), schema.get("additionalProperties")
     if additional and not properties:
         if isinstance(additional, dict):
-            return _entries(additional, way.prune)
-        # `additionalProperties: true` allows any key, but an object below it has no schema and so no known field.
-        return _each_entry(_emptied) if way.prune else None
-    meta = META if way.root or schema.get(EMBEDDED) else frozenset[str]()
-    parts = {name: _shapes(one, _Way(prune=way.prune and name not in meta)) for name, one in properties.items()}
+            return _entries(additional, context.prune)
+        # `additionalProperties: true` allows any key, but an object below it has no schema and so no known fields.
+        return _each_entry(_emptied) if context.prune else None
+    meta = META if context.root or schema.get(EMBEDDED) else frozenset[str]()
+    parts = {
+        name: _shapes(node, _Context(prune=context.prune and name not in meta)) for name, node in properties.items()
+    }
     known = bool(properties) or schema.get("type") == "object"
-    prune = _fields_pruner(properties, meta, keep) if way.prune and known else None
+    prune = _fields_pruner(properties, meta, keep) if context.prune and known else None
     fill = _filler({name: make for name, (_, make) in parts.items() if make})
-    return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, _one_after_the_other(prune, fill))
+    return _each_field({name: rewrite for name, (rewrite, _) in parts.items()}, _in_sequence(prune, fill))
 
 
 def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool) -> Rewrite:
@@ -80,12 +84,12 @@ def _fields_pruner(properties: dict[str, Json], meta: frozenset[str], keep: bool
 
     def prune(value: Json) -> Json:
         if None in value.values() or not (keep or known.issuperset(value)):
-            kept = {
+            pruned = {
                 name: item
                 for name, item in value.items()
                 if (keep or name in known) and not (item is None and name in unset_by_null)
             }
-            return kept if len(kept) < len(value) else value
+            return pruned if len(pruned) < len(value) else value
         return value
 
     return prune
@@ -103,14 +107,14 @@ def _filler(makers: dict[str, Make]) -> Rewrite | None:
     return fill
 
 
-def _one_after_the_other(first: Rewrite | None, second: Rewrite | None) -> Rewrite | None:
+def _in_sequence(first: Rewrite | None, second: Rewrite | None) -> Rewrite | None:
     if first is None or second is None:
         return first or second
     return lambda value: second(first(value))
 
 
 def _entries(schema: Json, prune: bool) -> Rewrite | None:
-    rewritten = _each_entry(_shapes(schema, _Way(prune=prune))[0])
+    rewritten = _each_entry(_shapes(schema, _Context(prune=prune))[0])
     if not prune or not _null_means_unset(schema):
         return rewritten
 
@@ -130,12 +134,12 @@ def _emptied(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {} if value else value
     if isinstance(value, list) and depth < MAX_DEPTH:
-        return _same_or([_emptied(item, depth + 1) for item in value], value)
+        return _same_unless_changed([_emptied(item, depth + 1) for item in value], value)
     return value
 
 
 def _maker(default: Any, inner: Rewrite | None) -> Make:
-    """Makes the default of a node, complete with the defaults below it; each object gets a copy of its own."""
+    """Makes a new copy of the default of a node, complete with the defaults below it."""
     complete = inner(default) if inner else default
     return lambda: _copied(complete)
 
@@ -149,7 +153,7 @@ def _copied(value: Any) -> Any:
 
 
 def _each_field(rewrites: dict[str, Rewrite | None], first: Callable[[Json], Json] | None) -> Rewrite | None:
-    """Rewrites an object, as `first` says, and then its fields."""
+    """Rewrites an object by `first`, and then each of its fields."""
     effective = {name: rewrite for name, rewrite in rewrites.items() if rewrite}
     if not effective and first is None:
         return None
@@ -158,7 +162,7 @@ def _each_field(rewrites: dict[str, Rewrite | None], first: Callable[[Json], Jso
         if not isinstance(value, dict):
             return value
         result = value = first(value) if first else value
-        for name, before in value.items():  # an object has few of the fields that its schema has
+        for name, before in value.items():  # an object has fewer fields than its schema
             rewrite = effective.get(name)
             if rewrite is not None:
                 after = rewrite(before)
@@ -186,8 +190,10 @@ def _each_entry(rewrite: Rewrite | None) -> Rewrite | None:
 def _each_item(rewrite: Rewrite | None) -> Rewrite | None:
     if rewrite is None:
         return None
-    return lambda value: _same_or([rewrite(item) for item in value], value) if isinstance(value, list) else value
+    return lambda value: (
+        _same_unless_changed([rewrite(item) for item in value], value) if isinstance(value, list) else value
+    )
 
 
-def _same_or(rewritten: list[Any], value: list[Any]) -> list[Any]:
+def _same_unless_changed(rewritten: list[Any], value: list[Any]) -> list[Any]:
     return value if all(map(is_, rewritten, value)) else rewritten
