@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from datum_compute.kube.access.kubeconfig import Endpoint
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.errors import ApiError, Conflict, NotFound, from_status
 from datum_compute.kube.meta import Json, decode, encode
 from datum_compute.kube.transport import Call
@@ -27,7 +27,7 @@ class Api:
 
     def __init__(self, plane: str, endpoint: Endpoint) -> None:
         self.plane = plane
-        self._transport = PlainTransport(endpoint, agent=MANAGER)
+        self._transport = BlockingTransport(endpoint, agent=MANAGER)
 
     def find(self, api_version: str, kind: str, name: str, namespace: str = "") -> Json | None:
         try:

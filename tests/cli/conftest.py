@@ -29,7 +29,7 @@ from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.talk.watching import Watching
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.meta import Json, as_dict, timestamp
 from datum_compute.kube.transport import Call
 from tests.cli.server import ApiServer
@@ -95,7 +95,7 @@ class Script:
         self._steps = list(steps)
         self.trusted = True
 
-    def __call__(self, transport: PlainTransport, calls: Sequence[Call]) -> Self:
+    def __call__(self, transport: BlockingTransport, calls: Sequence[Call]) -> Self:
         return self
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ import pytest
 
 from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint
-from datum_compute.kube.blocking import Exchange, PlainTransport
+from datum_compute.kube.blocking import BlockingTransport, Exchange
 from datum_compute.kube.errors import Gone, Timeout, Unavailable
 from datum_compute.kube.transport import Answer, Call
 
@@ -98,7 +98,7 @@ class Client:
         self.pauses: list[float] = []
         self.traced: list[Exchange] = []
         endpoint = Endpoint(server, token="s3cret")
-        self.transport = PlainTransport(endpoint, pause=self.pauses.append, trace=self.traced.append, **options)  # type: ignore[arg-type]
+        self.transport = BlockingTransport(endpoint, pause=self.pauses.append, trace=self.traced.append, **options)  # type: ignore[arg-type]
 
     def __call__(self, call: Call) -> Answer:
         try:
@@ -231,7 +231,7 @@ def test_a_token_file_is_read_again_when_it_changes(told: Callable[..., Told], t
     file = tmp_path / "token"
     file.write_text("first")
     server = told(response(200), response(200))
-    transport = PlainTransport(Endpoint(server.url, token_file=str(file)))
+    transport = BlockingTransport(Endpoint(server.url, token_file=str(file)))
     transport.call(GET)
     file.write_text("second")
     transport.call(GET)
@@ -316,13 +316,13 @@ def secure(identity: Credentials, told: Callable[..., Told]) -> Told:
 
 
 def test_a_certificate_of_the_given_authority_is_trusted(identity: Credentials, secure: Told) -> None:
-    transport = PlainTransport(Endpoint(secure.url, ca_pem=identity.authority_pem))
+    transport = BlockingTransport(Endpoint(secure.url, ca_pem=identity.authority_pem))
     assert transport.call(GET).code == 200
     transport.close()
 
 
 def test_the_certificate_may_be_for_another_name_that_is_given(identity: Credentials, secure: Told) -> None:
-    transport = PlainTransport(Endpoint(secure.url, ca_pem=identity.authority_pem, server_name="localhost"))
+    transport = BlockingTransport(Endpoint(secure.url, ca_pem=identity.authority_pem, server_name="localhost"))
     assert transport.call(GET).code == 200
     transport.close()
 
@@ -335,6 +335,6 @@ def test_a_certificate_of_nobody_we_know_is_refused_at_once(secure: Told) -> Non
 
 
 def test_verification_can_be_switched_off(secure: Told) -> None:
-    transport = PlainTransport(Endpoint(secure.url, insecure=True))
+    transport = BlockingTransport(Endpoint(secure.url, insecure=True))
     assert transport.call(GET).code == 200
     transport.close()

@@ -17,7 +17,8 @@ from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.storage.log import Log
 from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL, HUB, PROJECT
-from datum_compute.kube.client import Client, WatchEvent
+from datum_compute.kube.calls import WatchEvent
+from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NotFound
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json

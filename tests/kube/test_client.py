@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.kube.client import Client, WatchEvent
+from datum_compute.kube.calls import WatchEvent
+from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Conflict, Gone, Invalid, NotFound, ServerError, TooManyRequests
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE, Kind

@@ -16,7 +16,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Forbidden, NotFound, Timeout, TooManyRequests, Unauthorized, Unavailable
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.kube.retrying import Retrying
+from datum_compute.kube.retries import Retrying
 from datum_compute.kube.transport import Answer, Call, Untrusted
 from tests.https import (
     Background,

@@ -11,7 +11,7 @@ import pytest
 from datum_compute.embedded.https.certificates import Credentials
 from datum_compute.kube.access.credentials import EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Unavailable
 from datum_compute.kube.files import write_private
@@ -85,7 +85,7 @@ def test_a_one_shot_call_is_made_once_more_as_well(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with gate.server.listening():
-            plain = PlainTransport(Endpoint(gate.server.url, token_file=str(file)))
+            plain = BlockingTransport(Endpoint(gate.server.url, token_file=str(file)))
             assert (await asyncio.to_thread(plain.call, POST)).code == 200
             plain.close()
 
@@ -223,7 +223,7 @@ def test_a_client_certificate_says_who_calls(identity: Credentials) -> None:
     async def scenario() -> None:
         async with guests.server.serving(shown) as transport:
             assert (await transport.call(GET)).code == 200
-            plain = PlainTransport(Endpoint(guests.server.url, **shown))
+            plain = BlockingTransport(Endpoint(guests.server.url, **shown))
             assert (await asyncio.to_thread(plain.call, GET)).code == 200
             plain.close()
 
@@ -273,7 +273,7 @@ def test_a_plugin_may_give_the_certificate_of_a_connection(identity: Credentials
 async def both(endpoint: Endpoint) -> list[Answer]:
     """What the two HTTP transports bring back."""
     transport = HttpTransport(endpoint)
-    plain = PlainTransport(endpoint, pause=lambda _: None)
+    plain = BlockingTransport(endpoint, pause=lambda _: None)
     try:
         return [await transport.call(GET), await asyncio.to_thread(plain.call, GET)]
     finally:
@@ -321,7 +321,7 @@ def test_a_proxy_that_is_not_there_is_named() -> None:
         async with Proxy().listening() as address:
             pass
         endpoint = Endpoint("https://server.test", proxy=f"http://{address}")
-        transport, plain = HttpTransport(endpoint), PlainTransport(endpoint, pause=lambda _: None)
+        transport, plain = HttpTransport(endpoint), BlockingTransport(endpoint, pause=lambda _: None)
         with pytest.raises(Unavailable, match=r"the proxy to server\.test:443 cannot be reached"):
             await transport.call(GET)
         with pytest.raises(Unavailable, match=f"nothing listens on the proxy {address}"):
@@ -332,6 +332,6 @@ def test_a_proxy_that_is_not_there_is_named() -> None:
 
 
 def test_one_shot_calls_refuse_a_proxy_they_cannot_use() -> None:
-    plain = PlainTransport(Endpoint("https://server.test", proxy="https://proxy.test"))
+    plain = BlockingTransport(Endpoint("https://server.test", proxy="https://proxy.test"))
     with pytest.raises(KubeconfigError, match=r"the proxy of https://server\.test has no http:// address"):
         plain.call(GET)

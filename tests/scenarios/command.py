@@ -18,7 +18,7 @@ from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.kube.access.kubeconfig import Endpoint
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cli.conftest import Stream
@@ -35,7 +35,7 @@ class Said(NamedTuple):
     err: str
 
 
-class _InThisProcess(PlainTransport):
+class _InThisProcess(BlockingTransport):
     """Every call is answered in one step: nothing else happens between the reads of a command that does not sleep."""
 
     def __init__(self, endpoint: Endpoint, server: PlaneServer) -> None:
@@ -125,7 +125,7 @@ class Command:
     def _run(self, line: str, clock: _Clock) -> Said:
         out, err = Stream(), Stream()
 
-        def watching(transport: PlainTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
+        def watching(transport: BlockingTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
             return nullcontext(_Changes(clock))
 
         environment = Environment(

@@ -1,4 +1,4 @@
-"""HTTP without an event loop, for programs that make a few calls and end. Entry point: `PlainTransport`.
+"""HTTP without an event loop, for programs that make a few calls and end. Entry point: `BlockingTransport`.
 
 The same calls and answers as the asynchronous transport, on `http.client`: importing an HTTP library would cost more
 than the whole program. One connection is kept open; a stream has one of its own.
@@ -23,7 +23,7 @@ from datum_compute.kube.access.credentials import Credentials, EndpointCredentia
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.errors import ApiError, Timeout, Unavailable, from_status
 from datum_compute.kube.retries import POLICY, pause_before_retry
-from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, retry_after_seconds, warning_text
+from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, answer_of, request_headers
 
 if TYPE_CHECKING:
     from datum_compute.kube.access.tls import ClientTls
@@ -60,7 +60,7 @@ class Exchange(Struct, frozen=True):
     error: str = ""
 
 
-class PlainTransport:
+class BlockingTransport:
     """Calls below one API root, `http://` or `https://`. Not shared between threads, except `stream`.
 
     `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Calls are made
@@ -179,8 +179,8 @@ class PlainTransport:
         else:
             self._kept = connection
         self._traced(call, response.status, body, started)
-        warnings = tuple(warning_text(header) for header in response.headers.get_all("Warning") or ())
-        return Answer(response.status, body, warnings, retry_after_seconds(response.getheader("Retry-After")))
+        warnings = response.headers.get_all("Warning") or ()
+        return answer_of(response.status, body, warnings, response.getheader("Retry-After"))
 
     def _opened(self, call: Call, silence: float) -> "Stream":
         connection = self._connect(silence)
@@ -236,13 +236,7 @@ class PlainTransport:
     def _exchange(
         self, connection: http.client.HTTPConnection, call: Call, authorization: str
     ) -> http.client.HTTPResponse:
-        headers = {"Accept": call.accept}
-        if self._agent:
-            headers["User-Agent"] = self._agent
-        if call.body:
-            headers["Content-Type"] = call.content_type
-        if authorization:
-            headers["Authorization"] = authorization
+        headers = request_headers(call, self._agent, authorization)
         target = f"{self._root}{call.path}{f'?{urlencode(call.query)}' if call.query else ''}"
         if self._proxy is not None and not self._secure:
             headers |= _proxy_headers(self._proxy)

@@ -18,8 +18,9 @@ from datum_compute.kube.transport import (
     Call,
     NoCredentials,
     Untrusted,
+    answer_of,
+    request_headers,
     retry_after_seconds,
-    warning_text,
 )
 
 _IDLE_SECONDS = 60.0
@@ -66,8 +67,8 @@ class HttpTransport:
                 async with asyncio.timeout(self._connect_seconds + _WHOLE_ANSWERS * self._answer_seconds):
                     async with await self._authorized(call, timeout) as response:
                         body = await response.read()
-        warnings = tuple(map(warning_text, response.headers.getall("Warning", ())))
-        return Answer(response.status, body, warnings, _retry_after(response))
+        headers = response.headers
+        return answer_of(response.status, body, headers.getall("Warning", ()), headers.get("Retry-After"))
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -82,7 +83,8 @@ class HttpTransport:
                 with self._explained():
                     async with asyncio.timeout(self._answer_seconds):
                         body = await response.read()
-                raise from_status(response.status, body, "", _retry_after(response))
+                retry_after = retry_after_seconds(response.headers.get("Retry-After"))
+                raise from_status(response.status, body, "", retry_after)
             async with aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
@@ -123,13 +125,6 @@ class HttpTransport:
             return await asyncio.to_thread(self._credentials.refused, refused)
 
     async def _send(self, call: Call, timeout: aiohttp.ClientTimeout, shown: Shown) -> aiohttp.ClientResponse:
-        headers = {"Accept": call.accept}
-        if self._agent:
-            headers["User-Agent"] = self._agent
-        if call.body:
-            headers["Content-Type"] = call.content_type
-        if shown.authorization:
-            headers["Authorization"] = shown.authorization
         # A new context has a pool of its own, so that no connection shows a certificate that was replaced.
         tls: ssl.SSLContext | bool = True
         if self._root.scheme == "https":
@@ -138,7 +133,7 @@ class HttpTransport:
             call.method,
             self._root.joinpath(call.path.lstrip("/")).with_query(call.query),
             data=call.body or None,
-            headers=headers,
+            headers=request_headers(call, self._agent, shown.authorization),
             timeout=timeout,
             allow_redirects=False,
             ssl=tls,
@@ -209,7 +204,3 @@ def _cut(response: aiohttp.ClientResponse) -> None:
     response.close()
     if transport is not None:
         transport.abort()
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> int:
-    return retry_after_seconds(response.headers.get("Retry-After"))

@@ -1,14 +1,17 @@
-"""When a call that did not succeed is made again. Entry points: `pause_before_retry`, `Policy`.
+"""Repeats calls that did not succeed, where that is safe and can help. Entry points: `Retrying`, `pause_before_retry`.
 
 Reads are made again after 429, 5xx and when there was no answer. A write is made again only after 429, which says that
 it did not happen; everything else about a write is for its caller to find out. Watches are never repeated here: whoever
 reads one has to know that it ended.
 """
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
 from msgspec import Struct
 
 from datum_compute.kube.errors import ApiError
-from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.transport import Answer, Call, Transport
 
 
 class Policy(Struct, frozen=True):
@@ -40,3 +43,47 @@ def _worth_repeating(call: Call, outcome: Answer | ApiError) -> bool:
     if isinstance(outcome, ApiError):
         return call.method == "GET" and outcome.retryable
     return outcome.code == 429 or (call.method == "GET" and outcome.code >= 500)
+
+
+class Retrying:
+    """A transport around another one. `jitter` draws from 0 to 1, as `random.Random(...).random` does."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        jitter: Callable[[], float],
+        *,
+        policy: Policy = POLICY,
+        sleep: Callable[[float], Awaitable[None]] | None = None,
+    ) -> None:
+        self._transport = transport
+        self._jitter = jitter
+        self._policy = policy
+        self._sleep = sleep
+
+    async def call(self, call: Call) -> Answer:
+        import asyncio  # the blocking transport does without
+
+        loop, sleep = asyncio.get_running_loop(), self._sleep or asyncio.sleep
+        began, tries = loop.time(), 0
+        while True:
+            outcome = await self._tried(call)
+            tries += 1
+            pause = pause_before_retry(
+                call, outcome, tries=tries, spent=loop.time() - began, jitter=self._jitter(), policy=self._policy
+            )
+            if pause is None:
+                break
+            await sleep(pause)
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
+
+    def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._transport.stream(call)
+
+    async def _tried(self, call: Call) -> Answer | ApiError:
+        try:
+            return await self._transport.call(call)
+        except ApiError as error:
+            return error

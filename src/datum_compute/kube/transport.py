@@ -4,7 +4,7 @@ Bytes in, bytes out: a transport neither reads nor changes what it carries, so H
 the fault injector are interchangeable.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -52,6 +52,22 @@ class Transport(Protocol):
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A watch: one JSON event an item. Entering raises `ApiError` when the server refuses."""
         ...
+
+
+def request_headers(call: Call, agent: str, authorization: str) -> dict[str, str]:
+    headers = {"Accept": call.accept}
+    if agent:
+        headers["User-Agent"] = agent
+    if call.body:
+        headers["Content-Type"] = call.content_type
+    if authorization:
+        headers["Authorization"] = authorization
+    return headers
+
+
+def answer_of(code: int, body: bytes, warnings: Iterable[str], retry_after: str | None) -> Answer:
+    """The answer of an HTTP response with these `Warning` and `Retry-After` headers."""
+    return Answer(code, body, tuple(map(warning_text, warnings)), retry_after_seconds(retry_after))
 
 
 def warning_text(header: str) -> str:

@@ -3,15 +3,13 @@
 from pathlib import Path
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from datum_compute.api.services import PROJECT, READY, Project
-from datum_compute.kube import conditions
+from datum_compute.kube import calls, conditions
 from datum_compute.kube.access.kubeconfig import KubeconfigError, load
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.errors import ApiError, from_status
-from datum_compute.kube.meta import decode
-from datum_compute.kube.transport import Call
 from datum_compute.local.state import LocalError, Running, kubeconfig_path
 
 
@@ -20,28 +18,26 @@ class ProjectState(Struct, frozen=True):
     state: str  # Ready, Starting or Deleting
 
 
-class _Listed(Struct, frozen=True):
-    items: list[Raw]
-
-
 def projects(running: Running, seconds: float) -> list[ProjectState]:
     """Asked of the federation itself, by name; raises `LocalError` when it does not answer."""
     try:
-        transport = PlainTransport(load([kubeconfig_path(Path(running.directory))], "root"), timeout=seconds)
+        transport = BlockingTransport(load([kubeconfig_path(Path(running.directory))], "root"), timeout=seconds)
         try:
-            answer = transport.call(Call("GET", PROJECT.path()))
+            pages = calls.Pages(PROJECT, PROJECT.decode)
+            while pages.next_call is not None:
+                answer = transport.call(pages.next_call)
+                if answer.code >= 300:
+                    raise from_status(answer.code, answer.body, "root")
+                pages.add(answer.body)
         finally:
             transport.close()
-        if answer.code >= 300:
-            raise from_status(answer.code, answer.body, "root")
-        found = [PROJECT.decode(item) for item in decode(answer.body, _Listed).items]
     except (ApiError, KubeconfigError, msgspec.MsgspecError) as error:
         reason = error.message if isinstance(error, ApiError) else error
         raise LocalError(
             f"the local federation (process {running.pid}) is running but does not answer: {reason}; "
             "start it again with 'compute local down' and 'compute local up'"
         ) from None
-    return sorted((ProjectState(one.name, _state(one)) for one in found), key=lambda one: one.name)
+    return sorted((ProjectState(project.name, _state(project)) for project in pages.items), key=lambda each: each.name)
 
 
 def _state(project: Project) -> str:

@@ -15,8 +15,7 @@ from datum_compute.kube.access.incluster import in_cluster
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, load
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.retries import Policy
-from datum_compute.kube.retrying import Retrying
+from datum_compute.kube.retries import Policy, Retrying
 from datum_compute.operator.config import KUBECONFIGS, MILO
 from datum_compute.operator.settings import Refused, Settings
 from datum_compute.runtime import Plane, Writes

@@ -10,7 +10,7 @@ from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.talk.project import Advice, Project
 from datum_compute.kube.access.kubeconfig import Endpoint
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.transport import Answer, Call
 from tests.cli.conftest import Compute, FakeClock, World, kubeconfig
 from tests.cli.server import ApiServer, Rule
@@ -246,7 +246,7 @@ def test_a_name_never_becomes_another_address(api: ApiServer, compute: Compute) 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a b", "..", "a?b"])
 def test_a_name_that_no_object_can_have_is_told_by_every_call(api: ApiServer, name: str) -> None:
     """Whatever a verb lets pass."""
-    transport = PlainTransport(Endpoint(api.project_url()))
+    transport = BlockingTransport(Endpoint(api.project_url()))
     project = Project("demo", transport, Advice("sign in"), pause=lambda seconds: None, warn=print)
     calls: list[Callable[[], object]] = [
         lambda: project.get(WORKLOAD, name),

@@ -3,14 +3,14 @@
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.talk.watching import Watches
 from datum_compute.kube.access.kubeconfig import Endpoint
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.transport import Call
 from tests.cli.conftest import World
 from tests.cli.server import ApiServer
 
 
 def watches(api: ApiServer) -> Watches:
-    transport = PlainTransport(Endpoint(api.project_url()))
+    transport = BlockingTransport(Endpoint(api.project_url()))
     path = "/apis/compute.datumapis.com/v1alpha/namespaces/default/workloads"
     return Watches(transport, [Call("GET", path, {"fieldSelector": "metadata.name=shop"})])
 

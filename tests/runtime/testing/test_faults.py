@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import MsgspecError
 
-from datum_compute.kube.client import Client, WatchEvent
+from datum_compute.kube.calls import WatchEvent
+from datum_compute.kube.client import Client
 from datum_compute.kube.errors import (
     ApiError,
     Conflict,

@@ -16,7 +16,7 @@ from datum_compute.cli.shell.failures import Failure
 if TYPE_CHECKING:
     from datum_compute.cli.talk.watching import Watching
     from datum_compute.kube.access.kubeconfig import Endpoint
-    from datum_compute.kube.blocking import PlainTransport
+    from datum_compute.kube.blocking import BlockingTransport
 
 
 class Clock(Protocol):
@@ -62,7 +62,7 @@ class Environment:
         columns: int | None = None,
         clock: Clock | None = None,
         watching: "Watching | None" = None,
-        connect: "Callable[[Endpoint], PlainTransport] | None" = None,
+        connect: "Callable[[Endpoint], BlockingTransport] | None" = None,
         directory: str = "",
     ) -> None:
         self.program = program

@@ -1,13 +1,15 @@
 """One project's plane as commands use it: reads and writes whose failures are told in words. Entry point: `Project`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from datum_compute.cli.shell.failures import Exit, Failure, usage
+from datum_compute.kube import calls
 from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.errors import (
     AlreadyExists,
@@ -24,29 +26,18 @@ from datum_compute.kube.errors import (
     from_status,
 )
 from datum_compute.kube.kinds import Kind
-from datum_compute.kube.meta import Json, KubeObject, decode, encode
+from datum_compute.kube.meta import Json, KubeObject, decode
 from datum_compute.kube.transport import Call
 
 if TYPE_CHECKING:
-    from datum_compute.kube.blocking import PlainTransport  # loading it is for those who really call
+    from datum_compute.kube.blocking import BlockingTransport  # loading it is for those who really call
 
 T = TypeVar("T", bound=KubeObject)
-D = TypeVar("D")
 
 NAMESPACE = "default"
 _PAGE = 500
 _WRITE_TRIES = 5
 _NOT_KNOWN = "Whether the change was made is not known; look before you try again."
-
-
-class _ListMeta(Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _ListBody(Struct, frozen=True):
-    metadata: _ListMeta = _ListMeta()
-    items: list[Raw] = []
 
 
 class Read(Struct, Generic[T], frozen=True):
@@ -114,7 +105,7 @@ class Project:
     def __init__(
         self,
         name: str,
-        transport: "PlainTransport",
+        transport: "BlockingTransport",
         advice: Advice,
         *,
         pause: Callable[[float], None],
@@ -129,7 +120,9 @@ class Project:
 
     def get(self, kind: Kind[T], name: str) -> Read[T]:
         action = f'reading {noun(kind)} "{name}"'
-        return self._read(kind, self._send(Call("GET", self._path(kind, name)), action, "get", kind, name), action)
+        with _usable(kind, name):
+            call = calls.get(kind, name, NAMESPACE)
+        return self._read(kind, self._send(call, action, "get", kind, name), action)
 
     def find(self, kind: Kind[T], name: str) -> Read[T] | None:
         try:
@@ -151,24 +144,19 @@ class Project:
         `action` is what the user would say is being done, where that is not simply listing.
         """
         action = action or f"listing {nouns(kind)}"
-        selectors = {"labelSelector": selector, "fieldSelector": fields}
-        query = {"limit": str(_PAGE)} | {key: text for key, text in selectors.items() if text}
-        path = kind.path(namespace if kind.namespaced else "")
-        found: list[Read[T]] = []
-        while True:
+        pages = calls.Pages(
+            kind, lambda item: self._read(kind, item, action), namespace, selector, fields=fields, limit=_PAGE
+        )
+        while pages.next_call is not None:
             try:
-                body = self._decoded(self._send(Call("GET", path, query), action, "list", kind), _ListBody, action)
+                answer = self._send(pages.next_call, action, "list", kind)
             except Failure as failure:
-                if "continue" not in query or not isinstance(failure.__cause__, Gone):
+                if not isinstance(failure.__cause__, Gone) or not pages.restart():
                     raise
-                # The server forgot the moment of the first page; asked for everything at once it needs none.
-                query = {key: text for key, text in query.items() if key not in ("continue", "limit")}
-                found.clear()
-                continue
-            found += [self._read(kind, item, action) for item in body.items]
-            if not body.metadata.continue_:
-                return Listing(kind, tuple(found), body.metadata.resource_version)
-            query = query | {"continue": body.metadata.continue_}
+            else:
+                with _readable(action):
+                    pages.add(answer)
+        return Listing(kind, tuple(pages.items), pages.resource_version)
 
     def list_served(
         self, kind: Kind[T], selector: str = "", namespace: str = NAMESPACE, *, fields: str = ""
@@ -184,7 +172,7 @@ class Project:
     def create(self, kind: Kind[T], body: Json, *, dry_run: bool = False) -> Read[T]:
         name = str(body["metadata"]["name"])
         action = f'creating {noun(kind)} "{name}"'
-        call = Call("POST", self._path(kind), _strictly(dry_run), encode(body))
+        call = calls.create(kind, NAMESPACE, body, dry_run=dry_run, strict=True)
         return self._read(kind, self._send(call, action, "create", kind, name), action)
 
     def update(
@@ -201,7 +189,7 @@ class Project:
             after = edit(before)
             if after == before:
                 return Written(seen, seen)
-            call = Call("PUT", self._path(kind, name), _strictly(dry_run), encode(after))
+            call = calls.replace(kind, name, NAMESPACE, after, dry_run=dry_run, strict=True)
             try:
                 return Written(seen, self._read(kind, self._send(call, action, "update", kind, name), action))
             except Failure as failure:
@@ -213,25 +201,14 @@ class Project:
 
     def delete(self, kind: Kind[T], name: str, uid: str) -> None:
         """Starts the deletion of this very object; it is gone when its finalizers are."""
-        options = {
-            "kind": "DeleteOptions",
-            "apiVersion": "v1",
-            "propagationPolicy": "Background",
-            "preconditions": {"uid": uid},
-        }
-        call = Call("DELETE", self._path(kind, name), body=encode(options))
+        with _usable(kind, name):
+            call = calls.delete(kind, name, NAMESPACE, uid=uid, propagation="Background")
         self._send(call, f'deleting {noun(kind)} "{name}"', "delete", kind, name)
 
     def watch_call(self, kind: Kind[Any], *, name: str = "", selector: str = "") -> Call:
         """The call that watches one object, or all that a label selector finds."""
         query = {"fieldSelector": f"metadata.name={name}"} if name else {}
-        return Call("GET", self._path(kind), query | ({"labelSelector": selector} if selector else {}))
-
-    def _path(self, kind: Kind[Any], name: str = "") -> str:
-        try:
-            return kind.path(NAMESPACE if kind.namespaced else "", name)
-        except BadRequest:
-            raise usage(f'"{name}" is no name that a {noun(kind)} can have') from None
+        return Call("GET", kind.path(NAMESPACE), query | ({"labelSelector": selector} if selector else {}))
 
     def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
         try:
@@ -251,13 +228,8 @@ class Project:
         return answer.body
 
     def _read(self, kind: Kind[T], body: bytes | Raw, action: str) -> Read[T]:
-        return Read(kind.mark(self._decoded(body, kind.type, action)), Raw(bytes(body)))
-
-    def _decoded(self, body: bytes | Raw, type_: type[D], action: str) -> D:
-        try:
-            return decode(body, type_)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Failure(f"{action}: the server's answer makes no sense ({error})") from ServerError(str(error))
+        with _readable(action):
+            return Read(kind.decode(body), Raw(bytes(body)))
 
     def _in_words(self, error: ApiError, action: str, verb: str, kind: Kind[Any], name: str) -> Failure:
         what = f'{noun(kind)} "{name}"'
@@ -290,6 +262,23 @@ class Project:
 _STRICT = "strict decoding error: "  # how servers begin the list of fields that they do not know
 
 
+@contextmanager
+def _usable(kind: Kind[Any], name: str) -> Iterator[None]:
+    """Refuses a name that no object can have; whoever typed it may have meant another object."""
+    try:
+        yield
+    except BadRequest:
+        raise usage(f'"{name}" is no name that a {noun(kind)} can have') from None
+
+
+@contextmanager
+def _readable(action: str) -> Iterator[None]:
+    try:
+        yield
+    except msgspec.MsgspecError as error:
+        raise Failure(f"{action}: the server's answer makes no sense ({error})") from ServerError(str(error))
+
+
 def _may_have_heard(error: ApiError) -> bool:
     """Whether there was a server at all: then it need not be started, and may have done what it was asked for."""
     from datum_compute.kube.transport import Broken
@@ -320,8 +309,3 @@ def _lister(kind: Kind[Any]) -> str:
 
 def _cause(field: str, message: str) -> str:
     return f"{field}: {message}" if field else message
-
-
-def _strictly(dry_run: bool) -> dict[str, str]:
-    """How objects are written: a field that the server does not know is refused, as kubectl has it, not dropped."""
-    return {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})

@@ -26,7 +26,7 @@ from datum_compute.cli.talk.project import Advice, Project
 from datum_compute.cli.talk.trace import trace
 from datum_compute.kube.access.credentials import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
-from datum_compute.kube.blocking import PlainTransport
+from datum_compute.kube.blocking import BlockingTransport
 
 _PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
 _CONTROL_PLANE = re.compile(
@@ -202,8 +202,8 @@ def _target(found: _Found, settings: Settings, environment: Environment, termina
             told.add(what)
             terminal.aside(f"Still waiting for {what} ({found.named_by})...")
 
-    def connected(endpoint: Endpoint) -> PlainTransport:
-        return PlainTransport(
+    def connected(endpoint: Endpoint) -> BlockingTransport:
+        return BlockingTransport(
             endpoint,
             credentials=found.credentials,
             timeout=settings.request_timeout,

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from datum_compute.cli.shell.failures import Failure
 from datum_compute.kube.access.kubeconfig import KubeconfigError
-from datum_compute.kube.blocking import PlainTransport, Stream
+from datum_compute.kube.blocking import BlockingTransport, Stream
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.transport import Call
 
@@ -30,13 +30,13 @@ class Changes(Protocol):
         ...
 
 
-Watching = Callable[[PlainTransport, Sequence[Call]], AbstractContextManager[Changes]]
+Watching = Callable[[BlockingTransport, Sequence[Call]], AbstractContextManager[Changes]]
 
 
 class Watches:
     """One thread a watch. They start when entered and are gone when left."""
 
-    def __init__(self, transport: PlainTransport, calls: Sequence[Call]) -> None:
+    def __init__(self, transport: BlockingTransport, calls: Sequence[Call]) -> None:
         self._transport = transport
         self._threads = [
             threading.Thread(target=self._follow, args=(call,), name=f"watch {call.path}", daemon=True)

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 import structlog
 from msgspec import Struct
 
-from datum_compute.kube.client import Client, Listing, Unreadable, WatchEvent
+from datum_compute.kube.calls import WatchEvent
+from datum_compute.kube.client import Client, Listing, Unreadable
 from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, Timeout, Unauthorized, Unavailable
 from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import KubeObject
