@@ -8,6 +8,9 @@ PYTHON ?= python3
 WORKERS ?= auto
 PYTEST_ARGS ?=
 
+# Tests start hundreds of processes. Where Python writes no bytecode, each of them compiles every module again.
+export PYTHONDONTWRITEBYTECODE :=
+
 UV := $(shell command -v uv 2>/dev/null)
 RUN := .venv/bin/python -m
 # Starting a worker costs more than it brings beyond eight.
@@ -49,7 +52,7 @@ endif
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tools engine bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define checks
 $(RUN) ruff check .
