@@ -46,26 +46,28 @@ def _reasons() -> str:
 
     return _page(
         "# Reasons",
-        "Every condition of an object carries a reason. This page says what each one means and who can do something "
-        "about it. A reason that is not listed here is shown as it was sent.",
-        "## You can change it",
-        _table(("Reason", "Means", "What to do"), [(_code(one.name), one.sentence, one.todo) for one in of(Acts.YOU)]),
+        "Every condition has a reason. This page says what each one means and who can act on it. A reason that is not "
+        "listed here is shown as received.",
+        "## You can act",
+        _table(
+            ("Reason", "Means", "What to do"),
+            [(_code(reason.name), reason.sentence, reason.todo) for reason in of(Acts.YOU)],
+        ),
         "## The platform has to act",
-        "No change of the workload helps. Tell whoever runs the platform.",
-        _table(("Reason", "Means"), [(_code(one.name), one.sentence) for one in of(Acts.PLATFORM)]),
-        "## It comes by itself",
-        "Within the time given this is normal. After it, it has stalled: something is slow or stuck, and nobody has "
-        "reported a cause.",
-        _table(_WAITS, [_wait(one) for one in of(Acts.WAIT) if not one.is_pointer]),
-        "## Another condition says more",
-        "These point: the reason of a deployment or an instance below, or of another condition of the same object, "
-        "says what is the matter.",
-        _table(_WAITS, [_wait(one) for one in REASONS if one.is_pointer]),
-        "## All is well",
-        _table(("Reason", "Means"), [(_code(one.name), one.sentence) for one in of(Acts.NOBODY)]),
-        "## Which reason is told",
-        "When several things stand in the way, the one with the highest rank is told. Of two with the same rank the "
-        "first by name is told. What has no rank never hides another.",
+        "No change to the workload helps. Contact whoever runs the platform.",
+        _table(("Reason", "Means"), [(_code(reason.name), reason.sentence) for reason in of(Acts.PLATFORM)]),
+        "## Wait",
+        "These are normal up to the given time. After that the object has stalled: something is slow or stuck, and no "
+        "cause was reported.",
+        _table(_WAITS, [_wait(reason) for reason in of(Acts.WAIT) if not reason.is_pointer]),
+        "## Another condition has the cause",
+        "Look at another condition of the same object, or at the deployments and instances below it.",
+        _table(_WAITS, [_wait(reason) for reason in REASONS if reason.is_pointer]),
+        "## Nothing to do",
+        _table(("Reason", "Means"), [(_code(reason.name), reason.sentence) for reason in of(Acts.NOBODY)]),
+        "## Which reason is reported",
+        "When there are several causes, the reason with the highest rank is reported, among equal ranks that of the "
+        "first object by name. A reason without a rank never hides another.",
         _table(
             ("Rank", "`Ready` of an Instance", "`Available` of a WorkloadDeployment", "`Available` of a Workload"),
             _ranks(),
@@ -82,9 +84,9 @@ def _wait(reason: Reason) -> Sequence[str]:
 
 def _ranks() -> Iterator[Sequence[str]]:
     def named(rank_of: Callable[[str], int], rank: int) -> str:
-        return ", ".join(_code(one.name) for one in REASONS if rank_of(one.name) == rank)
+        return ", ".join(_code(reason.name) for reason in REASONS if rank_of(reason.name) == rank)
 
-    for rank in range(max(max(one.instance, one.deployment, one.workload) for one in REASONS), 0, -1):
+    for rank in range(max(max(reason.instance, reason.deployment, reason.workload) for reason in REASONS), 0, -1):
         yield str(rank), *(named(rank_of, rank) for rank_of in (instance_rank, deployment_rank, workload_rank))
 
 
@@ -92,19 +94,19 @@ def _ranks() -> Iterator[Sequence[str]]:
 
 
 def _labels() -> str:
-    def marks(rows: Iterable[Mark], says: str) -> str:
-        cells = [(_code(mark.key), mark.on, mark.by, mark.says) for mark in rows]
-        return _table(("Key", "On", "Set by", says), cells)
+    def marks(rows: Iterable[Mark], heading: str) -> str:
+        cells = [(_code(mark.key), mark.on, mark.by, mark.meaning) for mark in rows]
+        return _table(("Key", "On", "Set by", heading), cells)
 
     return _page(
         "# Labels, annotations and finalizers",
-        "Labels help to find objects. They never decide whose object it is.",
+        "Labels serve to find objects. They never decide which project an object belongs to.",
         "## Labels",
         marks(labels.LABELS, "Value"),
         "## Annotations",
         marks(labels.ANNOTATIONS, "Value"),
         "## Finalizers",
-        marks(labels.FINALIZERS, "Holds until"),
+        marks(labels.FINALIZERS, "Held until"),
     )
 
 
@@ -123,7 +125,7 @@ _ON = {
 _WHEN = {
     When.ALWAYS: "",
     When.LEADER_ELECTION: "with `--leader-elect`, in its own namespace",
-    When.EXECUTION_SPACE: "in the namespace that Karmada keeps for the cell, `karmada-es-` and its name",
+    When.EXECUTION_SPACE: "in the namespace that Karmada uses for the cell, `karmada-es-<name>`",
     When.ABANDONED_CLAIMS: "in its own namespace, unless `--abandon-claims-after-seconds` is 0",
     When.SECURE_METRICS: "when metrics are served securely",
     When.WEBHOOK: "when it serves the webhook",
@@ -142,15 +144,15 @@ _WHEN = {
 def _permissions() -> str:
     blocks = [
         "# Permissions",
-        "What the controllers and the users of a project may do, and what for. The roles in `deploy/roles/` are made "
-        "from the same table. What is needed only when something is switched on has a role of its own.",
+        "What the controllers and the users of a project may do, and why. The roles in `deploy/roles/` are generated "
+        "from the same table. Permissions that only some configurations need are in separate roles.",
     ]
     for (who, on), rules in PERMISSIONS.items():
         blocks.append(f"## {_WHO[who]}, {_ON[on]}")
         for when in dict.fromkeys(rule.when for rule in rules):
             blocks.append(f"{', '.join(filter(None, (_code(role_name(who, on, when)), _WHEN[when])))}:")
             cells = [_rule(rule) for rule in rules if rule.when is when]
-            blocks.append(_table(("Group", "Resources", "Verbs", "For"), cells))
+            blocks.append(_table(("Group", "Resources", "Verbs", "Purpose"), cells))
     return _page(*blocks)
 
 
@@ -164,7 +166,7 @@ def _rule(rule: Rule) -> Sequence[str]:
 
 
 class _Part(Struct, frozen=True):
-    """A part of several kinds, shown once."""
+    """A part that several kinds share, documented once."""
 
     title: str
     schema: Json
@@ -185,7 +187,7 @@ _PARTS = [
 def _kinds() -> str:
     blocks = [
         "# Kinds",
-        f"Group `{OURS[0].group}`, version `{OURS[0].version}`. Users write Workloads; the other two follow from them.",
+        f"Group `{OURS[0].group}`, version `{OURS[0].version}`. Users create Workloads; the others follow from them.",
     ]
     for kind in OURS:
         schema = _schema(kind)
@@ -196,12 +198,12 @@ def _kinds() -> str:
 
 
 def _schema(kind: AnyKind) -> Json:
-    found: Json = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+    schema: Json = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
 
 
 def _without_head(schema: Json) -> Json:
-    """Leaves out what every object has."""
+    """The schema without the fields that every object has."""
     return schema | {"properties": {name: schema["properties"][name] for name in ("spec", "status")}}
 
 

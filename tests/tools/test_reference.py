@@ -43,8 +43,8 @@ def test_a_page_is_markdown_without_surprises(page: str) -> None:
 
 
 def test_every_reason_is_explained_once_or_points_elsewhere() -> None:
-    told = [cells[0].strip("`") for cells in rows("reasons.md") if cells[0].startswith("`")]
-    assert sorted(told) == sorted(reason.name for reason in REASONS)
+    listed_names = [cells[0].strip("`") for cells in rows("reasons.md") if cells[0].startswith("`")]
+    assert sorted(listed_names) == sorted(reason.name for reason in REASONS)
     by_name = {cells[0].strip("`"): cells for cells in rows("reasons.md")}
     for reason in REASONS:
         assert by_name[reason.name][1] == reason.sentence
@@ -52,8 +52,8 @@ def test_every_reason_is_explained_once_or_points_elsewhere() -> None:
     assert by_name["PendingEvaluation"][2] == "5m"
 
 
-def test_ranks_are_told_from_the_highest_on() -> None:
-    table = rows("reasons.md", "Which reason is told")[1:]
+def test_ranks_are_listed_from_the_highest() -> None:
+    table = rows("reasons.md", "Which reason is reported")[1:]
     assert [int(cells[0]) for cells in table] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert table[1] == ["7", "`NetworkFailedToCreate`", "`NetworkFailedToCreate`", table[1][3]]
     both = "`NetworkNotFound`, `SpecRefused`, `WriteForbidden`, `InstanceNameTaken`"
@@ -110,7 +110,7 @@ def test_every_field_is_listed_in_its_kind_or_in_a_part_that_it_links_to(kind: A
     assert list(listed(kind.name)) == wanted
 
 
-def test_a_field_is_told_with_type_need_default_and_description() -> None:
+def test_a_field_is_listed_with_type_requirement_default_and_description() -> None:
     described = {cells[0]: cells[1:] for cells in rows("kinds.md", "Scale settings")}
     assert described["`instanceManagementPolicy`"] == [
         "string",

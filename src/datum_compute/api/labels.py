@@ -1,6 +1,6 @@
-"""Every label, annotation and finalizer of compute, and who stamps it. Entry points: the constants, and three tables.
+"""Every label, annotation and finalizer of compute, and who sets it. Entry points: the constants and three tables.
 
-Labels help to find objects; they never decide whose object it is.
+Labels serve to find objects; they never decide which project an object belongs to.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ COMPUTE_LABELS = (
     CITY_CODE,
     INSTANCE_INDEX,
 )
-"""What every Instance carries, on every plane."""
+"""Labels that every Instance has, on every plane."""
 
 TOPOLOGY_CITY = "topology.datum.net/city-code"
 UPSTREAM_CLUSTER = "meta.datumapis.com/upstream-cluster-name"
@@ -68,27 +68,29 @@ _USER_ANNOTATIONS = frozenset((RESTARTED_AT, SSH_KEYS, SIMULATE))  # of a templa
 
 
 def is_reserved(key: str, *, annotation: bool = False) -> bool:
-    """Whether a label (or annotation) of an instance template would pass for one that compute itself stamps."""
+    """Whether a label (or annotation) of an instance template could be mistaken for one that compute sets."""
     prefix, slash, _ = key.partition("/")
     ours = bool(slash) and (prefix == GROUP or prefix.endswith(f".{GROUP}"))
     return ours and not (annotation and key in _USER_ANNOTATIONS)
 
 
 def inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those of a template that its Instances get."""
+    """The labels of a template that its Instances get."""
     return {key: value for key, value in labels.items() if not is_reserved(key)}
 
 
 def inherited_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Those of a template that its Instances get."""
+    """The annotations of a template that its Instances get."""
     return {key: value for key, value in annotations.items() if not is_reserved(key, annotation=True)}
 
 
 class Mark(Struct, frozen=True):
+    """A row of the tables below."""
+
     key: str
     on: str
-    by: str  # who stamps it
-    says: str  # its value; for a finalizer, what it waits for
+    by: str  # who sets it
+    meaning: str  # its value; for a finalizer, what it waits for
 
 
 _CELL_DEPLOYMENT = "deployment controller (cell)"
@@ -97,23 +99,23 @@ _CELL_INSTANCE = "instance controller (cell)"
 LABELS = (
     Mark(WORKLOAD_UID, "project WorkloadDeployment", "workload controller", "uid of the Workload"),
     Mark(WORKLOAD_UID, "Instance", _CELL_DEPLOYMENT, "uid of the Workload"),
-    Mark(DEPLOYMENT_UID, "Instance of cell and hub", _CELL_DEPLOYMENT, "uid of the deployment in the cell"),
+    Mark(DEPLOYMENT_UID, "Instance in cell and hub", _CELL_DEPLOYMENT, "uid of the deployment in the cell"),
     Mark(DEPLOYMENT_UID, "projection", "projector", "uid of the deployment in the project"),
     Mark(DEPLOYMENT_NAME, "Instance", _CELL_DEPLOYMENT, "name of the deployment, the same on every plane"),
     Mark(WORKLOAD_NAME, "Instance", _CELL_DEPLOYMENT, "name of the Workload"),
     Mark(PLACEMENT_NAME, "Instance", _CELL_DEPLOYMENT, "name of the placement"),
-    Mark(CITY_CODE, "Instance", _CELL_DEPLOYMENT, "the city code in the user's case"),
+    Mark(CITY_CODE, "Instance", _CELL_DEPLOYMENT, "the city code, spelled as in the Workload"),
     Mark(INSTANCE_INDEX, "Instance", _CELL_DEPLOYMENT, "the ordinal"),
-    Mark(TOPOLOGY_CITY, "hub WorkloadDeployment", "federator", "the city code in the user's case"),
-    Mark(TOPOLOGY_CITY, "Cluster; key of a Location's topology", "the platform", "the city code it serves"),
-    Mark(UPSTREAM_CLUSTER, "hub Namespace", "federator", "cluster-<project path>, with _ for /"),
-    Mark(UPSTREAM_CLUSTER, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
+    Mark(TOPOLOGY_CITY, "hub WorkloadDeployment", "federator", "the city code, spelled as in the Workload"),
+    Mark(TOPOLOGY_CITY, "Cluster; key in the topology of a Location", "the platform", "the city code that it serves"),
+    Mark(UPSTREAM_CLUSTER, "hub Namespace", "federator", "cluster-<project path>, with / replaced by _"),
+    Mark(UPSTREAM_CLUSTER, "hub Instance, projection", _CELL_INSTANCE, "the value on the hub Namespace"),
     Mark(UPSTREAM_NAMESPACE, "hub Namespace, hub WorkloadDeployment", "federator", "the project's namespace"),
-    Mark(UPSTREAM_NAMESPACE, "hub Instance, projection", _CELL_INSTANCE, "as on the hub Namespace"),
+    Mark(UPSTREAM_NAMESPACE, "hub Instance, projection", _CELL_INSTANCE, "the value on the hub Namespace"),
     Mark(SOURCE_CLUSTER, "ResourceClaim, hub Instance", _CELL_INSTANCE, "name of the cell"),
-    Mark(SOURCE_CLUSTER, "the same, of a cell that is gone", "handover", "name of the cell that serves the city now"),
-    Mark(CITY_CODE, "ResourceClaim", _CELL_INSTANCE, "the city of the Instance it is for"),
-    Mark(WORKLOAD_UID, "ResourceClaim", _CELL_INSTANCE, "uid of the Workload when the claim was made"),
+    Mark(SOURCE_CLUSTER, "the same, if their cell is gone", "handover", "name of the cell that serves the city now"),
+    Mark(CITY_CODE, "ResourceClaim", _CELL_INSTANCE, "the city of its Instance"),
+    Mark(WORKLOAD_UID, "ResourceClaim", _CELL_INSTANCE, "uid of the Workload when the claim was created"),
     Mark(INSTANCE_NAMESPACE, "ResourceClaim", _CELL_INSTANCE, "namespace of the Instance in the cell"),
     Mark(SERVICE_LABEL, "LocationBinding", "service catalog, or its built-in", GROUP),
     Mark(CONSUMER_KIND, "AllowanceBucket", "Milo's quota, or its built-in", "Project"),
@@ -121,47 +123,77 @@ LABELS = (
 )
 
 ANNOTATIONS = (
-    Mark(FEDERATION_NAMESPACE, "project WorkloadDeployment", "federator", "the hub namespace it was copied to"),
-    Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the project generation that this spec is of"),
-    Mark(UPSTREAM_GENERATION, "hub Instance", _CELL_INSTANCE, "the generation in the cell that this spec is of"),
+    Mark(FEDERATION_NAMESPACE, "project WorkloadDeployment", "federator", "the hub namespace that it is copied to"),
+    Mark(UPSTREAM_GENERATION, "hub WorkloadDeployment", "federator", "the generation of the spec in the project"),
+    Mark(UPSTREAM_GENERATION, "hub Instance", _CELL_INSTANCE, "the generation of the spec in the cell"),
     Mark(UPSTREAM_UID, "hub WorkloadDeployment", "federator", "uid of the deployment in the project"),
     Mark(UPSTREAM_UID, "hub Instance", _CELL_INSTANCE, "uid of the Instance in the cell"),
-    Mark(SERVING_CLUSTER, "hub WorkloadDeployment", "federator", "the Cluster that serves its city; others stand by"),
-    Mark(ACCEPTED_UID, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "the upstream uid of the spec that it acts on"),
-    Mark(WITHDRAWN, "hub Namespace", "federator", "the deployments withdrawn last, a JSON list of names and uids"),
-    Mark(WITHDRAWN_UIDS, "default Namespace of a project", "federator", "the deployments withdrawn last, a JSON list"),
-    Mark(RELEASE, "what is held", "an operator", '"true": let it go, or let its older spec in'),
-    Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value rolls"),
-    Mark(CITY_RESTARTS, "Workload", "the user", "times of the last restarts of single cities, JSON by city code"),
-    Mark(ROLLOUT_PAUSED, "Workload", "the user", '"true" while no further instance may be replaced'),
-    Mark(ROLLOUT_PAUSED, "WorkloadDeployment, on every plane", "workload controller, federator", "as on the Workload"),
+    Mark(
+        SERVING_CLUSTER,
+        "hub WorkloadDeployment",
+        "federator",
+        "the Cluster that serves its city; others are on standby",
+    ),
+    Mark(ACCEPTED_UID, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "the upstream uid of the spec that it follows"),
+    Mark(WITHDRAWN, "hub Namespace", "federator", "the latest withdrawn deployments, a JSON list of names and uids"),
+    Mark(
+        WITHDRAWN_UIDS,
+        "default Namespace of a project",
+        "federator",
+        "the latest withdrawn deployments, a JSON list of uids",
+    ),
+    Mark(RELEASE, "objects that are held", "an operator", '"true" to delete it, or to accept its older spec'),
+    Mark(RESTARTED_AT, "instance template", "the user", "time of the last restart; a new value starts a rollout"),
+    Mark(
+        CITY_RESTARTS, "Workload", "the user", "times of the last restarts of single cities, a JSON object by city code"
+    ),
+    Mark(ROLLOUT_PAUSED, "Workload", "the user", '"true" while the rollout is paused'),
+    Mark(
+        ROLLOUT_PAUSED,
+        "WorkloadDeployment, on every plane",
+        "workload controller, federator",
+        "the value on the Workload",
+    ),
     Mark(SSH_KEYS, "instance template of a virtual machine", "the user", "lines of user:public key"),
-    Mark(CURRENT_REVISION, "ConfigMap with a workload's revisions", "compute, the command", "the revision that runs"),
-    Mark(NETWORK_ADDRESSES, "cell Instance", "network built-in", "its addresses, a JSON list, one an interface"),
-    Mark(SIMULATE, "instance template", "the user", "how the simulated provider fails, such as crashing or slow-stop"),
+    Mark(CURRENT_REVISION, "ConfigMap with a workload's revisions", "the compute command", "the current revision"),
+    Mark(
+        NETWORK_ADDRESSES,
+        "cell Instance",
+        "network built-in",
+        "its addresses, a JSON list with one entry per interface",
+    ),
+    Mark(
+        SIMULATE,
+        "instance template",
+        "the user",
+        "how the simulated provider should fail, such as crashing or slow-stop",
+    ),
     Mark(PARENT_CONTEXTS, "CustomResourceDefinition", "make generate", "Project"),
 )
 
 FINALIZERS = (
-    Mark(WORKLOAD_FINALIZER, "Workload", "workload controller", "its deployments are gone"),
-    Mark(WORKLOAD_FINALIZER, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "its Instances are gone"),
+    Mark(WORKLOAD_FINALIZER, "Workload", "workload controller", "its deployments are deleted"),
+    Mark(WORKLOAD_FINALIZER, "cell WorkloadDeployment", _CELL_DEPLOYMENT, "its Instances are deleted"),
     Mark(
-        FEDERATOR_FINALIZER, "project WorkloadDeployment", "workload controller", "hub copy and unused policy are gone"
+        FEDERATOR_FINALIZER,
+        "project WorkloadDeployment",
+        "workload controller",
+        "its hub copy is deleted, and its policy unless others use it",
     ),
     Mark(
         INSTANCE_FINALIZER,
         "cell Instance",
         _CELL_DEPLOYMENT,
-        "it has stopped; in a cell without a name also its hub copy is gone",
+        "it has stopped; in a cell without a name, also until its hub copy is deleted",
     ),
     Mark(
         CLAIM_FINALIZER,
         "cell Instance",
         _CELL_DEPLOYMENT,
-        "it has stopped, and the claim is gone or can never be located",
+        "it has stopped, and its claim is deleted or cannot be located",
     ),
-    Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "what it pretends to run has stopped"),
-    Mark(PODS_FINALIZER, "cell Instance", "pods provider", "its Pod is gone"),
-    Mark(NETWORK_FINALIZER, "cell Network", "network built-in", "its network contexts are gone"),
+    Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "the simulated instance has stopped"),
+    Mark(PODS_FINALIZER, "cell Instance", "pods provider", "its Pod is deleted"),
+    Mark(NETWORK_FINALIZER, "cell Network", "network built-in", "its network contexts are deleted"),
     Mark(UNIKRAFT_FINALIZER, "cell Instance", "Unikraft provider", "the runtime is torn down"),
 )
