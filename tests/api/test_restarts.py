@@ -5,7 +5,7 @@ import json
 import pytest
 
 from datum_compute.api.labels import CITY_RESTARTS
-from datum_compute.api.restarts import newest, of_cities, with_city
+from datum_compute.api.restarts import add_city_restart, city_restarts, newest
 
 OLDER, NEWER = "2026-06-01T11:00:00Z", "2026-06-01T12:00:00Z"
 
@@ -31,16 +31,16 @@ def test_the_newest_mark_counts(marks: list[str | None], expected: str | None) -
     ["", "{", "[]", "null", '"DFW"', '{"DFW": 1}', '{"DFW": {"at": 1}}', "[" * 5_000, f'{{"DFW": "{"x" * 20_000}"}}'],
 )
 def test_what_cannot_be_read_restarts_nothing(text: str) -> None:
-    assert of_cities({CITY_RESTARTS: text}) == {}
+    assert city_restarts({CITY_RESTARTS: text}) == {}
 
 
 def test_a_city_with_a_time_that_is_none_does_not_hide_the_others() -> None:
-    assert of_cities({CITY_RESTARTS: json.dumps({"DFW": "now", "AMS": OLDER})}) == {"AMS": OLDER}
+    assert city_restarts({CITY_RESTARTS: json.dumps({"DFW": "now", "AMS": OLDER})}) == {"AMS": OLDER}
 
 
 def test_a_restart_is_noted_beside_those_of_cities_that_are_still_asked_for() -> None:
     before = {"team": "web", CITY_RESTARTS: json.dumps({"AMS": OLDER, "GONE": OLDER, "DFW": OLDER})}
-    after = with_city(before, "DFW", NEWER, kept=["AMS", "DFW", "SIN"])
+    after = add_city_restart(before, "DFW", NEWER, current=["AMS", "DFW", "SIN"])
     assert after["team"] == "web"
     assert json.loads(after[CITY_RESTARTS]) == {"AMS": OLDER, "DFW": NEWER}
-    assert of_cities(after) == {"AMS": OLDER, "DFW": NEWER}
+    assert city_restarts(after) == {"AMS": OLDER, "DFW": NEWER}

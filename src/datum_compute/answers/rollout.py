@@ -17,7 +17,7 @@ from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
 from datum_compute.api.instance import Instance
 from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.reasons import Acts, explain
-from datum_compute.api.restarts import newest, of_cities
+from datum_compute.api.restarts import city_restarts, newest
 from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import as_dict, encode
@@ -118,7 +118,7 @@ def _seen(
 def _is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
     templates = [as_dict(found.template_json) for found in (workload, deployment)]
     marks = [((one.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for one in templates]
-    of_city = of_cities(workload.metadata.annotations).get(deployment.spec.city_code)
+    of_city = city_restarts(workload.metadata.annotations).get(deployment.spec.city_code)
     is_restarted = newest(marks[1], marks[0], of_city) != newest(marks[1])
     return is_restarted or template_hash(encode(templates[0])) != template_hash(encode(templates[1]))
 

@@ -1,6 +1,6 @@
-"""Who writes, by the names that API servers give them. Entry points: `Accounts`, `cell_account`.
+"""The accounts that write objects, as API servers name them. Entry points: `Accounts`, `cell_account`.
 
-The names are those of the service accounts that the shipped roles are meant for; an operator may use others.
+These are the service accounts that the shipped roles are meant for; an operator may use others.
 """
 
 from collections.abc import Collection
@@ -11,26 +11,26 @@ from datum_compute.kube.admission import ADMINISTRATORS
 
 NAMESPACE = "compute-system"
 MANAGEMENT = "compute-management"
-CELL = "compute-cell"  # of a cell without a name of its own
+CELL = "compute-cell"  # of a cell without a name
 
-# What Kubernetes itself writes and deletes; the last one where its controllers have no accounts of their own.
+# Kubernetes itself; the last one where its controllers share an account.
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"
 KUBERNETES = (GARBAGE_COLLECTOR, NAMESPACE_CONTROLLER, "system:kube-controller-manager")
 
 
 def cell_account(cell: str) -> str:
-    """The service account of a cell on the hub and in projects: it says which cell it is by its name."""
+    """The service account of a cell on the hub and in projects, whose name identifies the cell."""
     return f"{CELL}-{cell}"
 
 
 def username(account: str, namespace: str = NAMESPACE) -> str:
-    """How an API server calls a service account."""
+    """The user name that an API server gives a service account."""
     return f"system:serviceaccount:{namespace}:{account}"
 
 
 class Accounts(Struct, frozen=True):
-    """Whom the rules for everybody else do not bind."""
+    """Users and groups that are exempt from the rules for everybody else."""
 
     users: tuple[str, ...] = (username(MANAGEMENT),)
     groups: tuple[str, ...] = (ADMINISTRATORS,)

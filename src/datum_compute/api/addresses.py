@@ -1,4 +1,4 @@
-"""How an Instance is told its addresses. Entry points: `addresses_of`, `annotation`."""
+"""The annotation that gives an Instance its addresses. Entry points: `addresses_of`, `annotation`."""
 
 import json
 
@@ -8,13 +8,13 @@ from datum_compute.api.instance import Instance
 from datum_compute.api.labels import NETWORK_ADDRESSES
 
 Addresses = tuple[tuple[str, ...], ...]
-"""One entry an interface of the spec, in order; in each, one address a family of its network, the first one leading."""
+"""One entry per interface, in the order of the spec, with one address per family of its network."""
 
 _decode = msgspec.json.Decoder(tuple[str | tuple[str, ...], ...]).decode
 
 
 def addresses_of(instance: Instance) -> Addresses | None:
-    """None as long as they are not known, and when what stands there cannot be read."""
+    """The addresses of an Instance; None if it has none yet, or the annotation cannot be read."""
     text = instance.metadata.annotations.get(NETWORK_ADDRESSES)
     if not text:
         return None
@@ -26,5 +26,5 @@ def addresses_of(instance: Instance) -> Addresses | None:
 
 
 def annotation(addresses: Addresses) -> str:
-    """A plain string for an interface with one address, a list for one with several."""
+    """The value of the annotation: a string for an interface with one address, a list for one with several."""
     return json.dumps([entry[0] if len(entry) == 1 else list(entry) for entry in addresses])

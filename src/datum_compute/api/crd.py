@@ -95,7 +95,7 @@ _FIRST_IMAGE = "runtime.sandbox.containers[0].image"
 
 
 def _escaped(key: str) -> str:
-    """A key with dots in it as one step of a path."""
+    """A key that contains dots, as one step of a path."""
     return key.replace(".", r"\.")
 
 
@@ -116,7 +116,7 @@ COLUMNS = (
     Column((INSTANCE,), "External IP", ".status.networkInterfaces[0].assignments.externalIP"),
     Column((INSTANCE,), "Message", '.status.conditions[?(@.type=="Ready")].message', 1),
     Column((INSTANCE,), "Quota", '.status.conditions[?(@.type=="QuotaGranted")].reason', 1),
-    # A workload has no column for its cities: a path can show those of one placement only.
+    # No column for the cities of a workload: a path can only select those of one placement.
     Column((WORKLOAD_DEPLOYMENT,), "City", ".spec.cityCode"),
     Column((INSTANCE,), "City", f".metadata.labels.{_escaped(CITY_CODE)}"),
     Column(_BOTH, "Image", f".spec.template.spec.{_FIRST_IMAGE}"),
@@ -164,7 +164,7 @@ def _encoded(kind: AnyKind) -> bytes:
 
 
 def by_role(role: str) -> list[Json]:
-    """What a plane serves: `root`, `project`, `hub` or `cell`."""
+    """The definitions that planes of a role (`root`, `project`, `hub` or `cell`) serve."""
     return [definition(kind) for kind in ROLES[role]]
 
 
@@ -178,7 +178,7 @@ def _object_schema(kind: AnyKind) -> Json:
     parts = {part: _part(kind, type_) for part, type_ in _PARTS[kind].items()}
     if kind in _INITIAL_STATUS:
         parts["status"]["default"] = deepcopy(_INITIAL_STATUS[kind])
-    # Upstream requires spec of a Workload only; whoever writes the others always sends one.
+    # Upstream requires the spec of a Workload only; controllers always set that of the others.
     required = {"required": ["spec"]} if kind is WORKLOAD else {}
     head = {
         "apiVersion": {"description": "API group and version of this object.", "type": "string"},
@@ -210,7 +210,7 @@ _PARTS: dict[AnyKind, dict[str, type[Struct] | None]] = {
     ALLOWANCE_BUCKET: {"spec": AllowanceBucketSpec, "status": AllowanceBucketStatus},
 }
 
-# What a reader sees before any controller ran.
+# The status that readers see before any controller has run.
 _INITIAL_STATUS: dict[AnyKind, Json] = {
     INSTANCE: INITIAL_STATUS,
     RESOURCE_CLAIM: INITIAL_CLAIM_STATUS,
@@ -229,7 +229,7 @@ def _part(kind: AnyKind, type_: type[Struct] | None) -> Json:
 
 
 def schema_of(type_: Any) -> Json:
-    """The structural schema of a type, as JSON of it has to look."""
+    """The structural schema for the JSON of a type."""
     return _walk(inspect.type_info(type_))
 
 
@@ -262,9 +262,9 @@ def _walk(info: inspect.Type) -> Json:
 
 def _with_keywords(schema: Json, info: inspect.Metadata) -> Json:
     # Copied, because the same list in two places becomes an anchor in YAML.
-    given = deepcopy(info.extra_json_schema or {})
-    given.pop("required", None)  # about the field, for the object around it
-    return given | schema | given  # first what is short to read, then what is nested
+    keywords = deepcopy(info.extra_json_schema or {})
+    keywords.pop("required", None)  # belongs to the enclosing object
+    return keywords | schema | keywords  # short entries first, nested ones last
 
 
 def _struct(info: inspect.StructType) -> Json:
@@ -278,7 +278,7 @@ def _struct(info: inspect.StructType) -> Json:
 
 
 def _filled_by_default(field: inspect.Field) -> bool:
-    """Whether the schema requires a field that is never absent, because the server fills it in."""
+    """Whether the schema requires the field although it has a default, which the server fills in."""
     keywords = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
     return bool(keywords and keywords.get("required"))
 
@@ -293,7 +293,7 @@ def _union(types: Sequence[inspect.Type]) -> Json:
 
 
 def _opened(schema: Json) -> Json:
-    """The same schema, keeping what it does not know in every object that it names the fields of."""
+    """The same schema, preserving unknown fields in every object whose fields it lists."""
     nested = {
         key: {name: _opened(inner) for name, inner in value.items()} if key == "properties" else _opened(value)
         for key, value in schema.items()

@@ -1,4 +1,4 @@
-"""The share of a workload that runs in one city. Entry points: `WorkloadDeployment`, `WORKLOAD_DEPLOYMENT`."""
+"""The part of a workload that runs in one city. Entry points: `WorkloadDeployment`, `WORKLOAD_DEPLOYMENT`."""
 
 from typing import Annotated
 

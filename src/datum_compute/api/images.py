@@ -1,4 +1,4 @@
-"""How an image of a container is written. Entry point: `is_image`."""
+"""The syntax of image references. Entry point: `is_image`."""
 
 import re
 
@@ -12,6 +12,6 @@ _LONGEST_NAME = 255
 
 
 def is_image(text: str) -> bool:
-    """Whether registries and container runtimes would take it: `[registry/]name[:tag][@digest]`."""
+    """Whether registries and container runtimes would accept the text: `[registry/]name[:tag][@digest]`."""
     match = _IMAGE.fullmatch(text)
     return match is not None and len(match["name"]) <= _LONGEST_NAME

@@ -1,10 +1,10 @@
-"""How a condition reads before any controller has written it. Entry point: `initial`."""
+"""Conditions before any controller has written them. Entry point: `initial`."""
 
 from datum_compute.kube.meta import Json
 
 
 def initial(type_: str, status: str, reason: str, message: str) -> Json:
-    """A condition for the default of a schema; dated 1970, so its time is no evidence of age."""
+    """A condition for a schema default. It is dated 1970, so its age means nothing."""
     return {
         "type": type_,
         "status": status,

@@ -70,4 +70,4 @@ INITIAL_STATUS: Json = {
         initial(QUOTA_GRANTED, "Unknown", reasons.PENDING_EVALUATION, "Waiting for quota evaluation"),
     ]
 }
-"""The schema's default, so that a reader sees a status before any controller ran."""
+"""The schema default, so that readers see a status before any controller has run."""

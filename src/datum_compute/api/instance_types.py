@@ -9,4 +9,6 @@ class InstanceType(Struct, frozen=True):
     mebibytes: int
 
 
-CATALOG = {one.name: one for one in (InstanceType("datumcloud/d1-standard-2", millicores=1000, mebibytes=2048),)}
+_TYPES = (InstanceType("datumcloud/d1-standard-2", millicores=1000, mebibytes=2048),)
+
+CATALOG = {type_.name: type_ for type_ in _TYPES}

@@ -64,7 +64,7 @@ NETWORK_FINALIZER = "networking.datumapis.com/network-controller"
 UNIKRAFT_FINALIZER = "unikraft.datumapis.com/finalizer"
 
 
-_USER_ANNOTATIONS = frozenset((RESTARTED_AT, SSH_KEYS, SIMULATE))  # of a template
+_USER_ANNOTATIONS = frozenset((RESTARTED_AT, SSH_KEYS, SIMULATE))  # in a template
 
 
 def is_reserved(key: str, *, annotation: bool = False) -> bool:

@@ -198,4 +198,4 @@ def _waiting(*types: str) -> Json:
 
 
 INITIAL_BINDING_STATUS = _waiting(READY)
-INITIAL_SUBNET_STATUS = _waiting(ALLOCATED, PROGRAMMED, READY)  # of a Subnet and of a claim on one
+INITIAL_SUBNET_STATUS = _waiting(ALLOCATED, PROGRAMMED, READY)  # also of a SubnetClaim

@@ -1,7 +1,7 @@
-"""Rules that API servers themselves hold writers to, beyond what roles can say. Entry points: `POLICIES`, `files`.
+"""Rules that API servers enforce beyond what roles can express. Entry points: `POLICIES`, `files`.
 
 Each becomes a ValidatingAdmissionPolicy (Kubernetes 1.30 and newer) with its binding in `deploy/policies/`. Expressions
-are CEL; `tests/api/test_policies.py` evaluates them, and `tests/engine/test_access.py` asks a real API server.
+are CEL; `tests/api/test_policies.py` evaluates them, and `tests/engine/test_access.py` tries them on a real API server.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +17,11 @@ from datum_compute.api.labels import RESTARTED_AT, SOURCE_CLUSTER, UPSTREAM_CLUS
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.permissions import On
 from datum_compute.api.quota import QUOTA_GROUP as QUOTA
-from datum_compute.api.validation.deployments import KEPT_METADATA, TIME, refusal_of
+from datum_compute.api.validation.deployments import PROTECTED_METADATA, TIME, refusal_of
 from datum_compute.kube.admission import ADMINISTRATORS
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
-UNNAMED = "single"  # how cells without a name of their own label what they write
+UNNAMED = "single"  # the label that cells without a name set on what they write
 
 
 class Named(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Named(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """`message` is CEL as well, so that it can name what it is about."""
+    """An expression that must be true, and the message if it is not: CEL too, so that it can name the object."""
 
     expression: str
     message: str
@@ -56,12 +56,13 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def listed(texts: Iterable[str]) -> str:
+def list_of(texts: Iterable[str]) -> str:
+    """A CEL list of strings."""
     return f"[{', '.join(map(quoted, texts))}]"
 
 
 def label(object_: str, key: str) -> str:
-    """The value of a label; empty for none."""
+    """An expression for the value of a label; empty if there is none."""
     return f"{object_}.metadata.?labels[?{quoted(key)}].orValue('')"
 
 
@@ -69,12 +70,12 @@ def all_of(*expressions: str) -> str:
     return " &&\n".join(expressions)
 
 
-# A project's deployments follow from its Workloads.
+# Deployments of a project are derived from its Workloads.
 
-_NAME = "' + request.?name.orValue('') + '"  # in the middle of a CEL string
+_NAME = "' + request.?name.orValue('') + '"  # within a CEL string
 _BEFORE, _AFTER = "variables.before", "variables.after"
 _RESTART = quoted(RESTARTED_AT)
-_FIRST = quoted("0001-01-01T00:00:00Z")  # for one that was never restarted
+_FIRST = quoted("0001-01-01T00:00:00Z")  # if it was never restarted
 _NOT_FOR_OTHERS = f"'{refusal_of(_NAME)}'"
 
 
@@ -83,11 +84,11 @@ def _same(*path: str) -> str:
     return " == ".join(f"{of}.{''.join(f'?{part}.' for part in parents)}?{last}" for of in ("object", "oldObject"))
 
 
-def _kept_fields() -> Iterator[str]:
-    """Everything but the annotations of the template; what the schema does not know is never stored."""
+def _unchanged_fields() -> Iterator[str]:
+    """Everything but the annotations of the template; unknown fields are pruned by the server."""
     schema = definition(WORKLOAD_DEPLOYMENT)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     template = schema["properties"]["template"]["properties"]
-    yield from (_same("metadata", key) for key in KEPT_METADATA)
+    yield from (_same("metadata", key) for key in PROTECTED_METADATA)
     yield from (_same("spec", key) for key in schema["properties"] if key != "template")
     yield from (_same("spec", "template", key) for key in template if key != "metadata")
     of_metadata = template["metadata"]["properties"]
@@ -95,8 +96,8 @@ def _kept_fields() -> Iterator[str]:
 
 
 def _annotations(object_: str) -> str:
-    found = f"{object_}.?spec.?template.?metadata.?annotations.orValue({{}})"
-    return f"{object_} == null ? {{}} : {found}"
+    annotations = f"{object_}.?spec.?template.?metadata.?annotations.orValue({{}})"
+    return f"{object_} == null ? {{}} : {annotations}"
 
 
 def _is_time(text: str) -> str:
@@ -106,13 +107,13 @@ def _is_time(text: str) -> str:
 _DEPLOYMENTS = Policy(
     "compute-deployments-on-project",
     On.PROJECT,
-    "Deployments follow from their Workloads: anybody but compute may only restart a city.",
+    "Deployments are derived from Workloads: anybody but compute may only restart a city.",
     COMPUTE,
     ("workloaddeployments", "workloaddeployments/status"),
     (CREATE, UPDATE, DELETE),
     when=(
-        Named("not-compute", f"!(request.userInfo.username in {listed([username(MANAGEMENT)])})"),
-        Named("not-kubernetes", f"!(request.userInfo.username in {listed(KUBERNETES)})"),
+        Named("not-compute", f"!(request.userInfo.username in {list_of([username(MANAGEMENT)])})"),
+        Named("not-kubernetes", f"!(request.userInfo.username in {list_of(KUBERNETES)})"),
         Named("not-an-administrator", f"!({quoted(ADMINISTRATORS)} in request.userInfo.?groups.orValue([]))"),
     ),
     variables=(Named("before", _annotations("oldObject")), Named("after", _annotations("object"))),
@@ -122,7 +123,8 @@ _DEPLOYMENTS = Policy(
             _NOT_FOR_OTHERS,
         ),
         Rule(
-            f"request.operation != {quoted(UPDATE)} || (\n{indent(all_of(*_kept_fields()), '  ')}\n)", _NOT_FOR_OTHERS
+            f"request.operation != {quoted(UPDATE)} || (\n{indent(all_of(*_unchanged_fields()), '  ')}\n)",
+            _NOT_FOR_OTHERS,
         ),
         Rule(
             all_of(
@@ -147,7 +149,7 @@ _DEPLOYMENTS = Policy(
     ),
 )
 
-# A cell writes what bears its name.
+# A cell writes only objects that are labelled with its name.
 
 _CELL_PREFIX = username(cell_account(""))
 _IS_CELL = Named("a-named-cell", f"request.userInfo.username.startsWith({quoted(_CELL_PREFIX)})")
@@ -173,17 +175,17 @@ _HOME = hub_namespace("")
 _COPIES = Policy(
     "compute-cells-on-hub",
     On.HUB,
-    "A cell with an account of its own writes and deletes its own copies of Instances and no others.",
+    "A cell with its own account writes and deletes only its own copies of Instances.",
     COMPUTE,
     ("instances", "instances/status"),
     (CREATE, UPDATE, DELETE),
     when=(_IS_CELL,),
     variables=(_CELL_NAME,),
     rules=(
-        # What bears no cell's name was written before the cell was given one, and is taken over.
+        # Copies without a cell's name date from before the cell had one, and may be adopted.
         *_own_rules(
             "Instances",
-            f"{_OLD} == {_OWN} ||\n(request.operation == {quoted(UPDATE)} && {_OLD} in {listed(['', UNNAMED])})",
+            f"{_OLD} == {_OWN} ||\n(request.operation == {quoted(UPDATE)} && {_OLD} in {list_of(['', UNNAMED])})",
         ),
         Rule(
             f"request.operation != {quoted(CREATE)} || request.namespace.startsWith({quoted(_HOME)})",
@@ -195,7 +197,7 @@ _COPIES = Policy(
 _CLAIMS = Policy(
     "compute-cells-on-project",
     On.PROJECT,
-    "A cell with an account of its own makes and deletes its own claims and no others.",
+    "A cell with its own account creates and deletes only its own claims.",
     QUOTA,
     ("resourceclaims", "resourceclaims/status"),
     (CREATE, UPDATE, DELETE),
@@ -204,9 +206,9 @@ _CLAIMS = Policy(
     rules=_own_rules("ResourceClaims", f"{_OLD} == {_OWN}"),
 )
 
-# Management removes the namespaces that it made.
+# Management deletes only namespaces that it created.
 
-_MADE_BY_US = all_of(
+_CREATED_BY_MANAGEMENT = all_of(
     f"oldObject.metadata.name.startsWith({quoted(_HOME)})",
     *(f"{label('oldObject', key)} != ''" for key in (UPSTREAM_CLUSTER, UPSTREAM_NAMESPACE)),
 )
@@ -214,12 +216,12 @@ _MADE_BY_US = all_of(
 _NAMESPACES = Policy(
     "compute-management-on-hub",
     On.HUB,
-    "Management deletes only namespaces that it made for the namespaces of projects.",
+    "Management deletes only namespaces that it created for the namespaces of projects.",
     "",
     ("namespaces",),
     (DELETE,),
     when=(Named("management", f"request.userInfo.username == {quoted(username(MANAGEMENT))}"),),
-    rules=(Rule(_MADE_BY_US, f"'namespace {_NAME} was not made for the namespace of a project'"),),
+    rules=(Rule(_CREATED_BY_MANAGEMENT, f"'namespace {_NAME} was not made for the namespace of a project'"),),
 )
 
 POLICIES: tuple[Policy, ...] = (_DEPLOYMENTS, _CLAIMS, _COPIES, _NAMESPACES)
@@ -234,7 +236,7 @@ def files() -> dict[str, str]:
 
 
 def _manifest(policy: Policy) -> str:
-    """Written by hand, so that expressions can be read."""
+    """Formatted by hand, so that expressions stay readable."""
     policy_lines = [
         f"# {policy.why}",
         "apiVersion: admissionregistration.k8s.io/v1",
@@ -265,9 +267,9 @@ def _manifest(policy: Policy) -> str:
 def _named(part: str, expressions: Sequence[Named]) -> Iterator[str]:
     if expressions:
         yield f"  {part}:"
-    for one in expressions:
-        yield f"  - name: {one.name}"
-        yield from _block("    expression", one.expression)
+    for named in expressions:
+        yield f"  - name: {named.name}"
+        yield from _block("    expression", named.expression)
 
 
 def _rule(rule: Rule) -> Iterator[str]:

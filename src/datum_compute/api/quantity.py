@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them, exactly. Entry points: `parse`, `canonical`, `millicores`, `mebibytes`."""
+"""Kubernetes quantities, exactly. Entry points: `parse`, `canonical`, `millicores`, `mebibytes`."""
 
 import re
 from fractions import Fraction
@@ -9,18 +9,18 @@ _BINARY = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("K
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BY_EXPONENT = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _LONGEST = 64
-_LARGEST_EXPONENT = 30  # far beyond anything real; keeps a hostile exponent from filling the memory
+_LARGEST_EXPONENT = 30  # far beyond any real amount; keeps a hostile exponent from exhausting memory
 
 
 def parse(quantity: int | str) -> Fraction:
-    """Raises `ValueError` with a sentence when it is no quantity, of whatever type it is."""
+    """The exact value. Raises `ValueError` with a sentence for anything, of any type, that is not a quantity."""
     return _read(quantity)[0]
 
 
 def canonical(quantity: int | str) -> str:
-    """As Kubernetes prints it: without a fraction, in the kind of suffix it was given, as large as loses nothing.
+    """The quantity as Kubernetes prints it: a whole number with the largest suffix, of the same format, that is exact.
 
-    What is finer than a billionth is rounded away from zero.
+    Fractions smaller than a billionth are rounded away from zero.
     """
     value, suffix = _read(quantity)
     if suffix in _BINARY and value.denominator == 1 and abs(value) >= 1024:
@@ -43,7 +43,7 @@ def mebibytes(memory: int | str) -> int:
 
 
 def _read(quantity: int | str) -> tuple[Fraction, str]:
-    """The value, and the suffix it was written with."""
+    """The value, and the suffix with which it was written."""
     match quantity:
         case bool():
             pass
@@ -53,8 +53,8 @@ def _read(quantity: int | str) -> tuple[Fraction, str]:
             sign, number, suffix = form.groups(default="")
             value = Fraction(number) * _scale(suffix)
             return (-value if sign == "-" else value), suffix
-    shown = f'"{quantity[:40]}"' if isinstance(quantity, str) else f"this {type(quantity).__name__}"
-    raise ValueError(f"{shown} is not a quantity; write it like 2, 500m or 2Gi")
+    text = f'"{quantity[:40]}"' if isinstance(quantity, str) else f"this {type(quantity).__name__}"
+    raise ValueError(f"{text} is not a quantity; write it like 2, 500m or 2Gi")
 
 
 def _scale(suffix: str) -> Fraction:
@@ -74,7 +74,7 @@ def _binary(value: int) -> str:
 
 
 def _thousands(value: Fraction, up_to: int) -> tuple[int, int]:
-    """A whole number and the exponent of ten that it is multiplied with, a multiple of three as large as can be."""
+    """A whole number and its exponent of ten, which is the largest possible multiple of three."""
     number, exponent = ceil(abs(value) * 10**9), -9
     if not number:
         return 0, 0

@@ -74,7 +74,7 @@ class ResourceClaim(KubeObject, frozen=True):
 INITIAL_CLAIM_STATUS: Json = {
     "conditions": [initial(GRANTED, "False", reasons.PENDING_EVALUATION, "Waiting for quota evaluation")]
 }
-"""The schema's default."""
+"""The schema default."""
 
 
 class GrantBucket(Struct, frozen=True, rename="camel"):

@@ -1,6 +1,6 @@
-"""Why an object is in the state it is in, and who can change that. Entry points: `REASONS`, the ranks, `explain`.
+"""Reasons for the state of an object, and who can act on them. Entry points: `REASONS`, the ranks, `explain`.
 
-A blocker replaces another only with a strictly higher rank. Rank 0 never replaces the general sentence.
+A reason replaces another only if its rank is strictly higher. Rank 0 never replaces the general reason.
 """
 
 from datetime import timedelta
@@ -39,12 +39,12 @@ QUOTA_NAMESPACE_NOT_FOUND = "QuotaNamespaceNotFound"
 QUOTA_MISCONFIGURED = "QuotaMisconfigured"
 QUOTA_PROJECT_ID_UNRESOLVABLE = "QuotaProjectIDUnresolvable"
 PROJECT_SUSPENDED = "ProjectSuspended"
-QUOTA_CLAIM_ORPHANED = "QuotaClaimOrphaned"  # an event only
-QUOTA_CLAIM_ABANDONED = "QuotaClaimAbandoned"  # an event only
+QUOTA_CLAIM_ORPHANED = "QuotaClaimOrphaned"  # event only
+QUOTA_CLAIM_ABANDONED = "QuotaClaimAbandoned"  # event only
 
 # Instance: Federated
 LABELS_MISSING = "LabelsMissing"
-HUB_REFUSED = "HubRefused"  # also an event of the deployment of an Instance that is gone
+HUB_REFUSED = "HubRefused"  # also an event on the deployment of a deleted Instance
 
 # WorkloadDeployment: ReplicasReady, Available
 REPLICAS_AVAILABLE = "ReplicasAvailable"
@@ -63,30 +63,30 @@ NO_AVAILABLE_PLACEMENTS = "NoAvailablePlacements"
 NETWORK_NOT_FOUND = "NetworkNotFound"
 DEPLOYMENT_NAME_TAKEN = "DeploymentNameTaken"
 
-# What could not be made: WorkloadDeployment: Available, ReplicasReady, Federated; Workload: Available, Placed
+# What could not be created. WorkloadDeployment: Available, ReplicasReady, Federated; Workload: Available, Placed
 SPEC_REFUSED = "SpecRefused"
 WRITE_FORBIDDEN = "WriteForbidden"
 INSTANCE_NAME_TAKEN = "InstanceNameTaken"
 FEDERATION_FAILED = "FederationFailed"
 HUB_NAMESPACE_TAKEN = "HubNamespaceTaken"
 
-# Events only, of what goes well: of a Workload and of an Instance
+# Normal events only, on Workloads and Instances
 CREATED = "Created"
 SCALED = "Scaled"
 ROLLED_OUT = "RolledOut"
 STARTED = "Started"
 
-# Events only, of an Instance and of WorkloadDeployments
+# Events only, on Instances and WorkloadDeployments
 STRAY_INSTANCE = "StrayInstance"
 HELD_BY_FORMER_SETUP = "HeldByFormerSetup"
 WITHDRAWN = "Withdrawn"
 HELD = "Held"
 
-# Events only, of the cell's namespace kube-system
+# Events only, on namespace kube-system of a cell
 CELL_NAME_TAKEN = "CellNameTaken"
 CELL_NAME_NOT_HELD = "CellNameNotHeld"
 
-# Events only, of a Cluster on the hub
+# Events only, on Clusters of the hub
 CITY_SERVED_ELSEWHERE = "CityServedElsewhere"
 
 # Workload and WorkloadDeployment: Progressing
@@ -99,25 +99,25 @@ WARNINGS = frozenset({
     PROJECT_SUSPENDED,
     IMAGE_UNAVAILABLE, INSTANCE_CRASHING, CONFIGURATION_ERROR, NETWORK_FAILED_TO_CREATE,
 })  # fmt: skip
-"""Reasons of an Instance that are told as a Warning event when they come up."""
+"""Reasons of an Instance that are reported as a Warning event when they appear."""
 
 OBSTACLES = frozenset({
     SPEC_REFUSED, WRITE_FORBIDDEN, INSTANCE_NAME_TAKEN, DEPLOYMENT_NAME_TAKEN, FEDERATION_FAILED, HUB_NAMESPACE_TAKEN,
     HELD,
 })  # fmt: skip
-"""Reasons why something that a workload asks for could not be made; each comes with a Warning event."""
+"""Reasons why something that a workload requests could not be created; each comes with a Warning event."""
 
 
 class Acts(Enum):
-    """Who can bring an object on from where it is."""
+    """Who can act on a reason."""
 
-    NOBODY = "nobody"  # all is well
+    NOBODY = "nobody"  # nothing is wrong
     YOU = "you"
-    PLATFORM = "platform"  # whoever runs the platform; no change of the workload helps
-    WAIT = "wait"  # it comes by itself
-    POINTER = "pointer"  # a condition below says it
-    # No row says these:
-    STALLED = "stalled"  # a wait that has outlasted its time
+    PLATFORM = "platform"  # whoever runs the platform; no change to the workload helps
+    WAIT = "wait"  # it resolves by itself
+    POINTER = "pointer"  # another condition has the cause
+    # Not in the table:
+    STALLED = "stalled"  # a wait that takes longer than is normal
     UNKNOWN = "unknown"  # the reason is not in the table
 
 
@@ -128,9 +128,9 @@ class Reason(Struct, frozen=True):
     deployment: int = 0  # rank on Available of a WorkloadDeployment
     workload: int = 0  # rank on Available of a Workload
     acts: Acts = Acts.NOBODY
-    todo: str = ""  # what you can do
-    normal: timedelta | None = None  # how long the wait may take when all is well
-    also_points: bool = False  # a wait for which a condition below may say more
+    todo: str = ""  # what the user can do
+    normal: timedelta | None = None  # how long the wait normally takes at most
+    also_points: bool = False  # a wait whose cause may be in another condition
 
     @property
     def is_pointer(self) -> bool:
@@ -282,7 +282,7 @@ REASONS = (
         ROLLOUT_PAUSED, "The rollout is paused.",
         acts=_YOU, todo="Resume the rollout to replace the instances that are left.",
     ),
-    # Never written here, but read: the older names of two reasons, and those of sites that are ahead of us.
+    # Never set here, but accepted: older names of two reasons, and reasons of sites with a newer version.
     Reason(
         "ProvisioningNetwork", "The network is being set up.",
         deployment=2, workload=2, acts=_WAIT, normal=_minutes(15),
@@ -342,37 +342,37 @@ def workload_rank(reason: str) -> int:
 
 
 class Explanation(Struct, frozen=True):
-    """What a reason means for whoever looks at it."""
+    """What a reason means for a reader."""
 
     acts: Acts
-    sentence: str  # what it means; empty for a reason that is not known here, which is shown as it was sent
-    line: str  # what follows from it; empty where nothing does
-    is_pointer: bool  # whether a deeper condition should be shown instead
+    sentence: str  # what the reason means; empty if it is not known, and to be shown as received
+    line: str  # what to do or expect; empty if nothing
+    is_pointer: bool  # whether another condition has the cause
 
 
 def explain(reason: str, age: timedelta | None = None) -> Explanation:
-    """`age` is how long it has been so; None when nobody can tell (a condition dated 1970 has no age).
+    """`age` is how long the reason has applied; None if unknown, as for a condition dated 1970.
 
-    A wait that has outlasted its time is nobody's fault: nothing was reported either way.
+    A wait that takes longer than is normal is attributed to nobody, because no cause was reported.
     """
-    found = _BY_NAME.get(reason, _UNKNOWN)
-    acts, line = found.acts, _LINES.get(found.acts, found.todo)
-    if found.normal is not None:
-        line = f"normal; expected within {span(found.normal)}"
-        if age is not None and age >= found.normal:
+    row = _BY_NAME.get(reason, _UNKNOWN)
+    acts, line = row.acts, _LINES.get(row.acts, row.todo)
+    if row.normal is not None:
+        line = f"normal; expected within {span(row.normal)}"
+        if age is not None and age >= row.normal:
             acts = Acts.STALLED
             line = (
-                f"has taken longer than expected ({span(age)}, normally under {span(found.normal)}); "
+                f"has taken longer than expected ({span(age)}, normally under {span(row.normal)}); "
                 "no cause was reported"
             )
-    return Explanation(acts, found.sentence, line, found.is_pointer)
+    return Explanation(acts, row.sentence, line, row.is_pointer)
 
 
 _LINES = {Acts.PLATFORM: "this is Datum's to fix; no change to the workload helps"}
 
 
 def span(time: timedelta) -> str:
-    """In minutes, as long as those can be grasped."""
+    """A duration in the largest suitable unit: minutes, hours or days."""
     minutes = int(time.total_seconds()) // 60
     if minutes < 120:
         return f"{minutes}m"

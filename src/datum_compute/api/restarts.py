@@ -1,7 +1,7 @@
-"""When a template was last asked to be started anew, everywhere or in one city. Entry points: `newest`, `of_cities`.
+"""Times of requested restarts, of a whole workload or of one city. Entry points: `newest`, `city_restarts`.
 
-A restart of one city is noted on the Workload itself, as JSON from city code to time: on the template it would roll
-every city.
+Restarts of single cities are noted on the Workload itself, as JSON from city code to time: on the template they would
+restart every city.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,38 +12,38 @@ import msgspec
 from datum_compute.api.labels import CITY_RESTARTS
 from datum_compute.kube.meta import encode
 
-MOST_BYTES = 16 * 1024  # a thousand cities; more is no list of cities
+MOST_BYTES = 16 * 1024  # enough for a thousand cities
 
 
-def moment(text: str | None) -> datetime | None:
-    """The time that a mark says; None for no time at all, or one without an offset."""
+def parse_time(text: str | None) -> datetime | None:
+    """None for anything that is not a time with an offset."""
     try:
-        found = datetime.fromisoformat(text or "")
+        time = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return time if time.tzinfo else None
 
 
-def newest(*marks: str | None) -> str | None:
-    """The latest mark, as it was written; of equal ones the first. What is no time does not count."""
+def newest(*texts: str | None) -> str | None:
+    """The text with the latest time, and of equal times the first. Anything that is not a time is ignored."""
     latest: str | None = None
-    for mark in marks:
-        found, best = moment(mark), moment(latest)
-        if found is not None and (best is None or found > best):
-            latest = mark
+    for text in texts:
+        time, best = parse_time(text), parse_time(latest)
+        if time is not None and (best is None or time > best):
+            latest = text
     return latest
 
 
-def of_cities(annotations: Mapping[str, str]) -> dict[str, str]:
-    """By city code, from a Workload's annotations; what cannot be read is left out."""
-    found = _read(annotations.get(CITY_RESTARTS, "")) or {}
-    return {city: mark for city, mark in found.items() if moment(mark) is not None}
+def city_restarts(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Times by city code, from the annotations of a Workload, without entries that cannot be read."""
+    restarts = _read(annotations.get(CITY_RESTARTS, "")) or {}
+    return {city: text for city, text in restarts.items() if parse_time(text) is not None}
 
 
-def is_note(text: str) -> bool:
-    """Whether all of it can be read."""
-    found = _read(text)
-    return found is not None and all(moment(mark) is not None for mark in found.values())
+def is_valid_note(text: str) -> bool:
+    """Whether every entry of the annotation can be read."""
+    restarts = _read(text)
+    return restarts is not None and all(parse_time(time) is not None for time in restarts.values())
 
 
 def _read(text: str) -> dict[str, str] | None:
@@ -55,7 +55,7 @@ def _read(text: str) -> dict[str, str] | None:
         return None
 
 
-def with_city(annotations: Mapping[str, str], city: str, mark: str, kept: Collection[str]) -> dict[str, str]:
-    """The annotations with a restart of `city` noted; of other cities only those of `kept` stay."""
-    others = {other: value for other, value in of_cities(annotations).items() if other in kept}
-    return {**annotations, CITY_RESTARTS: encode(dict(sorted((others | {city: mark}).items()))).decode()}
+def add_city_restart(annotations: Mapping[str, str], city: str, time: str, current: Collection[str]) -> dict[str, str]:
+    """The annotations with a restart of `city` added, and those of cities that are not `current` removed."""
+    others = {other: value for other, value in city_restarts(annotations).items() if other in current}
+    return {**annotations, CITY_RESTARTS: encode(dict(sorted((others | {city: time}).items()))).decode()}

@@ -1,4 +1,4 @@
-"""The roles that the permission table asks for, one file an identity and plane. Entry points: `files`, `role_name`."""
+"""Role manifests from the table of permissions. Entry points: `files`, `role_name`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
 
 
 def files() -> dict[str, str]:
-    """By file name. What has to be switched on is a role of its own, to be bound only where it is."""
+    """Manifests by name, one file per identity and plane. Optional features have separate roles."""
     return {f"{who.value}-on-{on.value}.yaml": _documents(who, on, rules) for (who, on), rules in PERMISSIONS.items()}
 
 
@@ -22,7 +22,7 @@ def role_name(who: Who, on: On, when: When) -> str:
 
 
 def _role(name: str, rules: Iterable[Rule]) -> str:
-    """Written by hand, because each rule carries what it is for as a comment."""
+    """Formatted by hand, because each rule has a comment with its purpose."""
     rules = list(rules)
     kind = "Role" if all(rule.in_namespace for rule in rules) else "ClusterRole"
     head = ["apiVersion: rbac.authorization.k8s.io/v1", f"kind: {kind}", f"metadata: {{name: {name}}}", "rules:"]

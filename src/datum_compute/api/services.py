@@ -1,4 +1,4 @@
-"""Milo's project and service catalog, as far as they are used here. Entry points: `PROJECT`, `SERVICE_ENTITLEMENT`."""
+"""Milo's kinds for projects and services, as far as used here. Entry points: `PROJECT`, `SERVICE_ENTITLEMENT`."""
 
 from datetime import datetime
 from typing import Annotated
@@ -16,7 +16,7 @@ INFRASTRUCTURE_GROUP = "infrastructure.miloapis.com"
 SERVICES_GROUP = "services.miloapis.com"
 
 SERVICE_NAME = GROUP  # the canonical name
-SERVICE_OBJECT = "compute"  # of the Service and, by custom, of its entitlement
+SERVICE_OBJECT = "compute"  # of the Service and, by convention, of its entitlement
 
 READY = "Ready"
 CONTROL_PLANE_READY = "ControlPlaneReady"

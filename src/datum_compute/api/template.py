@@ -1,4 +1,4 @@
-"""What an instance is made from: its template and spec. Entry points: `InstanceTemplate`, `InstanceSpec`."""
+"""The template and spec of instances. Entry points: `InstanceTemplate`, `InstanceSpec`."""
 
 from typing import Annotated
 
@@ -13,11 +13,11 @@ Quantity = Annotated[
         r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
     ),
 ]
-"""An amount as Kubernetes writes it: 2, "500m", "2Gi"."""
+"""A Kubernetes quantity: 2, "500m", "2Gi"."""
 
 
 def as_received(description: str, holds: type[Struct]) -> Meta:
-    """For a field kept as JSON because it travels to other planes as it came; `holds` is what its schema says."""
+    """For a field that is kept as JSON, because it is passed on to other planes unchanged; `holds` is its schema."""
     return Meta(description=description, extra={"holds": holds})
 
 
@@ -261,7 +261,7 @@ class Volume(Struct, frozen=True, rename="camel"):
 class InstanceSpec(Struct, frozen=True, rename="camel", dict=True):
     """Desired state of the instance."""
 
-    # Most of an instance, and rarely looked at: decoded only then, because caches hold many instances.
+    # Decoded on demand, because it is the largest part of an instance and caches hold many of them.
     runtime_json: Annotated[
         Raw, as_received("Runtime of the instance: what it runs, and its resources.", InstanceRuntime)
     ] = field(name="runtime")

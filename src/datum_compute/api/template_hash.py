@@ -1,4 +1,4 @@
-"""Which template an Instance was made from, as a short digest. Entry point: `template_hash`."""
+"""The digest that identifies the template of an Instance. Entry point: `template_hash`."""
 
 import json
 from hashlib import sha256
@@ -10,10 +10,10 @@ from datum_compute.kube.meta import decode
 
 
 def template_hash(template_json: bytes | Raw) -> str:
-    """Ten hex digits over the whole template; key order does not matter, and an empty value equals an absent one.
+    """Ten hex digits over the whole template. Key order does not matter, and an empty value equals an absent one.
 
-    This may never change: Instances carry the digest of the template they were made from, so another algorithm would
-    call every one of them outdated and a new release would replace every Instance there is.
+    The algorithm may never change: Instances carry the digest of their template, so a release with another algorithm
+    would consider all of them outdated, and replace them.
     """
     template = _compact(decode(template_json, object))
     text = json.dumps(template, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

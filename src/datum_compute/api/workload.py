@@ -1,7 +1,7 @@
-"""What the user asks for: instances of one template, in cities. Entry points: `Workload`, `WORKLOAD`.
+"""What the user requests: instances of one template, in cities. Entry points: `Workload`, `WORKLOAD`.
 
-Template and scale settings travel on to other planes exactly as received (`..._json`), so that fields this program does
-not know survive; the typed views are for reading.
+Template and scale settings are passed on to other planes exactly as received (`..._json`), so that unknown fields
+survive; the typed views are for reading.
 """
 
 from typing import Annotated
@@ -13,7 +13,7 @@ from datum_compute.api.template import InstanceTemplate, Quantity, as_received
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Condition, KubeObject, optional_part, part, schema
 
-PLACED = "Placed"  # a condition of a Workload, there only while a city does not get what is asked for
+PLACED = "Placed"  # present only while a city does not get the instances requested for it
 
 
 class MetricTarget(Struct, frozen=True, rename="camel"):

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.labels import RESTARTED_AT, ROLLOUT_PAUSED, TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
-from datum_compute.api.restarts import newest, of_cities
+from datum_compute.api.restarts import city_restarts, newest
 from datum_compute.api.workload import Workload
 from datum_compute.kube.meta import Json, as_dict, encode, same_json
 
@@ -43,7 +43,7 @@ def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list
     # Of two for one place the older stays, because it is the one that serves.
     by_age = sorted(existing, key=_created, reverse=True)
     by_place = {(found.spec.placement_name, found.spec.city_code): found for found in by_age}
-    uid, restarts = workload.metadata.uid, of_cities(workload.metadata.annotations)
+    uid, restarts = workload.metadata.uid, city_restarts(workload.metadata.annotations)
     entries: dict[tuple[str, str], Wanted] = {}
     for placement in workload.spec.placements:
         for city in placement.city_codes:

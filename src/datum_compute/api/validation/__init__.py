@@ -1,7 +1,7 @@
 """The admission rules of a Workload. Entry points: `workload_violations`, `Facts`.
 
-Pure functions over the JSON of the object: what has to be asked of the cluster comes in as `Facts`. The structural
-schema has spoken first; what it would refuse (a text where a number belongs) reads as absent here, and never raises.
+Pure functions over the JSON of the object; what they need to know about the cluster is passed in as `Facts`. They run
+after the structural schema: a value that it would refuse, such as a string for a number, is treated as absent here.
 """
 
 from datum_compute.api.validation.facts import Facts

@@ -1,6 +1,6 @@
-"""What anybody but compute itself may change about a project's deployments. Entry point: `deployment_refusal`.
+"""What others than compute may change in a project's deployments. Entry point: `deployment_refusal`.
 
-The same rule is generated as a ValidatingAdmissionPolicy by `api.policies`, and one table of tests asks both.
+`api.policies` generates the same rule as a ValidatingAdmissionPolicy, and one table tests both.
 """
 
 import re
@@ -11,16 +11,16 @@ from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.validation.fields import clipped
 from datum_compute.kube.meta import Json
 
-# What an API server's policy language reads as a time: stricter than ISO 8601.
+# A time that CEL can parse: stricter than ISO 8601.
 TIME = (
     r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
     r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
-KEPT_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+PROTECTED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 
 
 def deployment_refusal(operation: str, subresource: str, before: Json | None, after: Json | None) -> str:
-    """Why a write is not for the caller; empty when all it does is to let a restart grow."""
+    """Why the write is refused; empty if it only moves the time of the last restart forward."""
     name = _at(after or before, "metadata", "name")
     if operation == "UPDATE" and not subresource and before and after and _only_restarts(before, after):
         return ""
@@ -37,9 +37,9 @@ def refusal_of(name: str) -> str:
 def _only_restarts(before: Json, after: Json) -> bool:
     old, new = _at(before, *_ANNOTATIONS), _at(after, *_ANNOTATIONS)
     return (
-        all(_at(before, "metadata", key) == _at(after, "metadata", key) for key in KEPT_METADATA)
+        all(_at(before, "metadata", key) == _at(after, "metadata", key) for key in PROTECTED_METADATA)
         and _without_restart(before) == _without_restart(after)
-        and _grows(_text(old, RESTARTED_AT), _text(new, RESTARTED_AT))
+        and _moves_forward(_text(old, RESTARTED_AT), _text(new, RESTARTED_AT))
     )
 
 
@@ -47,7 +47,7 @@ _ANNOTATIONS = ("spec", "template", "metadata", "annotations")
 
 
 def _without_restart(deployment: Json) -> Any:
-    """The spec with the mark taken out and no trace left of what held nothing else."""
+    """The spec without the time of the restart, and without maps that contained nothing else."""
     spec = _at(deployment, "spec")
     annotations = _at(deployment, *_ANNOTATIONS)
     if not isinstance(annotations, dict):
@@ -60,7 +60,7 @@ def _without_restart(deployment: Json) -> Any:
     return spec | {"template": template | {"metadata": [metadata, others]}}
 
 
-def _grows(old: str | None, new: str | None) -> bool:
+def _moves_forward(old: str | None, new: str | None) -> bool:
     if old == new:
         return True
     later, earlier = _time(new), _time(old)

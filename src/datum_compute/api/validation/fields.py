@@ -1,7 +1,7 @@
-"""A field of an object, and the causes that say what is wrong with it. Entry points: `Field`, `name_violations`.
+"""A field of an object, and the violations it can have. Entry points: `Field`, `name_violations`.
 
-A part that is absent, null or of another type reads as empty, so that no rule can fail on what it is given. A message
-repeats only the beginning of a value, with everything unprintable escaped.
+A field that is absent, null or of another type is treated as empty, so that no rule can fail on bad input. Messages
+quote only the beginning of a value, with unprintable characters escaped.
 """
 
 import json
@@ -14,12 +14,12 @@ from msgspec import Struct
 from datum_compute.api import quantity
 from datum_compute.kube.errors import Cause
 
-_SHOWN = 80  # characters of a value that a message repeats
+_QUOTED = 80  # characters of a value that a message quotes
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Field(Struct, frozen=True):
-    """A value and the path that messages give for it."""
+    """A value, and its path in messages."""
 
     path: str
     value: Any = None
@@ -32,11 +32,11 @@ class Field(Struct, frozen=True):
         return Field(f"{self.path}[{key}]", self._get(key))
 
     def reported_as(self, path: str) -> "Field":
-        """The same value under another path, where upstream's differ from the object."""
+        """The same value under the path that upstream reports, where it differs from the real one."""
         return Field(path, self.value)
 
     def reported_value(self, value: Any) -> "Field":
-        """Another value under the same path: a key of a map that is wrong itself."""
+        """Another value under the same path: an invalid key of a map, for example."""
         return Field(self.path, value)
 
     def _get(self, key: str) -> Any:
@@ -49,7 +49,7 @@ class Field(Struct, frozen=True):
         return [Field(f"{self.path}[{index}]", value) for index, value in enumerate(self.value)]
 
     @property
-    def given(self) -> bool:
+    def present(self) -> bool:
         return self.value is not None
 
     @property
@@ -60,7 +60,7 @@ class Field(Struct, frozen=True):
     def text(self) -> str:
         try:
             return self.value if isinstance(self.value, str) and self.value.encode() else ""
-        except UnicodeEncodeError:  # half a character
+        except UnicodeEncodeError:  # an unpaired surrogate
             return ""
 
     @property
@@ -78,16 +78,16 @@ class Field(Struct, frozen=True):
         return Cause("FieldValueRequired", f"Required value: {detail}", self.path)
 
     def invalid(self, detail: str) -> Cause:
-        return Cause("FieldValueInvalid", f"Invalid value: {_shown(self.value)}: {detail}", self.path)
+        return Cause("FieldValueInvalid", f"Invalid value: {_quoted(self.value)}: {detail}", self.path)
 
     def unsupported(self, supported: Sequence[str], why: str = "") -> Cause:
-        choice = f"supported values: {', '.join(map(_shown, supported))}" if supported else ""
+        choice = f"supported values: {', '.join(map(_quoted, supported))}" if supported else ""
         detail = "; ".join(filter(None, (why, choice)))
-        return Cause("FieldValueNotSupported", f"Unsupported value: {_shown(self.value)}: {detail}", self.path)
+        return Cause("FieldValueNotSupported", f"Unsupported value: {_quoted(self.value)}: {detail}", self.path)
 
     def duplicate(self, detail: str = "") -> Cause:
         more = f": {detail}" if detail else ""
-        return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(self.value)}{more}", self.path)
+        return Cause("FieldValueDuplicate", f"Duplicate value: {_quoted(self.value)}{more}", self.path)
 
     def too_long(self, detail: str) -> Cause:
         return Cause("FieldValueTooLong", f"Too long: {detail}", self.path)
@@ -96,10 +96,10 @@ class Field(Struct, frozen=True):
         return Cause("FieldValueForbidden", f"Forbidden: {detail}", self.path)
 
     def not_found(self, detail: str) -> Cause:
-        return Cause("FieldValueNotFound", f"Not found: {_shown(self.value)}: {detail}", self.path)
+        return Cause("FieldValueNotFound", f"Not found: {_quoted(self.value)}: {detail}", self.path)
 
     def unknown(self, error: str) -> Cause:
-        """Whether the field is in order could not be found out."""
+        """For a field that could not be checked."""
         return Cause("InternalError", f"Internal error: {clipped(error, 200)}", self.path)
 
 
@@ -111,7 +111,7 @@ def label_violations(name: Field) -> Iterator[Cause]:
 
 
 def name_violations(name: Field, taken: set[str], of: str) -> Iterator[Cause]:
-    """A name that is required, a DNS label, and unique; it counts as taken from then on."""
+    """Requires a unique DNS label, and adds it to `taken`."""
     if not name.text:
         yield name.required(f"give the {of} a name")
         return
@@ -122,7 +122,7 @@ def name_violations(name: Field, taken: set[str], of: str) -> Iterator[Cause]:
 
 
 def quantity_violations(amount: Field) -> Iterator[Cause]:
-    """A positive quantity."""
+    """Requires a positive quantity."""
     try:
         if quantity.parse(amount.value) <= 0:
             yield amount.invalid("must be greater than 0")
@@ -130,18 +130,18 @@ def quantity_violations(amount: Field) -> Iterator[Cause]:
         yield amount.invalid("must be a quantity such as 2, 500m or 2Gi")
 
 
-def clipped(text: str, most: int = _SHOWN) -> str:
-    """The beginning of a text, safe to print."""
-    shown = "".join(
+def clipped(text: str, most: int = _QUOTED) -> str:
+    """The beginning of a text, with unprintable characters escaped."""
+    escaped = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text[: most + 1]
     )
-    return f"{shown[:most]}..." if len(shown) > most else shown
+    return f"{escaped[:most]}..." if len(escaped) > most else escaped
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     match value:
         case str():
-            return f'"{clipped(json.dumps(value[: _SHOWN + 1], ensure_ascii=False)[1:-1])}"'
+            return f'"{clipped(json.dumps(value[: _QUOTED + 1], ensure_ascii=False)[1:-1])}"'
         case bool():
             return "true" if value else "false"
         case int():

@@ -1,4 +1,4 @@
-"""The rules of the labels and annotations that instances inherit. Entry point: `metadata_violations`."""
+"""Rules for the labels and annotations that instances inherit. Entry point: `metadata_violations`."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from datum_compute.kube.labels import MOST_ANNOTATION_BYTES, annotation_bytes, k
 
 
 def metadata_violations(metadata: Field, before: Field) -> Iterator[Cause]:
-    """`before` is the metadata of the template that was: what it already held is no reason to hold up a change."""
+    """`before` is the metadata of the previous template, whose entries are not checked again."""
     labels, annotations = metadata["labels"], metadata["annotations"]
     for key, value in _new_entries(labels, before["labels"]):
         if problem := key_problem(key):
@@ -39,5 +39,5 @@ def _new_entries(after: Field, before: Field) -> list[tuple[str, str]]:
 
 
 def _entries(field: Field) -> list[tuple[str, str]]:
-    found = field.value.items() if isinstance(field.value, dict) else ()
-    return [(key, value) for key, value in found if isinstance(key, str) and isinstance(value, str)]
+    items = field.value.items() if isinstance(field.value, dict) else ()
+    return [(key, value) for key, value in items if isinstance(key, str) and isinstance(value, str)]

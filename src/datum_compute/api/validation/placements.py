@@ -1,4 +1,4 @@
-"""The rules of where a workload runs, and how many instances. Entry point: `placement_violations`."""
+"""Rules for the placements of a workload. Entry point: `placement_violations`."""
 
 from collections.abc import Iterator
 
@@ -14,14 +14,14 @@ _METRICS = ("cpu",)
 
 
 class Cities(Struct, frozen=True):
-    """Which city codes are let through."""
+    """The city codes that are admitted."""
 
     offered: tuple[str, ...] | None
     unavailable: dict[str, str]
-    kept: frozenset[str]  # asked for before; whether they are still offered is no reason to hold up a change (R20)
+    previous: frozenset[str]  # already in the workload, and admitted even if they are no longer offered
 
     def violations(self, code: Field) -> Iterator[Cause]:
-        if code.text in self.kept:
+        if code.text in self.previous:
             return
         if self.offered is not None and code.text not in self.offered:
             yield self._refused(code, "")
@@ -57,7 +57,7 @@ def placement_violations(placements: Field, workload: str, uid: str, cities: Cit
 def _deployment_violations(
     code: Field, placement: str, workload: tuple[str, str], taken: dict[str, str]
 ) -> Iterator[Cause]:
-    """Two places must not derive one deployment name: a-b in C and a in B-C, or DFW and dfw."""
+    """No two cities may lead to the same deployment name, as a-b in C and a in B-C would, or DFW and dfw."""
     name = deployment_name(*workload, placement, code.text)
     place = f'city "{clipped(code.text)}" of placement "{clipped(placement)}"'
     if name in taken:
@@ -69,12 +69,12 @@ def _scale_violations(scale: Field) -> Iterator[Cause]:
     least, most = scale["minReplicas"], scale["maxReplicas"]
     if least.integer is None or not 1 <= least.integer <= _MOST_REPLICAS:
         yield least.invalid(f"must be a whole number from 1 to {_MOST_REPLICAS}")
-    if most.given and (most.integer is None or most.integer < (least.integer or 1)):
+    if most.present and (most.integer is None or most.integer < (least.integer or 1)):
         yield most.invalid("must be a whole number not less than minReplicas")
     policy = scale["instanceManagementPolicy"]
-    if policy.given and policy.text not in _POLICIES:
+    if policy.present and policy.text not in _POLICIES:
         yield policy.unsupported(_POLICIES)
-    if most.given:
+    if most.present:
         if not scale["metrics"].elements:
             yield scale["metrics"].required("maxReplicas needs at least one metric to scale by")
         for metric in scale["metrics"].elements:
@@ -88,11 +88,11 @@ def _metric_violations(resource: Field) -> Iterator[Cause]:
     if resource["name"].text not in _METRICS:
         yield resource["name"].unsupported(_METRICS)
     target = resource["target"]
-    given = [kind for kind in ("value", "averageValue", "averageUtilization") if target[kind].given]
-    if not given:
+    targets = [kind for kind in ("value", "averageValue", "averageUtilization") if target[kind].present]
+    if not targets:
         yield target.required("give one of value, averageValue, averageUtilization")
         return
-    first, *others = given
+    first, *others = targets
     if first == "averageUtilization":
         if (target[first].integer or 0) < 1:
             yield target[first].invalid("must be a percentage of at least 1")

@@ -1,8 +1,8 @@
-"""Whether a text is an SSH public key. Entry point: `is_public_key`."""
+"""The format of SSH public keys. Entry point: `is_public_key`."""
 
 from base64 import b64decode
 
-# The parts of a key's body after its type (RFC 4253 6.6, RFC 5656, RFC 8709, OpenSSH's PROTOCOL.u2f).
+# Number of parts that follow the type in the body of a key (RFC 4253 6.6, RFC 5656, RFC 8709, OpenSSH's PROTOCOL.u2f).
 _PARTS = {
     "ssh-ed25519": 1,
     "ssh-rsa": 2,
@@ -16,7 +16,7 @@ _PARTS = {
 
 
 def is_public_key(text: str) -> bool:
-    """Whether it reads `<type> <body> [comment]`, with a body of that type. The numbers in it are not examined."""
+    """Whether the text is `<type> <body> [comment]`, with a body of that type. The numbers in it are not checked."""
     kind, body, *_ = [*text.split(maxsplit=2), "", ""]
     if kind not in _PARTS:
         return False
@@ -28,7 +28,7 @@ def is_public_key(text: str) -> bool:
 
 
 def _parts(body: bytes) -> list[bytes]:
-    """The strings of a key's body, each behind its length in four bytes."""
+    """The strings in the body of a key, each preceded by its length in four bytes."""
     parts: list[bytes] = []
     while body:
         length = int.from_bytes(body[:4])

@@ -1,4 +1,4 @@
-"""The rules of what an instance is made from. Entry point: `template_violations`."""
+"""Rules for the template of instances. Entry point: `template_violations`."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _LONGEST_PORT_NAME = 15
 
 
 def template_violations(template: Field, facts: Facts, before: Field) -> Iterator[Cause]:
-    """`before` is the template that was; nothing when the workload is being created."""
+    """`before` is the previous template; empty when the workload is being created."""
     yield from metadata_violations(template["metadata"], before["metadata"])
     runtime, volumes = template["spec"]["runtime"], template["spec"]["volumes"]
     sandbox, machine = runtime["sandbox"], runtime["virtualMachine"]
@@ -25,13 +25,14 @@ def template_violations(template: Field, facts: Facts, before: Field) -> Iterato
         yield from _ssh_key_violations(template)
     yield from _runtime_violations(runtime, Volumes.of(volumes))
     yield from _interface_violations(template["spec"]["networkInterfaces"], facts)
-    attaching = [*sandbox["containers"].elements, machine]
-    attached = {attachment["name"].text for one in attaching for attachment in one["volumeAttachments"].elements}
+    runtimes = [*sandbox["containers"].elements, machine]
+    attachments = [attachment for runtime in runtimes for attachment in runtime["volumeAttachments"].elements]
+    attached = {attachment["name"].text for attachment in attachments}
     yield from volume_violations(volumes, attached)
 
 
 def _ssh_key_violations(template: Field) -> Iterator[Cause]:
-    # Upstream's path leaves metadata out.
+    # Upstream's path omits metadata.
     annotation = template["metadata"]["annotations"].entry(SSH_KEYS)
     keys = annotation.reported_as(f"{template.path}.annotations[{SSH_KEYS}]")
     if not keys.text.strip():
@@ -40,15 +41,15 @@ def _ssh_key_violations(template: Field) -> Iterator[Cause]:
         if not line.strip():
             continue
         user, colon, key = line.strip().partition(":")
-        # A private key pasted by mistake must not come back in a message that is logged.
-        shown = Field(f"{keys.path}[{index}]", f"{user}:..." if colon else "...")
+        # A private key pasted by mistake must not appear in a message, which is logged.
+        redacted = Field(f"{keys.path}[{index}]", f"{user}:..." if colon else "...")
         if not colon:
-            yield shown.invalid('must be written as "user:public key"')
+            yield redacted.invalid('must be written as "user:public key"')
             continue
         if not user.strip():
-            yield shown.required("name the user before the colon")
+            yield redacted.required("name the user before the colon")
         if not is_public_key(key):
-            yield shown.invalid('must hold an SSH public key after the colon, such as "ssh-ed25519 AAAA... comment"')
+            yield redacted.invalid('must hold an SSH public key after the colon, such as "ssh-ed25519 AAAA... comment"')
 
 
 def _runtime_violations(runtime: Field, volumes: Volumes) -> Iterator[Cause]:
@@ -77,7 +78,7 @@ def _sandbox_violations(sandbox: Field, volumes: Volumes) -> Iterator[Cause]:
         yield from name_violations(container["name"], names, "container")
         if not container["image"].text:
             yield container["image"].required("name the image to run")
-        if container["resources"].given:
+        if container["resources"].present:
             yield container["resources"].forbidden("the instance type decides what a container is given")
         yield from _port_violations(container["ports"])
         yield from attachment_violations(container["volumeAttachments"], volumes)
@@ -88,8 +89,8 @@ def _sandbox_violations(sandbox: Field, volumes: Volumes) -> Iterator[Cause]:
 
 def _port_violations(ports: Field) -> Iterator[Cause]:
     names: set[str] = set()
-    for one in ports.elements:
-        name, port = one["name"], one["port"]
+    for entry in ports.elements:
+        name, port = entry["name"], entry["port"]
         if not name.text:
             yield name.required("give the port a name")
         elif len(name.text) > _LONGEST_PORT_NAME or not _PORT_NAME.fullmatch(name.text):

@@ -1,4 +1,4 @@
-"""The rules of volumes and of what attaches them. Entry points: `volume_violations`, `attachment_violations`."""
+"""Rules for volumes and their attachments. Entry points: `volume_violations`, `attachment_violations`."""
 
 from collections.abc import Collection, Iterator
 from fractions import Fraction
@@ -19,7 +19,7 @@ _GIB = 1024**3
 
 
 class Volumes(Struct, frozen=True):
-    """The volumes of a template by name; of several with one name, the first."""
+    """The volumes of a template by name; the first one if several have the same name."""
 
     by_name: dict[str, Field]
 
@@ -32,7 +32,7 @@ class Volumes(Struct, frozen=True):
 
 
 def boot_violations(attachments: Field, volumes: Volumes) -> Iterator[Cause]:
-    """The first volume of a virtual machine holds what it boots. One that does not exist is reported as that."""
+    """A virtual machine must be able to boot from its first volume. A missing volume is reported elsewhere."""
     if not attachments.elements:
         yield attachments.required("attach the disk to boot from")
     for attachment in attachments.elements[:1]:
@@ -72,24 +72,24 @@ def volume_violations(volumes: Field, attached: Collection[str]) -> Iterator[Cau
 
 
 def _source_violations(volume: Field) -> Iterator[Cause]:
-    given = [source for source in _SOURCES if volume[source].is_object]
-    if not given:
+    sources = [source for source in _SOURCES if volume[source].is_object]
+    if not sources:
         yield volume.required(f"give one of {', '.join(_SOURCES)}")
         return
-    match given[0]:
+    match sources[0]:
         case "disk":
             yield from _disk_violations(volume["disk"]["template"])
         case "configMap":
             yield from _config_map_violations(volume["configMap"])
-    for other in given[1:]:
-        yield volume[other].forbidden(f"only one source is allowed, and {given[0]} is set")
+    for other in sources[1:]:
+        yield volume[other].forbidden(f"only one source is allowed, and {sources[0]} is set")
 
 
 def _config_map_violations(source: Field) -> Iterator[Cause]:
     if not source["name"].text:
         yield source["name"].required("name the ConfigMap")
     mode = source["defaultMode"]
-    if mode.given and (mode.integer is None or not 0 <= mode.integer <= 0o777):
+    if mode.present and (mode.integer is None or not 0 <= mode.integer <= 0o777):
         yield mode.invalid("must be from 0 to 0777 (octal), which is 511 in decimal")
     if source["items"].value:
         yield source["items"].forbidden("choosing keys is not supported; all keys of the ConfigMap become files")
@@ -100,9 +100,9 @@ def _disk_violations(template: Field) -> Iterator[Cause]:
         yield template.required("describe the disk to make")
         return
     kind = template["spec"]["type"]
-    if kind.given and kind.text not in _DISK_TYPES:
+    if kind.present and kind.text not in _DISK_TYPES:
         yield kind.unsupported(_DISK_TYPES)
-    # Upstream's paths leave spec out.
+    # Upstream's paths omit spec.
     populator = template["spec"]["populator"].reported_as(template["populator"].path)
     yield from _populator_violations(populator)
     yield from _size_violations(template["spec"]["resources"], populator["image"])
@@ -121,11 +121,11 @@ def _populator_violations(populator: Field) -> Iterator[Cause]:
 def _size_violations(resources: Field, image: Field) -> Iterator[Cause]:
     storage = resources["requests"].entry("storage")
     if not resources.is_object:
-        if not image.is_object:  # an image brings a size of its own
+        if not image.is_object:  # an image has a size
             yield resources.required("say how large the disk is, under requests.storage")
     elif not resources["requests"].value:
         yield resources["requests"].required("say how large the disk is, under storage")
-    elif not storage.given:
+    elif not storage.present:
         yield storage.required("say how large the disk is, such as 20Gi")
     else:
         yield from _storage_violations(storage, _LEAST_IMAGE_DISK if image.is_object else _LEAST_DISK)

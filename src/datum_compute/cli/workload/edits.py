@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from datum_compute.api.labels import RESTARTED_AT
-from datum_compute.api.restarts import moment, newest, of_cities, with_city
+from datum_compute.api.restarts import add_city_restart, city_restarts, newest, parse_time
 from datum_compute.kube.meta import Json, timestamp
 from datum_compute.kube.patches import merge
 
@@ -111,9 +111,9 @@ def with_city_restart(body: Json, city: str, marks: Iterable[str | None], now: d
     """
     metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}
-    mark = _later([*marks, _restarted_at(body["spec"]), of_cities(annotations).get(city)], now)
+    mark = _later([*marks, _restarted_at(body["spec"]), city_restarts(annotations).get(city)], now)
     asked = [code for placement in placements(body["spec"]) for code in placement.get("cityCodes") or ()]
-    return body | {"metadata": metadata | {"annotations": with_city(annotations, city, mark, asked)}}, mark
+    return body | {"metadata": metadata | {"annotations": add_city_restart(annotations, city, mark, asked)}}, mark
 
 
 def with_mark(deployment: Json, mark: str) -> Json:
@@ -133,7 +133,7 @@ def _restarted_at(spec: Json) -> str | None:
 
 def _later(marks: Iterable[str | None], now: datetime) -> str:
     """Now, or a second after the latest of the marks, whose clock may have been ahead."""
-    latest = moment(newest(*marks))
+    latest = parse_time(newest(*marks))
     chosen = now.replace(microsecond=0)
     if latest is not None:
         with suppress(OverflowError):  # the end of time has been reached before
