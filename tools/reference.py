@@ -125,7 +125,7 @@ _ON = {
 _WHEN = {
     When.ALWAYS: "",
     When.LEADER_ELECTION: "with `--leader-elect`, in its own namespace",
-    When.EXECUTION_SPACE: "in the namespace that Karmada uses for the cell, `karmada-es-<name>`",
+    When.EXECUTION_SPACE: "in the namespace that Karmada uses for the cell, `karmada-es-` and its name",
     When.ABANDONED_CLAIMS: "in its own namespace, unless `--abandon-claims-after-seconds` is 0",
     When.SECURE_METRICS: "when metrics are served securely",
     When.WEBHOOK: "when it serves the webhook",

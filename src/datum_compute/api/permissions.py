@@ -95,7 +95,7 @@ _WORKS = Rule(
     "work.karmada.io",
     ("works",),
     ("get", "delete"),
-    "delete Works from which Karmada would recreate leftovers",
+    "delete Works that would recreate leftovers",
     When.EXECUTION_SPACE,
     in_namespace=True,
 )
@@ -168,12 +168,12 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("update", QUOTA, "resourceclaims/status allowancebuckets/status", "report decisions", When.QUOTA),
     ),
     (Who.MANAGEMENT, On.HUB): (
-        _may(_MANAGE, CORE, "namespaces", "one per project namespace, labelled with its project"),
+        _may(_MANAGE, CORE, "namespaces", "one per project namespace, with its identity"),
         _may(_MANAGE, COMPUTE, "workloaddeployments", "send to cells, and read back the status"),
         _may(f"{_READ} patch", COMPUTE, "instances", "read instances, and reassign them after a move"),
         _may(_MANAGE, "policy.karmada.io", "propagationpolicies", "route cities to cells"),
         _may(_READ, "cluster.karmada.io", "clusters", "find the cells of a city"),
-        _may("create patch", CORE, "events", "report cells on standby, and leftovers that are held"),
+        _may("create patch", CORE, "events", "report standby cells and held leftovers"),
         _may("get", "coordination.k8s.io", "leases", "check that a cell still holds its name"),
         _may("get list delete", "work.karmada.io", "resourcebindings", "delete bindings that block a later deployment"),
     ),
