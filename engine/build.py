@@ -135,7 +135,7 @@ def _succeeds(command: Sequence[str], tool: Tool, progress: "_Progress") -> bool
 
 
 def _at_once(processors: int, memory: int) -> list[str]:
-    """How many packages to compile at once, where there is not the memory for one a processor."""
+    """How many packages to compile at once, when memory does not allow one per processor."""
     affordable = max(1, memory // _PACKAGE_BYTES)
     return ["-p", str(affordable)] if affordable < processors else []
 
