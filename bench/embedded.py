@@ -51,7 +51,7 @@ from datum_compute.local.federation import Federation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import SystemClock
-from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.process import collect_rarely
 
 ROUNDS = 3
 WRITES = 3000

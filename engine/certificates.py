@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct
 
-from datum_compute.kube.authority import CLIENT, SERVER, issued, new_authority, new_key, private_pem
+from datum_compute.kube.authority import CLIENT, SERVER, issue, new_authority, new_key, private_pem
 from datum_compute.kube.files import write_private
 
 FRONT_PROXY = "front-proxy-client"
@@ -62,7 +62,7 @@ class Certificates(Struct, frozen=True):
 
 def _write(folder: Path, now: datetime) -> None:
     authority = new_authority("datum-compute engine", now, _DAYS)
-    signed = partial(issued, authority, now=now, days=_DAYS)
+    signed = partial(issue, authority, now=now, days=_DAYS)
     pairs = {
         "ca": authority,
         # etcd calls itself with its server certificate, so that one is for both ends.

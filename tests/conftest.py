@@ -13,7 +13,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.process import collect_rarely
 from datum_compute.runtime.testing.simulation import Simulation
 
 LONG = os.environ.get("LONG") == "1"

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from datum_compute.kube.authority import CLIENT, SERVER, Pair, issued, new_authority
+from datum_compute.kube.authority import CLIENT, SERVER, Pair, issue, new_authority
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 NAME = x509.DNSName("localhost")
@@ -25,7 +25,7 @@ def authority() -> Pair:
 
 
 def test_a_server_is_trusted_for_its_names_and_its_days(authority: Pair) -> None:
-    server = issued(authority, "localhost", NOW, 10, purposes=[SERVER], names=[NAME])
+    server = issue(authority, "localhost", NOW, 10, purposes=[SERVER], names=[NAME])
     verify_server(server, authority, NOW)
     for at, name in ((NOW, "other.example"), (NOW + timedelta(days=11), "localhost")):
         with pytest.raises(VerificationError):
@@ -33,13 +33,13 @@ def test_a_server_is_trusted_for_its_names_and_its_days(authority: Pair) -> None
 
 
 def test_who_trusts_one_authority_trusts_no_other_of_its_name(authority: Pair) -> None:
-    server = issued(new_authority("the authority", NOW, 100), "localhost", NOW, 10, purposes=[SERVER], names=[NAME])
+    server = issue(new_authority("the authority", NOW, 100), "localhost", NOW, 10, purposes=[SERVER], names=[NAME])
     with pytest.raises(VerificationError):
         verify_server(server, authority, NOW)
 
 
 def test_a_client_is_who_its_subject_says_and_no_server(authority: Pair) -> None:
-    client = issued(authority, "ada", NOW, 10, purposes=[CLIENT], organisation="engineers")
+    client = issue(authority, "ada", NOW, 10, purposes=[CLIENT], organisation="engineers")
     client.certificate.verify_directly_issued_by(authority.certificate)
     subject = client.certificate.subject
     assert [one.value for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ada"]

@@ -22,7 +22,7 @@ from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube import conditions
 from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
-from datum_compute.kube.authority import CLIENT, Pair, issued, new_authority
+from datum_compute.kube.authority import CLIENT, Pair, issue, new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
 from datum_compute.kube.meta import as_dict
 from datum_compute.operator import process
@@ -331,7 +331,7 @@ def _authority(directory: Path) -> Pair:
 
 
 def _client(authority: Pair, file: Path) -> Path:
-    made = issued(authority, "kube-apiserver", datetime.now(UTC), 1, purposes=[CLIENT])
+    made = issue(authority, "kube-apiserver", datetime.now(UTC), 1, purposes=[CLIENT])
     file.write_bytes(made.key_pem + made.certificate_pem)
     return file
 

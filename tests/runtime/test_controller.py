@@ -284,8 +284,8 @@ async def test_a_kind_that_is_not_served_now_is_watched_when_it_appears(simulati
         assert plane.informer(GADGET).all() == []
         assert world.recorder.requests == ["a:default/w"]
         await asyncio.sleep(3600)
-        assert 10 < server.listed(GADGET) < 16  # slowly
-        assert server.watched(GADGET) == 0
+        assert 10 < server.list_calls(GADGET) < 16  # slowly
+        assert server.watch_calls(GADGET) == 0
         server.unserved.clear()
         server.make("g", GADGET)
         await simulation.until(world.has_run(2), within=UNSERVED_SECONDS * 1.1)

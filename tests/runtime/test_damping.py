@@ -154,7 +154,7 @@ async def fought(server: Server, undo: Json, is_ours: Callable[[Json], bool], se
     """Somebody undoes what we did to a widget within a tenth of a second."""
     for _ in range(int(seconds * 10)):
         await asyncio.sleep(0.1)
-        if is_ours(server.found("w")):
+        if is_ours(server.get("w")):
             server.change("w", undo)
 
 
@@ -172,7 +172,7 @@ async def test_a_fight_over_a_label_is_damped_told_once_and_costs_no_other_objec
         await fought(server, THEIRS, has_our_label, 600)
         writes = [call for call in server.calls if call.method == "PATCH" and call.path.endswith("/w")]
         assert LIMIT + 9 <= len(writes) <= LIMIT + 11
-        assert server.found("other")["metadata"]["labels"] == {"by": "us"}
+        assert server.get("other")["metadata"]["labels"] == {"by": "us"}
         events = [call for call in server.calls if call.path.endswith("/events")]
         assert len(events) == 1
         assert WRITES_DAMPED.encode() in events[0].body
@@ -244,12 +244,12 @@ async def test_when_the_other_gives_up_ours_stays_after_a_minute_at_most(simulat
     async with world.running(simulation):
         await fought(server, THEIRS, has_our_label, 100)
         await asyncio.sleep(WINDOW + 0.1)
-        assert server.found("w")["metadata"]["labels"]["by"] == "us"
+        assert server.get("w")["metadata"]["labels"]["by"] == "us"
         await asyncio.sleep(2 * WINDOW)
         began = simulation.time()
         server.change("w", THEIRS)
         await simulation.settle()
-        assert server.found("w")["metadata"]["labels"]["by"] == "us"
+        assert server.get("w")["metadata"]["labels"]["by"] == "us"
         assert simulation.time() == began
 
 
@@ -280,7 +280,7 @@ async def test_a_new_request_is_never_held_up(simulation: Simulation) -> None:
             server.change("w", patch)
             server.change("w", {"metadata": {"labels": {"seen": str(second)}}}, GADGET)  # others write it too
             await simulation.settle()
-            assert server.found("w", GADGET)["spec"]["size"] == second % 2
+            assert server.get("w", GADGET)["spec"]["size"] == second % 2
             await asyncio.sleep(1)
 
 
@@ -301,7 +301,7 @@ async def test_a_status_that_goes_up_and_down_is_never_held_up(simulation: Simul
             ready = 200 - tenth % 2
             world.controller.enqueue(Request("a", NAMESPACE, "w"))
             await simulation.settle()
-            assert server.found("w")["status"] == {"ready": ready}
+            assert server.get("w")["status"] == {"ready": ready}
             await asyncio.sleep(0.1)
 
 
@@ -312,7 +312,7 @@ async def test_many_objects_of_one_content_are_no_fight(simulation: Simulation) 
     for number in range(300):
         server.make(f"w{number}")
     async with world.running(simulation):
-        assert all(server.found(f"w{number}")["metadata"]["labels"] == {"by": "us"} for number in range(300))
+        assert all(server.get(f"w{number}")["metadata"]["labels"] == {"by": "us"} for number in range(300))
 
 
 async def test_an_object_that_is_made_anew_for_another_owner_is_no_fight(simulation: Simulation) -> None:
@@ -342,5 +342,5 @@ async def test_a_write_that_does_not_succeed_is_no_fight(simulation: Simulation)
         assert refusal.times > LIMIT
         refusal.lift()
         await asyncio.sleep(30)
-        assert has_our_label(server.found("w"))
+        assert has_our_label(server.get("w"))
         assert not [call for call in server.calls if call.path.endswith("/events")]

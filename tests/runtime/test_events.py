@@ -36,7 +36,7 @@ class World:
 
     def told(self) -> list[Json]:
         """Every event there is, in the order in which they were created."""
-        return [self.server.found(name, EVENT) for name in self._names()]
+        return [self.server.get(name, EVENT) for name in self._names()]
 
     def _names(self) -> list[str]:
         seen = dict.fromkeys(object_["metadata"]["name"] for object_ in self.server.history())
@@ -139,7 +139,7 @@ async def test_events_are_told_in_the_order_they_happened(world: World, simulati
     assert [event["reason"] for event in world.told()] == expected
 
 
-# Repeats
+# LogThrottle
 
 
 async def test_what_repeats_is_counted_on_the_event_it_repeats(world: World, simulation: Simulation) -> None:

@@ -290,7 +290,7 @@ async def test_a_member_that_raises_is_told_again_and_nobody_else_notices(
             await asyncio.sleep(LONGEST_PAUSE)
             assert (world.member.told.count("engaged a"), clumsy.told.count("engaged a")) == (1, 1)
             assert clumsy.seen["a"] == ["w"]
-            assert world.fleet.plane("a").troubles.defects == {("", step): 3}
+            assert world.fleet.plane("a").failures.defects == {("", step): 3}
     (line,) = [line for line in logs if line["log_level"] == "error"]
     assert (line["plane"], line["phase"]) == ("a", step)
 

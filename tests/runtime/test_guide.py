@@ -50,7 +50,7 @@ class Kitchen:
         self.server.change(name, {"status": {"baked": True}}, self.code["LOAF"])
 
     def recipe(self, name: str) -> Json:
-        return self.server.found(name, self.code["RECIPE"])
+        return self.server.get(name, self.code["RECIPE"])
 
     def events(self) -> list[Json]:
         return [object_ for object_ in self.server.history() if object_["kind"] == EVENT.name]
@@ -65,7 +65,7 @@ async def test_the_guide_bakes_a_loaf_and_tells_of_it_once(kitchen: Kitchen, sim
     kitchen.order("bread")
     async with background(kitchen.manager.run()):
         await simulation.settle()
-        loaf = kitchen.server.found("bread", kitchen.code["LOAF"])
+        loaf = kitchen.server.get("bread", kitchen.code["LOAF"])
         assert loaf["spec"] == {"flour": "rye"}
         assert loaf["metadata"]["ownerReferences"][0]["name"] == "bread"
         assert kitchen.recipe("bread")["status"] == {"ready": False, "reason": "InTheOven"}
@@ -151,7 +151,7 @@ async def test_a_second_process_of_the_guide_waits_and_takes_over(kitchen: Kitch
 def is_there(kitchen: Kitchen, kind: str) -> Callable[[], Awaitable[bool]]:
     async def look() -> bool:
         try:
-            return bool(kitchen.server.found("bread", kitchen.code[kind]))
+            return bool(kitchen.server.get("bread", kitchen.code[kind]))
         except NotFound:
             return False
 

@@ -97,7 +97,7 @@ async def test_410_in_the_middle_of_a_watch_lists_again(simulation: Simulation) 
         server.make("w")
         server.send(encode({"type": "ERROR", "object": Gone("too old resource version").status()}))
         await simulation.until(world.has_run(1), within=1)
-        assert server.listed() == 2
+        assert server.list_calls() == 2
 
 
 async def test_a_connection_that_goes_silent_is_left_for_a_new_one(simulation: Simulation) -> None:

@@ -11,7 +11,7 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import LEASE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Call
-from datum_compute.runtime.caches.troubles import REPEAT_SECONDS
+from datum_compute.runtime.caches.failures import REPEAT_SECONDS
 from datum_compute.runtime.leases import JITTER, Election, LeaseLost, NotLeading
 from datum_compute.runtime.testing.faults import Faults, calls
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
@@ -53,7 +53,7 @@ class Candidate:
 
 
 def spec(server: Server) -> Json:
-    value: Json = server.found("lead", LEASE)["spec"]
+    value: Json = server.get("lead", LEASE)["spec"]
     return value
 
 
@@ -119,7 +119,7 @@ async def test_what_others_wrote_on_the_lease_stays(simulation: Simulation, serv
     server.change("lead", {"spec": {"strategy": "OldestEmulationVersion"}}, LEASE)
     async with background(Candidate(simulation, server, "one").run()):
         await simulation.advance(10)
-    lease = server.found("lead", LEASE)
+    lease = server.get("lead", LEASE)
     assert (lease["metadata"]["labels"], lease["metadata"]["annotations"]) == ({"team": "east"}, {"note": "kept"})
     assert lease["spec"]["strategy"] == "OldestEmulationVersion"
     assert lease["spec"]["holderIdentity"] == "one"

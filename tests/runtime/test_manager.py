@@ -185,7 +185,7 @@ async def test_the_standby_of_a_leader_that_died_acts_within_the_lease_time_on_w
     await simulation.advance(60)
     await leader.kill()
     reads = len([call for call in server.calls if call.path == WIDGET.path()])
-    await simulation.until(that(lambda: server.found("w")["spec"]["by"] == "two"), within=TAKEOVER)
+    await simulation.until(that(lambda: server.get("w")["spec"]["by"] == "two"), within=TAKEOVER)
     assert world.signatures() == ["lease:one", "one", "lease:two", "two"]
     assert len([call for call in server.calls if call.path == WIDGET.path()]) == reads  # neither list nor new watch
     await world.stop()
@@ -197,7 +197,7 @@ async def test_a_change_nobody_acted_on_is_acted_on_by_the_next(
     leader, _ = await world.start()
     await leader.kill()
     server.make("meanwhile")
-    await simulation.until(that(lambda: "by" in server.found("meanwhile").get("spec", {})), within=TAKEOVER)
+    await simulation.until(that(lambda: "by" in server.get("meanwhile").get("spec", {})), within=TAKEOVER)
     await world.stop()
 
 
@@ -208,7 +208,7 @@ async def test_after_a_stop_the_next_one_leads_at_its_next_look(
     leader, standby = await world.start()
     leader.manager.stop()
     await leader.task
-    await simulation.until(that(lambda: server.found("w")["spec"]["by"] == "two"), within=LONGEST_RETRY)
+    await simulation.until(that(lambda: server.get("w")["spec"]["by"] == "two"), within=LONGEST_RETRY)
     assert standby.election.leading
     await world.stop()
 
@@ -218,7 +218,7 @@ async def test_one_that_is_cancelled_gives_its_lease_back_too(
 ) -> None:
     leader, _ = await world.start()
     await leader.end()
-    assert server.found("lead", LEASE)["spec"]["holderIdentity"] == ""
+    assert server.get("lead", LEASE)["spec"]["holderIdentity"] == ""
     await world.stop()
 
 
@@ -306,7 +306,7 @@ async def test_a_stop_lets_running_passes_finish_and_starts_no_more(
     await leader.task
     assert (leader.signer.started, leader.signer.finished) == (["v"], ["v"])
     assert simulation.time() == 5.0
-    assert server.found("lead", LEASE)["spec"]["holderIdentity"] == ""
+    assert server.get("lead", LEASE)["spec"]["holderIdentity"] == ""
     await world.stop()
 
 
@@ -375,7 +375,7 @@ async def test_without_an_election_it_works_at_once_and_stops_the_same_way(
     running = asyncio.create_task(manager.run())
     await simulation.settle()
     assert manager.working
-    assert server.found("w")["spec"]["by"] == "alone"
+    assert server.get("w")["spec"]["by"] == "alone"
     manager.stop()
     await running
 

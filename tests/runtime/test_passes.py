@@ -40,7 +40,7 @@ async def test_it_reads_and_writes_what_the_request_names(world: World, simulati
         assert widget is not None
         assert widget.name == "w"
         await pass_.write.status(widget, {"ready": True})
-        assert world.servers["a"].found("w")["status"] == {"ready": True}
+        assert world.servers["a"].get("w")["status"] == {"ready": True}
         assert world.writes.counts == {Write("a", "recorder", "status", "Widget"): 1}
 
 

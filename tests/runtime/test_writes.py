@@ -152,7 +152,7 @@ async def test_ensure_creates_an_object_or_reads_the_one_that_is_there(setup: Se
         made = await setup.writer.ensure(WIDGET, WIDGET.body("new", NAMESPACE) | {"spec": {"size": 1}})
         found = await setup.writer.ensure(WIDGET, WIDGET.body("new", NAMESPACE) | {"spec": {"size": 2}})
     assert found == made
-    assert setup.server.found("new")["spec"] == {"size": 1}
+    assert setup.server.get("new")["spec"] == {"size": 1}
 
 
 async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setup) -> None:
@@ -160,9 +160,9 @@ async def test_a_patch_that_replaces_lists_is_refused_on_an_old_copy(setup: Setu
     async with setup.running():
         setup.server.change("w")
         with pytest.raises(Conflict):
-            await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
+            await setup.writer.patch_if_unchanged(setup.seen(), {"spec": {"list": [1]}})
         await setup.writer.patch(setup.seen(), {"spec": {"size": 1}})
-        after = await setup.writer.patch_seen(setup.seen(), {"spec": {"list": [1]}})
+        after = await setup.writer.patch_if_unchanged(setup.seen(), {"spec": {"list": [1]}})
         assert as_dict(after.spec_json)["list"] == [1]
 
 

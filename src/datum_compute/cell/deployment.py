@@ -268,7 +268,7 @@ class DeploymentController:
         for instance in instances:
             if not instance.metadata.deleting and NETWORK_GATE in gates(instance):
                 with problems.collect(_subject(instance.name)):
-                    await pass_.write.patch_seen(instance, without_gate(instance, NETWORK_GATE))
+                    await pass_.write.patch_if_unchanged(instance, without_gate(instance, NETWORK_GATE))
 
     async def _finalize(self, pass_: Pass, deployment: WorkloadDeployment) -> None:
         """Deletes all Instances at once; waiting for them is no failure."""
@@ -308,7 +308,7 @@ async def _taken_in(write: Writer, deployment: WorkloadDeployment) -> WorkloadDe
     metadata: Json = {"finalizers": [*deployment.metadata.finalizers, WORKLOAD_FINALIZER]}
     if annotations := accepted(deployment):
         metadata["annotations"] = annotations
-    return await write.patch_seen(deployment, {"metadata": metadata})
+    return await write.patch_if_unchanged(deployment, {"metadata": metadata})
 
 
 def _is_asked(change: Change[WorkloadDeployment]) -> bool:

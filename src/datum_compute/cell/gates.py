@@ -13,6 +13,6 @@ def gates(instance: Instance) -> list[str]:
 
 
 def without_gate(instance: Instance, name: str) -> Json:
-    """A patch for `patch_seen`: the list is replaced whole, so it must be the one that was seen."""
+    """A patch for `patch_if_unchanged`: the list is replaced whole, so it must be the one that was seen."""
     left = [{"name": gate} for gate in gates(instance) if gate != name]
     return {"spec": {"controller": {"schedulingGates": left}}}

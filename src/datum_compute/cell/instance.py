@@ -87,7 +87,7 @@ class InstanceController:
         if not missing:
             return instance
         finalizers = [*instance.metadata.finalizers, *missing]
-        return await write.patch_seen(instance, {"metadata": {"finalizers": finalizers}})
+        return await write.patch_if_unchanged(instance, {"metadata": {"finalizers": finalizers}})
 
     def _status(self, cell: Handle, instance: Instance) -> Json:
         before = conditions.of(instance)

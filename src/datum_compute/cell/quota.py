@@ -337,7 +337,7 @@ class Claims:
     ) -> ResourceClaim | None:
         """Deletes a denied claim as it was seen; what is there instead when it was decided anew in this moment."""
         try:
-            await project.writer(self._controller).delete_seen(claim)
+            await project.writer(self._controller).delete_if_unchanged(claim)
         except Conflict:
             return await self._find(project, identity, instance)
         return None

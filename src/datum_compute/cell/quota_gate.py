@@ -132,7 +132,7 @@ class QuotaGate:
         instance = await self._tell(pass_, instance, verdict, asked)
         # In the same pass: a grant whose gate waits for another event may wait for ever.
         if verdict.granted and QUOTA_GATE in gates(instance):
-            await pass_.write.patch_seen(instance, without_gate(instance, QUOTA_GATE))
+            await pass_.write.patch_if_unchanged(instance, without_gate(instance, QUOTA_GATE))
         if asked.error is not None:
             raise asked.error
         if asked.failed and not asked.waits:

@@ -193,7 +193,7 @@ class WriteBack:
         owners = () if _is_owned(copy, owner) else [controller_reference(owner)]
         annotations = _annotations(instance)
         if patch := changes(copy, labels=labels, annotations=annotations, owners=owners, spec=instance.spec_json):
-            copy = await hub.write.patch_seen(copy, patch)
+            copy = await hub.write.patch_if_unchanged(copy, patch)
         copy = await hub.write.status(copy, as_dict(instance.status_json))
         return copy is not seen
 

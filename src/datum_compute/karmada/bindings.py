@@ -28,4 +28,4 @@ async def release(hub: Handle, copy: WorkloadDeployment) -> None:
     live = await hub.client.get(WORKLOAD_DEPLOYMENT, copy.name, copy.namespace)
     if live.metadata.uid == copy.metadata.uid:  # and not ours is the one that has been replaced
         _log.info("binding of an earlier deployment removed", binding=f"{binding.namespace}/{binding.name}")
-        await hub.write.delete_seen(binding)  # it may be given to this deployment meanwhile
+        await hub.write.delete_if_unchanged(binding)  # it may be given to this deployment meanwhile

@@ -170,7 +170,7 @@ class Leftovers:
         if work is None or work.metadata.deleting:
             return True
         try:
-            await hub.write.delete_seen(work)
+            await hub.write.delete_if_unchanged(work)
         except Conflict:
             return False
         _log.info("work of a leftover removed", copy=f"{copy.namespace}/{copy.name}", work=work.name)

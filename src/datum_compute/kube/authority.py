@@ -1,4 +1,4 @@
-"""Certificates that a program makes for itself. Entry points: `new_authority`, `issued`."""
+"""Certificates that a program makes for itself. Entry points: `new_authority`, `issue`."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -45,7 +45,7 @@ def new_authority(name: str, now: datetime, days: int) -> Pair:
     return Pair(certificate, key)
 
 
-def issued(
+def issue(
     authority: Pair,
     name: str,
     now: datetime,

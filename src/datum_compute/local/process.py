@@ -38,8 +38,7 @@ from datum_compute.local.state import LocalError, Paths, Running
 from datum_compute.platform.grants import LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import SystemClock
-from datum_compute.runtime.descriptors import allow_many
-from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.process import allow_many_files, collect_rarely
 from datum_compute.runtime.tasks import first
 from datum_compute.runtime.telemetry import logs
 
@@ -59,7 +58,7 @@ def main(arguments: list[str]) -> int:
     _leave()
     logs.configure()
     collect_rarely()
-    allow_many()
+    allow_many_files()
     report = _Reporter(pipe)
     paths = Paths(directory)
     lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)

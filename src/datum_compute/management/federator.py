@@ -343,7 +343,7 @@ async def _recorded(write: Writer, deployment: WorkloadDeployment, namespace: st
         metadata["finalizers"] = [*deployment.metadata.finalizers, FEDERATOR_FINALIZER]
     if deployment.metadata.annotations.get(FEDERATION_NAMESPACE) != namespace:
         metadata["annotations"] = {FEDERATION_NAMESPACE: namespace}
-    return await write.patch_seen(deployment, {"metadata": metadata}) if metadata else deployment
+    return await write.patch_if_unchanged(deployment, {"metadata": metadata}) if metadata else deployment
 
 
 def _noted_namespace(project: Handle, hub: Handle, deployment: WorkloadDeployment) -> str:

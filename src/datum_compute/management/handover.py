@@ -81,7 +81,7 @@ class Handover:
             return
         # Only if it is still as it was seen: the cell may have changed or removed it meanwhile.
         patch = {"metadata": {"labels": {SOURCE_CLUSTER: serving}}}
-        await pass_.write.patch_seen(object_, patch)
+        await pass_.write.patch_if_unchanged(object_, patch)
         place = f"{object_.namespace}/{object_.name}"
         _log.info("handed over", plane=pass_.name, kind=object_.kind.name, object=place, before=bearer, now=serving)
 

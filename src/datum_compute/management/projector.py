@@ -183,7 +183,7 @@ class Projector:
         self, write: Writer, found: Instance, original: Instance, labels: dict[str, str], owner: WorkloadDeployment
     ) -> Instance:
         if patch := changes(found, labels=labels, owners=[owner_reference(owner)], spec=original.spec_json):
-            found = await write.patch_seen(found, patch)
+            found = await write.patch_if_unchanged(found, patch)
         return await write.status(found, projected_status(original, found.metadata.generation))
 
     def _report(self, project: Handle, before: Instance | None, after: Instance) -> None:

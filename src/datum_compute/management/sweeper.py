@@ -224,7 +224,7 @@ class HubSweeper:
         if (why := verdict(sign, enabled=self._enabled, braked=braked)) is not None:
             self._hold(pass_, found, self._empty, key, why)
             return
-        await pass_.write.delete_seen(found)
+        await pass_.write.delete_if_unchanged(found)
         self._namespace_brake.removed(now)
         self._empty.forget(key)
         _log.info("hub namespace removed whose project namespace is gone", namespace=home.name)

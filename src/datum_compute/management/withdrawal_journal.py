@@ -39,7 +39,7 @@ class WithdrawalJournal:
             after = with_entries(before, uids)
             if after != before:
                 annotations = {WITHDRAWN_UIDS: encode(after).decode()}
-                await project.write.patch_seen(home, {"metadata": {"annotations": annotations}})
+                await project.write.patch_if_unchanged(home, {"metadata": {"annotations": annotations}})
 
         try:
             await self._batches.add(project.name, uid, write_all)

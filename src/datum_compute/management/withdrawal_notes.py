@@ -59,4 +59,4 @@ async def release_policy(hub: Handle, namespace: str, city: str, *, leaving: str
 
 async def _replace(write: Writer, home: Namespace, before: tuple[Note, ...], after: tuple[Note, ...]) -> None:
     if after != before:
-        await write.patch_seen(home, {"metadata": {"annotations": annotation(after)}})
+        await write.patch_if_unchanged(home, {"metadata": {"annotations": annotation(after)}})

@@ -43,7 +43,7 @@ from datum_compute.runtime import (
     latched,
 )
 from datum_compute.runtime.tasks import first
-from datum_compute.runtime.telemetry.health import Check, Note, Unwell
+from datum_compute.runtime.telemetry.health import Check, Note, Unhealthy
 from datum_compute.runtime.telemetry.metrics import process_registry
 
 HOST = "@host"
@@ -145,7 +145,7 @@ class Assembly:
 
     def _stays(self) -> bool:
         if self._leaving:
-            raise Unwell("the process is stopping")
+            raise Unhealthy("the process is stopping")
         return True
 
     # What it works on
@@ -294,7 +294,7 @@ def _needed(endpoint: Endpoint | None) -> Endpoint:
 def _all_tried(discovery: ProjectDiscovery | DirectoryDiscovery) -> bool:
     """Projects are engaged, or cannot be now: one that is away must not keep admission from all the others."""
     if not discovery.synced():
-        raise Unwell("it is not known yet which projects there are")
+        raise Unhealthy("it is not known yet which projects there are")
     if untried := discovery.untried():
-        raise Unwell(f"{len(untried)} projects were not tried yet")
+        raise Unhealthy(f"{len(untried)} projects were not tried yet")
     return True

@@ -19,8 +19,7 @@ from datum_compute.operator.servers import Servers
 from datum_compute.operator.serving import ServingError
 from datum_compute.operator.settings import Refused, Settings, settled
 from datum_compute.runtime import LeaseLost, SystemClock
-from datum_compute.runtime.descriptors import allow_many
-from datum_compute.runtime.memory import collect_rarely
+from datum_compute.runtime.process import allow_many_files, collect_rarely
 from datum_compute.runtime.telemetry import logs
 
 FAILED, MISUSED = 1, 2
@@ -30,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 def main() -> int:
     collect_rarely()
-    allow_many()
+    allow_many_files()
     return start(sys.argv[1:], os.environ)
 
 

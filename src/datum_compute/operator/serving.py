@@ -14,7 +14,7 @@ from cryptography import x509
 from msgspec import Struct, field, structs
 
 from datum_compute.kube.access.pairs import NoFolder, load_pair
-from datum_compute.kube.authority import SERVER, issued, new_authority
+from datum_compute.kube.authority import SERVER, issue, new_authority
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import Kind
@@ -231,5 +231,5 @@ def _self_signed() -> Pair:
     """By an authority that nobody else ever sees."""
     now, names = datetime.now(UTC), [x509.DNSName("localhost")]
     authority = new_authority("compute-manager", now, _SELF_SIGNED_DAYS)
-    made = issued(authority, "compute-manager", now, _SELF_SIGNED_DAYS, purposes=[SERVER], names=names)
+    made = issue(authority, "compute-manager", now, _SELF_SIGNED_DAYS, purposes=[SERVER], names=names)
     return Pair(made.certificate_pem, made.key_pem)

@@ -105,7 +105,7 @@ class PodsProvider:
         elif wanted is None:
             await pass_.write.delete(found)
         elif change := difference(as_dict(found.spec_json), wanted["spec"]):
-            await pass_.write.patch_seen(found, {"spec": change})
+            await pass_.write.patch_if_unchanged(found, {"spec": change})
 
     async def _hold_back(self, pass_: Pass, instance: Instance, problems: Problems) -> None:
         """What asked to be protected does not start without; what runs already goes on."""

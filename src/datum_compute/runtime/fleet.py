@@ -71,7 +71,7 @@ class Fleet:
     def tried(self, name: str) -> bool:
         """False only while a plane is being engaged for the first time, nothing has failed yet, and it is not late."""
         coming = self._coming.get(name)
-        if coming is None or coming.troubles.any:
+        if coming is None or coming.failures.any:
             return True
         began = self._began.get(name)
         return began is not None and asyncio.get_running_loop().time() >= began + LATE_SECONDS
@@ -159,7 +159,7 @@ class Fleet:
                 case "disengage":
                     member.disengaged(plane)
         except Exception as error:
-            plane.troubles.crashed("", step, error)
+            plane.failures.crashed("", step, error)
             return False
         return True
 
@@ -169,7 +169,7 @@ async def _kept_running(plane: Plane) -> None:
         try:
             await plane.run()
         except Exception as error:
-            plane.troubles.crashed("", "run", error)
+            plane.failures.crashed("", "run", error)
         await asyncio.sleep(pause)
 
 

@@ -18,8 +18,8 @@ from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from datum_compute.kube.kinds import LEASE, Lease
 from datum_compute.kube.meta import Json, as_dict, decode
 from datum_compute.kube.transport import Call
+from datum_compute.runtime.caches.failures import LogThrottle
 from datum_compute.runtime.caches.phases import Phase, advice, phase_of
-from datum_compute.runtime.caches.troubles import Repeats
 from datum_compute.runtime.clock import Clock
 
 JITTER = 1.2
@@ -189,7 +189,7 @@ class Election:
         self._generator = generator
         self._renew_seconds = renew_seconds
         self._retry_seconds = retry_seconds
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         self._own_paths = (LEASE.path(namespace), LEASE.path(namespace, name))
 
     @property
@@ -226,7 +226,7 @@ class Election:
         check = advice(error, phase, LEASE.resource, "get, create and update")
         if isinstance(error, NotFound):
             check = f"check that namespace {self._namespace} exists"
-        if self._repeats.is_due(phase):
+        if self._throttle.is_due(phase):
             _log.warning(
                 "lease cannot be taken, so this replica does not work",
                 lease=f"{self._namespace}/{self.name}",

@@ -9,9 +9,9 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.transport import Call, Transport
+from datum_compute.runtime.caches.failures import Failures
 from datum_compute.runtime.caches.informer import Informer, cache_name
 from datum_compute.runtime.caches.selection import EVERYTHING, Selection
-from datum_compute.runtime.caches.troubles import Troubles
 from datum_compute.runtime.events import Recorder
 from datum_compute.runtime.pace import Pace, Patient
 from datum_compute.runtime.reach import FailFast, Reach
@@ -42,7 +42,7 @@ class Plane:
         self.unguarded = Client(name, pace)  # for calls that every replica makes, whether it leads or not
         self._writes = PlaneWrites(name, writes)
         self.events = Recorder(self.client, self._writes)
-        self.troubles = Troubles(name, self._reach.served_again)
+        self.failures = Failures(name, self._reach.served_again)
         self._generator = generator
         self._informers: dict[str, Informer[Any]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -53,7 +53,7 @@ class Plane:
         name = cache_name(kind, selection)
         informer = self._informers.get(name)
         if informer is None:
-            informer = Informer(self._watching, kind, self._generator, selection=selection, troubles=self.troubles)
+            informer = Informer(self._watching, kind, self._generator, selection=selection, failures=self.failures)
             self._informers[name] = informer
             if self._tasks is not None:
                 self._start(self._tasks, informer)
@@ -99,7 +99,7 @@ class Plane:
     @property
     def follows(self) -> bool:
         """Whether it answers and none of its caches fails."""
-        return self.answers and self.troubles.phase is None
+        return self.answers and self.failures.phase is None
 
     def on_return(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Called when the plane answers again after it had not, or lets its caches follow again after it had refused;
@@ -109,7 +109,7 @@ class Plane:
             try:
                 callback()
             except Exception as error:  # whose call found out that the plane is back must not fail for it
-                self.troubles.crashed("", "return", error)
+                self.failures.crashed("", "return", error)
 
         self._reach.on_return.append(returned)
         return lambda: self._reach.on_return.remove(returned)

@@ -157,7 +157,7 @@ class Writer:
         """
         return await self._patch(seen, patch, {})
 
-    async def patch_seen(self, seen: T, patch: Json) -> T:
+    async def patch_if_unchanged(self, seen: T, patch: Json) -> T:
         """A merge patch that replaces lists: only if the object is still as it was seen, else `Conflict`."""
         return await self._patch(seen, patch, {"resourceVersion": seen.metadata.resource_version})
 
@@ -191,7 +191,7 @@ class Writer:
     async def add_finalizer(self, seen: T, finalizer: str) -> T:
         if finalizer in seen.metadata.finalizers:
             return seen
-        return await self.patch_seen(seen, {"metadata": {"finalizers": [*seen.metadata.finalizers, finalizer]}})
+        return await self.patch_if_unchanged(seen, {"metadata": {"finalizers": [*seen.metadata.finalizers, finalizer]}})
 
     async def remove_finalizers(self, seen: T, *finalizers: str) -> None:
         """Lets go of an object; it may be gone afterwards."""
@@ -199,7 +199,7 @@ class Writer:
         if len(left) == len(seen.metadata.finalizers):
             return
         try:
-            after = await self.patch_seen(seen, {"metadata": {"finalizers": left}})
+            after = await self.patch_if_unchanged(seen, {"metadata": {"finalizers": left}})
         except NotFound:
             return
         # With time left to stop in, what is to be deleted stays until whoever runs it says that it has.
@@ -211,7 +211,7 @@ class Writer:
         """Deletes exactly the object that was seen, not a later one of its name; one that is gone is fine."""
         await self._delete(seen, "")
 
-    async def delete_seen(self, seen: T) -> None:
+    async def delete_if_unchanged(self, seen: T) -> None:
         """Deletes an object for what it said: only if it is still as it was seen, else `Conflict`."""
         await self._delete(seen, seen.metadata.resource_version)
 

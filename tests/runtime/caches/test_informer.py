@@ -156,7 +156,7 @@ async def test_an_ended_watch_goes_on_where_it_was(setup: Setup, simulation: Sim
         setup.server.end_watches()
         setup.server.make("a")
         await simulation.until(setup.agrees, within=1)
-        assert setup.server.listed() == 1
+        assert setup.server.list_calls() == 1
 
 
 # Lists in pages
@@ -168,7 +168,7 @@ async def test_a_long_list_is_asked_for_in_pages(setup: Setup, simulation: Simul
         setup.server.make(name)
     async with following(setup, simulation):
         assert [widget.name for widget in setup.informer.all()] == names
-        assert setup.server.listed() == 3
+        assert setup.server.list_calls() == 3
 
 
 async def test_changes_between_two_pages_are_not_lost(setup: Setup, simulation: Simulation) -> None:
@@ -261,7 +261,7 @@ async def test_410_lists_again(setup: Setup, simulation: Simulation, way: str) -
             setup.server.send(encode({"type": "ERROR", "object": Gone("too old").status()}))
         await simulation.until(setup.agrees, within=1)
         assert setup.told() == ["+a"]
-        assert setup.server.listed() == 2
+        assert setup.server.list_calls() == 2
 
 
 async def test_a_silent_stream_is_noticed_and_heals(setup: Setup, simulation: Simulation) -> None:
@@ -287,7 +287,7 @@ async def test_with_all_watches_silent_the_copy_is_never_older_than_the_stall_ti
 async def test_a_quiet_kind_is_not_taken_for_a_silent_stream(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         await asyncio.sleep(500)
-        assert setup.server.listed() == 1
+        assert setup.server.list_calls() == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -324,7 +324,7 @@ async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, si
     async with following(setup, simulation):
         setup.told()
         await asyncio.sleep(3600)
-        assert setup.server.listed() > 5
+        assert setup.server.list_calls() > 5
         assert setup.told() == []
 
 
@@ -393,7 +393,7 @@ async def test_a_kind_that_is_done_without_is_no_outage(setup: Setup, simulation
     with capture_logs() as logs:
         async with background(setup.informer.run()):
             await simulation.settle()
-            assert setup.informer.troubles.phase is None
+            assert setup.informer.failures.phase is None
     assert [(line["log_level"], line["phase"]) for line in logs] == [("info", "authorization")]
 
 
@@ -661,9 +661,9 @@ async def test_a_lost_connection_is_not_opened_again_in_the_same_instant(setup: 
         setup.faults.take_away()
         setup.faults.bring_back()
         await simulation.settle()
-        assert setup.server.watched() == 1  # everybody else lost theirs too
+        assert setup.server.watch_calls() == 1  # everybody else lost theirs too
         await asyncio.sleep(0.15)
-        assert setup.server.watched() == 2
+        assert setup.server.watch_calls() == 2
 
 
 # Own writes
@@ -752,7 +752,7 @@ async def test_an_own_change_is_not_undone_by_a_list_made_before_it(setup: Setup
 
 
 async def listed(setup: Setup, times: int) -> bool:
-    return setup.server.listed() == times
+    return setup.server.list_calls() == times
 
 
 async def test_a_name_deleted_and_made_again_is_the_new_object(setup: Setup, simulation: Simulation) -> None:
@@ -837,7 +837,7 @@ async def test_an_object_that_an_index_fails_on_costs_only_itself(
             setup.server.remove("poison")
             await simulation.until(setup.agrees, within=0)
             assert [widget.name for widget in setup.informer.by("colour", "red")] == ["a", "later", "z"]
-    assert len(crashed) == setup.informer.troubles.defects["Widget", "index"] == 2  # one per version
+    assert len(crashed) == setup.informer.failures.defects["Widget", "index"] == 2  # one per version
     assert defects(logs) == [("p", "Widget", "index")]
 
 
@@ -857,7 +857,7 @@ async def test_a_handler_that_fails_costs_only_itself(setup: Setup, simulation: 
             assert setup.told() == ["+a", "~a", "+b"]
             assert [change.object.name for change in late] == ["a", "a", "b"]
             setup.informer.subscribe(failing)
-    assert setup.informer.troubles.defects == {("Widget", "handler"): 5}
+    assert setup.informer.failures.defects == {("Widget", "handler"): 5}
     assert defects(logs) == [("p", "Widget", "handler")]
 
 
@@ -900,9 +900,9 @@ async def test_an_error_that_nobody_foresaw_is_logged_counted_and_tried_again(
     with capture_logs() as logs:
         async with background(setup.informer.run()):
             await asyncio.sleep(1)
-            assert 1 < setup.informer.troubles.defects["Widget", phase] < 10
+            assert 1 < setup.informer.failures.defects["Widget", phase] < 10
             await asyncio.sleep(60)
-            assert setup.informer.troubles.defects == {("Widget", phase): 10}
+            assert setup.informer.failures.defects == {("Widget", phase): 10}
             setup.server.make("b")
             await simulation.until(setup.agrees, within=0)
             assert setup.informer.state is State.WATCHING

@@ -20,7 +20,7 @@ from datum_compute.runtime.telemetry.health import (
     Check,
     Heartbeat,
     Probes,
-    Unwell,
+    Unhealthy,
     all_tried,
     away,
     caches_follow,
@@ -50,7 +50,7 @@ async def ask(probes: Probes, path: str, method: str = "GET", accept: str = "") 
 
 
 def unwell() -> bool:
-    raise Unwell("the oven is cold")
+    raise Unhealthy("the oven is cold")
 
 
 def defective() -> bool:
@@ -96,7 +96,7 @@ async def test_verbose_lists_every_check(simulation: Simulation) -> None:
     ("check", "line"),
     [
         (unwell, "[-]oven failed: the oven is cold"),
-        (lambda: False, "[-]oven failed: not so"),
+        (lambda: False, "[-]oven failed: the check did not pass"),
         (never, "[-]oven failed: no answer within 2 s"),
         (defective, "[-]oven failed: the check failed (RuntimeError)"),
     ],
@@ -175,11 +175,11 @@ def test_a_loop_that_was_held_up_says_so_until_it_keeps_up_again() -> None:
         async with background(heartbeat.run()):
             await loop.advance(0.5)
             loop.block(LATE_SECONDS + 3)
-            with pytest.raises(Unwell, match="the event loop is 8 s late"):  # before the beat that comes too late
+            with pytest.raises(Unhealthy, match="the event loop is 8 s late"):  # before the beat that comes too late
                 heartbeat.check()
             await loop.settle()
             await loop.advance(0.1)
-            with pytest.raises(Unwell, match="the event loop is"):  # and after it
+            with pytest.raises(Unhealthy, match="the event loop is"):  # and after it
                 heartbeat.check()
             await loop.advance(2)
             assert heartbeat.check()
@@ -223,7 +223,7 @@ async def test_a_cache_that_hangs_while_its_plane_answers_is_told_of(
         await simulation.settle()
         monkeypatch.setattr(Informer, "_round", hang)
         await simulation.advance(STALLED_SECONDS * 2)
-        with pytest.raises(Unwell, match=r"the cache of widgets.example.test on a heard nothing for \d+ s"):
+        with pytest.raises(Unhealthy, match=r"the cache of widgets.example.test on a heard nothing for \d+ s"):
             caches_follow(world.fleet)()
 
 
@@ -239,11 +239,11 @@ async def test_a_plane_that_is_away_is_no_reason_to_restart(simulation: Simulati
 async def test_planes_are_engaged_when_their_caches_are_filled(simulation: Simulation) -> None:
     world = World(simulation)
     check = engaged(world.fleet, "a", "b")
-    with pytest.raises(Unwell, match="not engaged yet: a, b"):
+    with pytest.raises(Unhealthy, match="not engaged yet: a, b"):
         check()
     async with background(world.fleet.run()):
         await simulation.settle()
-        with pytest.raises(Unwell, match=r"not engaged yet: b$"):
+        with pytest.raises(Unhealthy, match=r"not engaged yet: b$"):
             check()
         assert engaged(world.fleet, "a")()
 
@@ -359,5 +359,5 @@ async def test_a_cache_that_meets_a_defect_is_no_reason_to_restart(simulation: S
             server.forget_history()
             server.end_watches()
             await asyncio.sleep(2 * STALLED_SECONDS)
-            assert plane.troubles.defects["Widget", "list"] > 100
+            assert plane.failures.defects["Widget", "list"] > 100
             assert caches_follow(fleet)()

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from msgspec import Struct
 
 from datum_compute import PRODUCT
-from datum_compute.kube.authority import SERVER, Pair, issued, new_authority
+from datum_compute.kube.authority import SERVER, Pair, issue, new_authority
 from datum_compute.kube.files import write_private
 
 _AUTHORITY_DAYS = 3650
@@ -54,7 +54,7 @@ def _ensure_certificates(directory: Path, now: datetime) -> str:
         _store(authority, directory / "ca.crt", directory / "ca.key")
     server = _read(directory / "server.crt", directory / "server.key")
     if server is None or not _lasts(server, now, _RENEW_DAYS) or not _signed(server, authority):
-        server = issued(authority, "localhost", now, _SERVER_DAYS, purposes=[SERVER], names=_NAMES)
+        server = issue(authority, "localhost", now, _SERVER_DAYS, purposes=[SERVER], names=_NAMES)
         _store(server, directory / "server.crt", directory / "server.key")
     return authority.certificate_pem.decode()
 

@@ -22,10 +22,10 @@ from datum_compute.kube.errors import ApiError, Forbidden, Gone, NotFound, Timeo
 from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.versions import is_older
+from datum_compute.runtime.caches.failures import Failures
 from datum_compute.runtime.caches.index import Index, Place
 from datum_compute.runtime.caches.phases import Phase
 from datum_compute.runtime.caches.selection import EVERYTHING, Selection
-from datum_compute.runtime.caches.troubles import Troubles
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -83,7 +83,7 @@ class Informer(Generic[T]):
         optional: bool = False,
         best_effort: bool = False,
         selection: Selection = EVERYTHING,
-        troubles: Troubles | None = None,
+        failures: Failures | None = None,
     ) -> None:
         self.kind = kind
         self.state = State.EMPTY
@@ -94,8 +94,8 @@ class Informer(Generic[T]):
         self.name = cache_name(kind, selection)
         self.label = f"{kind.name}{self.name.removeprefix(kind.resource)}"  # for metrics: the kind, if that is all
         self.served = True  # as far as is known
-        self.heard = 0.0  # loop time at which the server last said anything
-        self.troubles = troubles or Troubles(client.plane)
+        self.last_heard = 0.0  # loop time at which the server last said anything
+        self.failures = failures or Failures(client.plane)
         self.rewinds = 0  # lists that were older than what had been seen: the server was restored from a backup
         self._client = client
         self._generator = generator
@@ -140,7 +140,7 @@ class Informer(Generic[T]):
         """
 
         def report(error: Exception) -> None:
-            self.troubles.crashed(self.kind.name, "index", error)
+            self.failures.crashed(self.kind.name, "index", error)
             crashed(error)
 
         if name not in self._indexes:
@@ -207,13 +207,13 @@ class Informer(Generic[T]):
                 failed = True
                 self._failed(error)
                 if error.answered or not isinstance(error, Unavailable | Timeout):
-                    self.heard = loop.time()
+                    self.last_heard = loop.time()
             except Exception as error:
                 # A defect, here or in the server: it must cost this cache only, and only until it is gone.
                 failed = True
-                self.troubles.crashed(self.kind.name, self._doing.value, error)
+                self.failures.crashed(self.kind.name, self._doing.value, error)
                 self.state = State.EMPTY
-                self.heard = loop.time()  # a restart would not mend it, and would cost all other planes
+                self.last_heard = loop.time()  # a restart would not mend it, and would cost all other planes
             # A server that ends every watch at once, however politely, must not be asked in a hot loop.
             short = loop.time() - began < SHORTEST_ROUND
             quick = quick + 1 if short else 0
@@ -227,7 +227,7 @@ class Informer(Generic[T]):
             # Streams end in many ways; whether that is an outage is for the next attempt to find out.
             _log.debug("watch broke off", plane=self._client.plane, kind=self.kind.name, error=str(error))
         else:
-            self.troubles.failed(self.name, self.kind.name, error, self._doing)
+            self.failures.failed(self.name, self.kind.name, error, self._doing)
 
     async def _round(self) -> None:
         match self.state:
@@ -270,13 +270,13 @@ class Informer(Generic[T]):
             self.synced.set()
             if isinstance(error, Unauthorized):
                 raise
-            self.troubles.done_without(self.name, self.kind.name, error)
-            self.heard = asyncio.get_running_loop().time()
+            self.failures.skipped(self.name, self.kind.name, error)
+            self.last_heard = asyncio.get_running_loop().time()
             self.served = False
             self.state = State.UNSERVED
             return
         loop = asyncio.get_running_loop()
-        self.heard = loop.time()
+        self.last_heard = loop.time()
         for uid in settled:
             self._gone.pop(uid, None)
         self._swap(listing, everything=listed is State.UNSERVED)
@@ -286,7 +286,7 @@ class Informer(Generic[T]):
         self.state = listed
         self.synced.set()
         if listed is State.UNSERVED:
-            self.troubles.follows(self.name)
+            self.failures.recovered(self.name)
 
     def _note_served(self, served: bool) -> None:
         if served is self.served:
@@ -298,7 +298,7 @@ class Informer(Generic[T]):
             try:
                 callback()
             except Exception as error:
-                self.troubles.crashed(self.kind.name, "served", error)
+                self.failures.crashed(self.kind.name, "served", error)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -314,13 +314,13 @@ class Informer(Generic[T]):
                 ) as events,
             ):
                 self.state, self._streaming = State.WATCHING, True
-                self.troubles.follows(self.name)
-                armed = self.heard = loop.time()
+                self.failures.recovered(self.name)
+                armed = self.last_heard = loop.time()
                 async for event in events:
                     if event.type == "BOOKMARK" and is_older(event.resource_version, began_at):
                         raise Gone("the server is not yet where this watch began: it was restored from a backup")
                     self._take(event)
-                    self.heard = now = loop.time()
+                    self.last_heard = now = loop.time()
                     if now - armed >= _REARM_SECONDS:
                         stall.reschedule(now + STALL_SECONDS)
                         armed = now
@@ -413,7 +413,7 @@ class Informer(Generic[T]):
         try:
             handler(change)
         except Exception as error:
-            self.troubles.crashed(self.kind.name, "handler", error)
+            self.failures.crashed(self.kind.name, "handler", error)
 
 
 def cache_name(kind: Kind[Any], selection: Selection = EVERYTHING) -> str:

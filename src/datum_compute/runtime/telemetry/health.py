@@ -24,7 +24,7 @@ NAMED = 10
 STALLED_SECONDS = 2 * RELIST_SECONDS  # every cache hears from its server at least once a relist
 
 Check = Callable[[], bool | Awaitable[bool]]
-"""True when all is well. Raises `Unwell` to say what is not."""
+"""True when all is well. Raises `Unhealthy` to say what is not."""
 
 Note = Callable[[], str]
 """One sentence on what is not as it should be and yet no reason to call the process unready; empty when all is well."""
@@ -32,7 +32,7 @@ Note = Callable[[], str]
 _TEXT = "text/plain; charset=utf-8"
 
 
-class Unwell(Exception):
+class Unhealthy(Exception):
     """One sentence for whoever looks at a probe; it is shown to anybody who asks."""
 
 
@@ -62,7 +62,7 @@ class Heartbeat:
 
     def check(self) -> bool:
         if self.lag > LATE_SECONDS:
-            raise Unwell(f"the event loop is {self.lag:.0f} s late")
+            raise Unhealthy(f"the event loop is {self.lag:.0f} s late")
         return True
 
 
@@ -73,9 +73,9 @@ def caches_follow(fleet: Fleet) -> Check:
         now = asyncio.get_running_loop().time()
         for plane in fleet.planes():
             for informer in plane.informers() if plane.answers else ():
-                silence = now - informer.heard
+                silence = now - informer.last_heard
                 if informer.synced.is_set() and silence > STALLED_SECONDS:
-                    raise Unwell(
+                    raise Unhealthy(
                         f"the cache of {informer.kind.resource} on {plane.name} heard nothing for {silence:.0f} s"
                     )
         return True
@@ -89,7 +89,7 @@ def engaged(fleet: Fleet, *planes: str) -> Check:
     def check() -> bool:
         missing = [name for name in planes if not fleet.has(name)]
         if missing:
-            raise Unwell(f"not engaged yet: {_some(missing)}")
+            raise Unhealthy(f"not engaged yet: {_some(missing)}")
         return True
 
     return check
@@ -101,7 +101,7 @@ def all_tried(fleet: Fleet) -> Check:
     def check() -> bool:
         untried = [plane.name for plane in fleet.known() if not fleet.tried(plane.name)]
         if untried:
-            raise Unwell(f"not tried yet: {_some(untried)}")
+            raise Unhealthy(f"not tried yet: {_some(untried)}")
         return True
 
     return check
@@ -127,7 +127,7 @@ def away(fleet: Fleet) -> Note:
     def note() -> str:
         planes = fleet.known()
         gone = [
-            f"{plane.name} ({phase.value})" if (phase := plane.troubles.phase) is not None else plane.name
+            f"{plane.name} ({phase.value})" if (phase := plane.failures.phase) is not None else plane.name
             for plane in planes
             if not fleet.up(plane.name)
         ]
@@ -158,13 +158,13 @@ async def _problem(check: Check) -> str:
         async with asyncio.timeout(CHECK_SECONDS):
             answer = check()
             well = await answer if inspect.isawaitable(answer) else answer
-    except Unwell as error:
+    except Unhealthy as error:
         return str(error)
     except TimeoutError:
         return f"no answer within {CHECK_SECONDS:g} s"
     except Exception as error:
         return f"the check failed ({type(error).__name__})"  # its text is not for everybody
-    return "" if well else "not so"
+    return "" if well else "the check did not pass"
 
 
 class Probes:

@@ -151,7 +151,7 @@ class RuntimeCollector(Collector):
                 watching.add_metric(place, informer.state is State.WATCHING)
                 rewinds.add_metric(place, informer.rewinds)
                 if informer.synced.is_set():
-                    silent.add_metric(place, now - informer.heard)
+                    silent.add_metric(place, now - informer.last_heard)
         up = GaugeMetricFamily(
             f"{self._prefix}plane_up", "Whether the plane is engaged and all of its caches follow it.", labels=["plane"]
         )
@@ -166,7 +166,7 @@ class RuntimeCollector(Collector):
         )
         for plane in self._fleet.known():
             up.add_metric([plane.name], self._fleet.up(plane.name))
-            for family, counts in ((failures, plane.troubles.failures), (defects, plane.troubles.defects)):
+            for family, counts in ((failures, plane.failures.by_phase), (defects, plane.failures.defects)):
                 for (kind, phase), count in sorted(counts.items()):
                     family.add_metric([plane.name, kind, phase], count)
         dropped = CounterMetricFamily(

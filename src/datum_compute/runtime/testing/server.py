@@ -82,7 +82,7 @@ class Server:
     def has(self, name: str, kind: Kind[Any] = WIDGET) -> bool:
         return _key(kind, name) in self._objects
 
-    def found(self, name: str, kind: Kind[Any] = WIDGET) -> Json:
+    def get(self, name: str, kind: Kind[Any] = WIDGET) -> Json:
         return self._found(_key(kind, name))
 
     def history(self) -> list[Json]:
@@ -123,10 +123,10 @@ class Server:
             watch.extra.append(line)
             watch.changed.set()
 
-    def listed(self, kind: Kind[Any] = WIDGET) -> int:
+    def list_calls(self, kind: Kind[Any] = WIDGET) -> int:
         return len([call for call in self.calls if _reads(call, kind) and "watch" not in call.query])
 
-    def watched(self, kind: Kind[Any] = WIDGET) -> int:
+    def watch_calls(self, kind: Kind[Any] = WIDGET) -> int:
         return len([call for call in self.calls if _reads(call, kind) and "watch" in call.query])
 
     @property

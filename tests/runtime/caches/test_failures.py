@@ -15,8 +15,8 @@ from datum_compute.kube.errors import ApiError, Forbidden, NotFound, ServerError
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.runtime.caches.failures import REPEAT_SECONDS
 from datum_compute.runtime.caches.informer import STALL_SECONDS
-from datum_compute.runtime.caches.troubles import REPEAT_SECONDS
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import GADGET, WIDGET, Server, background
@@ -107,8 +107,8 @@ async def test_what_is_refused_from_the_start_is_one_warning_that_names_the_phas
             await asyncio.sleep(REPEAT_SECONDS - 10)
     (warning,) = lines(logs, "warning")
     assert (warning["plane"], warning["phase"], warning["error"]) == ("p", phase, str(error))
-    assert setup.plane.troubles.phase is not None
-    assert setup.plane.troubles.phase.value == phase
+    assert setup.plane.failures.phase is not None
+    assert setup.plane.failures.phase.value == phase
 
 
 # Over HTTPS
@@ -147,7 +147,7 @@ def test_an_endpoint_that_is_wrong_from_the_start_is_one_warning_that_names_the_
         plane = Plane("hub", "hub", transport, writes=Writes(), generator=random.Random(1))
         informer = plane.informer(NAMESPACE)
         async with background(plane.run()), asyncio.timeout(60):
-            while sum(plane.troubles.failures.values()) < 3:  # noqa: ASYNC110 (a look now and then)
+            while sum(plane.failures.by_phase.values()) < 3:  # noqa: ASYNC110 (a look now and then)
                 await asyncio.sleep(0.01)
         assert not informer.synced.is_set()
         await transport.close()
@@ -173,7 +173,7 @@ async def test_a_watch_that_is_refused_is_a_warning_of_its_own(setup: Setup, sim
             setup.server.refuse_watches = None
             await asyncio.sleep(10)
             assert len(ends(logs)) == 1
-            assert setup.plane.troubles.phase is None
+            assert setup.plane.failures.phase is None
 
 
 async def test_a_watch_that_breaks_off_and_can_be_opened_again_is_no_outage(
@@ -239,6 +239,6 @@ async def test_failures_and_defects_are_counted_by_kind_and_phase(setup: Setup, 
     setup.server.refuse = [Forbidden("no")] * 4
     async with background(setup.plane.run()):
         await asyncio.sleep(60)
-    assert sum(setup.plane.troubles.failures.values()) == 4
-    assert set(setup.plane.troubles.failures) <= {("Widget", "authorization"), ("Gadget", "authorization")}
-    assert setup.plane.troubles.defects == {}
+    assert sum(setup.plane.failures.by_phase.values()) == 4
+    assert set(setup.plane.failures.by_phase) <= {("Widget", "authorization"), ("Gadget", "authorization")}
+    assert setup.plane.failures.defects == {}
