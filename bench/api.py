@@ -1,7 +1,7 @@
 """How fast are objects read and written, and how large are they in a cache? Prints one table.
 
 Run with `.venv/bin/python bench/api.py`. Rates are medians of several rounds on one core. Memory is what the process
-really grew by (RSS) and what Python counts, over 20,000 objects that each came in a buffer of its own.
+really grew by (RSS) and what Python counts, over 20,000 objects that each arrived in their own buffer.
 """
 
 import gc
@@ -70,7 +70,7 @@ def instance(number: int) -> bytes:
         {
             "name": name,
             "image": f"registry.example/{name}:1.27.{number}",
-            "env": [{"name": f"SETTING_{one}", "value": f"value {one} of {name}"} for one in range(8)],
+            "env": [{"name": f"SETTING_{index}", "value": f"value {index} of {name}"} for index in range(8)],
             "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
         }
         for name in ("web", "proxy")
@@ -144,7 +144,7 @@ def rate(act: Callable[[bytes], object]) -> float:
 
 
 def memory(label: str, counted: bool) -> float:
-    """kB an object of a dictionary like an informer's."""
+    """kB per object in a dictionary like an informer's."""
     act = KEPT[label]
     act(instance(0))
     gc.collect()

@@ -1,7 +1,7 @@
-"""How long does a command take to start, beside a bare interpreter and kubectl? Prints one table.
+"""How long does a command take to start, compared with a bare interpreter and kubectl? Prints one table.
 
 Run with `.venv/bin/python bench/cli.py`. Everything runs in turn, round after round, so that a busy machine is busy for
-all of them alike; times are medians over the rounds, beside the time that the processor was really busy with it. Lists
+all of them alike; times are medians over the rounds, next to the CPU time. Lists
 are read from a server in this process, on loopback. kubectl is left out where there is none.
 """
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def lines(plugin: Path, project: str) -> dict[str, list[str]]:
-    """What is run, by what it is called in the table."""
+    """The commands to run, by their name in the table."""
     compute = [sys.executable, "-c", "import sys; from datum_compute.cli.main import main; sys.exit(main())"]
     found = {"python -c pass": [sys.executable, "-c", "pass"]}
     found |= {f"compute {words}": [*compute, *words.split()] for words in BUDGETS}
@@ -68,7 +68,7 @@ def lines(plugin: Path, project: str) -> dict[str, list[str]]:
 
 
 class Taken(NamedTuple):
-    """Milliseconds from start to end, and of them those of the processor."""
+    """Milliseconds from start to end, and of CPU time."""
 
     wall: float
     busy: float
@@ -97,11 +97,11 @@ def once(words: Sequence[str], environ: dict[str, str]) -> Taken:
 def show(times: dict[str, list[Taken]]) -> None:
     print(f"{'command':<48} {'median':>9} {'best':>9} {'processor':>10} {'aim':>8}")
     for name, taken in times.items():
-        walls = [one.wall for one in taken]
-        busy = statistics.median(one.busy for one in taken)
+        walls = [run.wall for run in taken]
+        busy = statistics.median(run.busy for run in taken)
         aim = BUDGETS.get(name.removeprefix("compute "))
-        told = f"{aim} ms" if aim else ""
-        print(f"{name:<48} {statistics.median(walls):>6.0f} ms {min(walls):>6.0f} ms {busy:>7.0f} ms {told:>8}")
+        goal = f"{aim} ms" if aim else ""
+        print(f"{name:<48} {statistics.median(walls):>6.0f} ms {min(walls):>6.0f} ms {busy:>7.0f} ms {goal:>8}")
 
 
 if __name__ == "__main__":

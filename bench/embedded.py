@@ -1,4 +1,4 @@
-"""How fast is the embedded engine? Prints one table, each figure beside what is aimed at.
+"""How fast is the embedded engine? Prints one table, each figure next to its aim.
 
 Run with `.venv/bin/python bench/embedded.py`, or with the names of what to measure: start, writes, https, events, load,
 federation. Each question has a process of its own, and so has a server that is asked over HTTPS. Writes a second are
@@ -117,7 +117,7 @@ async def _create(client: Client, numbers: Iterator[int]) -> None:
 
 
 async def _rate(client: Client, at_once: int, used: Callable[[], float] = time.process_time) -> float:
-    """Creates of a Workload a second of CPU time, all checks included."""
+    """Workloads created per second of CPU time, all checks included."""
     numbers = iter(range(WRITES))
     before = used()
     await asyncio.gather(*(_create(client, numbers) for _ in range(at_once)))
@@ -198,7 +198,7 @@ def https() -> list[Figure]:
 
 
 async def _delays(transport: Transport, watchers: int) -> list[float]:
-    """Of every event to every watcher, in ms, from before it was asked for."""
+    """Delay of every event to every watcher, in ms, from before the write was sent."""
     await transport.call(Call("POST", CONFIG_MAPS, {}, encode(_config_map(0))))
     found: list[float] = []
     ready = asyncio.Semaphore(0)
@@ -296,12 +296,12 @@ def load() -> list[Figure]:
 
 
 async def _available(federation: Federation) -> int:
-    """How many Instances the project sees Available; asked only when its Workloads count as many ready."""
+    """How many Instances are Available in the project; listed only when its Workloads count as many ready."""
     client = federation.client("demo")
-    counted = [one.status.ready_replicas for one in (await client.list(WORKLOAD)).items if one.status]
+    counted = [item.status.ready_replicas for item in (await client.list(WORKLOAD)).items if item.status]
     if sum(counted) < WORKLOADS * REPLICAS * 2:
         return 0
-    return sum(conditions.is_true(conditions.of(one), AVAILABLE) for one in (await client.list(INSTANCE)).items)
+    return sum(conditions.is_true(conditions.of(item), AVAILABLE) for item in (await client.list(INSTANCE)).items)
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -356,7 +356,7 @@ QUESTIONS: dict[str, Callable[[], list[Figure]]] = {
 
 
 def as_a_program() -> None:
-    """With the settings that programs of ours have, and without a word."""
+    """Applies the settings of our programs, without logs."""
     collect_rarely()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 

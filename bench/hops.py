@@ -1,11 +1,11 @@
-"""How long from a workload's creation until it is Available in its project, hop by hop? Prints one table.
+"""How long does it take from a workload's creation until it is Available in its project, hop by hop? Prints one table.
 
 Run with `.venv/bin/python -m bench.hops` while the real engine is up. Our side are compute-managers under the generated
 roles, as the scenarios have them, with the simulated provider, which takes no time of its own.
 
 One workload with one instance at a time, in a project that has another one there already: the first of all also waits
 for the cell to connect to the project, and for its network. Each hop is timed by the event that a watch brings here;
-what Karmada does between hub and cell is measured in the same run and taken off.
+what Karmada does between hub and cell is measured in the same run and subtracted.
 """
 
 import argparse

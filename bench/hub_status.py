@@ -1,11 +1,11 @@
-"""How long until a status on the hub is a status in the project? Prints one table.
+"""How long does a status take from the hub to the project? Prints one table.
 
 Run with `.venv/bin/python bench/hub_status.py` for the embedded engine, or with
-`--kubeconfigs .engine/kubeconfigs` for a running real one: the directory holds one file a plane.
+`--kubeconfigs .engine/kubeconfigs` for a running real one: the directory holds one file per plane.
 
-Statuses are written on the hub at a steady rate, over as many deployments as there are changes a second, in a city that
-no site serves, so that nobody else answers for them. Each is timed from the server's answer on the hub to the event
-that a watch on the project brings. The raw write is that same write on the hub, in the same run.
+Statuses are written on the hub at a steady rate, over as many deployments as there are changes per second, in a city
+that no site serves, so that nobody else answers for them. Each is timed from the server's answer on the hub to an event
+of a watch on the project. The raw write is that same write on the hub, in the same run.
 """
 
 import argparse
@@ -148,8 +148,8 @@ async def measure(planes: Planes, rate: int, seconds: int) -> Measured:
             await project.create(WORKLOAD_DEPLOYMENT, deployment(number))
 
         async def on_the_hub() -> dict[str, WorkloadDeployment]:
-            found = (await hub.list(WORKLOAD_DEPLOYMENT, home)).items
-            return {one.name: one for one in found if one.name.startswith(NAMES)}
+            deployments = (await hub.list(WORKLOAD_DEPLOYMENT, home)).items
+            return {item.name: item for item in deployments if item.name.startswith(NAMES)}
 
         async def all_there() -> bool:
             return len(await on_the_hub()) == rate
@@ -183,7 +183,7 @@ async def measure(planes: Planes, rate: int, seconds: int) -> Measured:
 
         async def all_gone() -> bool:
             left = (await project.list(WORKLOAD_DEPLOYMENT)).items
-            return not [one for one in left if one.name.startswith(NAMES)]
+            return not [item for item in left if item.name.startswith(NAMES)]
 
         await until(all_gone)
         ended = [task for task in (following, running) if task is not None]

@@ -1,4 +1,4 @@
-"""How much does the runtime itself cost? Prints one table, each figure beside what is aimed at.
+"""How much does the runtime itself cost? Prints one table, each figure next to its aim.
 
 Run with `.venv/bin/python bench/runtime.py`, or with the names of what to measure: events, memory, idle, federator,
 converge.
@@ -53,7 +53,7 @@ def plane(name: str, role: str, transport: Transport) -> Plane:
 
 
 class Trivial:
-    """Looks at the object, and that is all."""
+    """Only reads the object."""
 
     name = "trivial"
 
@@ -168,8 +168,8 @@ async def _idle() -> float:
         planes.append(plane(f"cell-{number}", CELL, InProcess(engine.serve(f"cell-{number}", CELL))))
         for kind in kinds:
             planes[-1].informer(kind)
-    running = [asyncio.create_task(engine.run()), *(asyncio.create_task(one.run()) for one in planes)]
-    await asyncio.gather(*(one.synced() for one in planes))
+    running = [asyncio.create_task(engine.run()), *(asyncio.create_task(plane.run()) for plane in planes)]
+    await asyncio.gather(*(plane.synced() for plane in planes))
     await asyncio.sleep(1)
     began, wall = time.process_time(), time.perf_counter()
     await asyncio.sleep(IDLE_SECONDS)
@@ -301,7 +301,7 @@ async def _read(transport: InProcess, call: Call) -> None:
 
 
 async def _by_hand(made: list[tuple[str, Call]]) -> float:
-    """CPU seconds of the same calls, watches read and writes one after the other, by who knows them beforehand."""
+    """CPU seconds of the same calls made one after the other, without deciding anything."""
     engine = await _world()
     versions: dict[tuple[str, str], str] = {}
     uids: dict[tuple[str, str], str] = {}
@@ -348,7 +348,7 @@ def federator(_: object) -> float:
 
 TABLE: list[tuple[str, Callable[[object], float], str]] = [
     (f"events/s through informer, queue and pass, {OBJECTS:,} objects", events, "10,000"),
-    ("kB a cached object of 4 kB", memory, "10"),
+    ("kB per cached object of 4 kB", memory, "10"),
     (f"% CPU idle, {PLANES} planes x 3 kinds watched", idle, "1"),
     (f"federator's job, {DEPLOYMENTS} deployments, to the same calls by hand", federator, "1.3"),
     (f"s until {DEPLOYMENTS} deployments are on the hub, {CALL_SECONDS * 1000:.0f} ms per call", converge, "1"),

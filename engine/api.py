@@ -23,7 +23,7 @@ MANAGER = "engine"
 
 
 class Api:
-    """Raises the errors of `datum_compute.kube`; `find` is the only call that takes "not there" for an answer."""
+    """Raises the errors of `datum_compute.kube`; only `find` accepts that an object does not exist."""
 
     def __init__(self, plane: str, endpoint: Endpoint) -> None:
         self.plane = plane
@@ -95,7 +95,7 @@ class Api:
 
 
 def until(what: str, check: Callable[[], T | None], seconds: float = 60.0) -> T:
-    """What `check` gives as soon as it gives something. A call that failed and may succeed later counts as nothing."""
+    """The first truthy result of `check`. A failed call that may succeed later counts as no result."""
     deadline = time.monotonic() + seconds
     failure = ""
     while True:
@@ -120,7 +120,7 @@ def condition(body: Json, type_: str) -> str:
 
 
 def path_of(body: Json, subresource: str = "", *, whole: bool = True) -> str:
-    """Where an object is; not `whole`, where it is created."""
+    """The path of an object, or, unless `whole`, of the collection in which it is created."""
     metadata = body["metadata"]
     name = metadata["name"] if whole else ""
     return path(body["apiVersion"], body["kind"], metadata.get("namespace", ""), name, subresource)
@@ -134,7 +134,7 @@ def path(api_version: str, kind: str, namespace: str = "", name: str = "", subre
 
 
 def _plural(kind: str) -> str:
-    """As API servers guess it; true for every kind that is used here."""
+    """The plural of a kind as API servers guess it; correct for every kind used here."""
     singular = kind.lower()
     if singular.endswith("y"):
         return f"{singular[:-1]}ies"

@@ -41,7 +41,7 @@ _LOST = (
 
 
 def build(tools: Sequence[Tool], output: TextIO = sys.stderr) -> None:
-    """Builds what is missing. Interrupted, it goes on where it was: Go keeps what is compiled, and whole files stay."""
+    """Builds what is missing. After an interruption it resumes: Go caches what is compiled, and complete files stay."""
     missing = [(tool, name) for tool in tools for name in tool.binaries if not _path(tool, name).exists()]
     if not missing:
         print("the engine is built; nothing to do", file=output)
@@ -146,7 +146,7 @@ def _memory() -> int:
 
 @contextmanager
 def _alone(output: TextIO) -> Iterator[None]:
-    """One build at a time: two of them would only take each other's processor."""
+    """One build at a time: two would only compete for the processor."""
     _cache().mkdir(parents=True, exist_ok=True)
     with open(_cache() / "lock", "w") as lock:
         try:
@@ -158,7 +158,7 @@ def _alone(output: TextIO) -> Iterator[None]:
 
 
 class _Progress:
-    """One line a binary: overwritten on a terminal, repeated now and then elsewhere."""
+    """One line per binary: overwritten on a terminal, repeated now and then elsewhere."""
 
     def __init__(self, title: str, output: TextIO) -> None:
         self.last: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -185,12 +185,12 @@ class _Progress:
         self._show("failed", "\n")
 
     def again(self) -> None:
-        """What was downloaded and compiled stays."""
+        """Whatever was downloaded and compiled stays."""
         self._show("the connection was lost; trying again", "\n")
         self.last.clear()
 
     def lost_connection(self) -> bool:
-        """Whether the last words are those of a download that broke off, which says nothing about the next."""
+        """Whether the output ends with a download that broke off, which a retry may fix."""
         return any(sign in line for line in self.last for sign in _LOST)
 
     def _show(self, state: str, end: str) -> None:

@@ -55,7 +55,7 @@ class Engine:
         self._say = say
 
     def up(self, cells: Mapping[str, str] | None = None, kwok_cells: Collection[str] = ()) -> None:
-        """Brings up what is not up, with these cells besides those it has. Returns when all of it can be used."""
+        """Starts whatever is not running, with these additional cells. Returns when everything is ready."""
         with self._alone():
             for last in (False, False, True):
                 site = self._site(cells or {}, kwok_cells)
@@ -95,7 +95,7 @@ class Engine:
         self.processes.stop([name], _STOP_SECONDS)
 
     def kill(self, name: str) -> None:
-        """At once, as a crash would end it."""
+        """Kills a process at once, like a crash."""
         self._one(name)
         self.processes.kill([name])
 
@@ -115,7 +115,7 @@ class Engine:
         self.processes.resume(name)
 
     def snapshot(self, plane: str, name: str) -> None:
-        """Keeps what a plane knows now. Its etcd stands still meanwhile: the copy is what a crash would leave."""
+        """Saves the state of a plane. Its etcd is paused meanwhile: the copy is what a crash would leave."""
         store, kept = self._restorable(plane).store, self._kept(plane, name)
         half = kept.with_name(f"{name}.half")
         for folder in (kept, half):
@@ -128,7 +128,7 @@ class Engine:
         half.rename(kept)
 
     def restore(self, plane: str, name: str) -> None:
-        """Takes a plane back to a snapshot. What serves it is started anew; for the hub that is all of Karmada, too."""
+        """Returns a plane to a snapshot. Whatever serves it is restarted, on the hub all of Karmada too."""
         restorable, kept = self._restorable(plane), self._kept(plane, name)
         if not kept.is_dir():
             raise EngineError(f'there is no snapshot "{name}" of {plane}; make one with `snapshot {plane} {name}`')
@@ -152,7 +152,7 @@ class Engine:
         return Settings.read(self.folder).planes
 
     def kubeconfig(self, plane: str, who: str = "") -> Path:
-        """The administrator's, or that of an identity with the rights of its roles."""
+        """The kubeconfig of the administrator, or of an identity with the rights of its roles."""
         path = self.folder.kubeconfig(plane, who)
         if not path.exists():
             known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml"))) or "none yet"
@@ -191,7 +191,7 @@ class Engine:
         return path
 
     def _site(self, cells: Mapping[str, str], kwok_cells: Collection[str]) -> Site:
-        """The engine as it shall be, noted before anything is started."""
+        """The desired engine, saved before anything is started."""
         settings = Settings.read(self.folder).with_cells(cells, kwok_cells)
         if strangers := [name for name in settings.kwok if name not in settings.cells]:
             raise EngineError(f'"{strangers[0]}" is no cell; add it with --cell {strangers[0]}=CITY')
@@ -206,7 +206,7 @@ class Engine:
         return site
 
     def _with_usable_ports(self, settings: Settings) -> Settings:
-        """With the ports it had; with all new ones, and nothing running, when somebody took one in the meantime."""
+        """Keeps the ports it had, unless somebody took one meanwhile: then stops everything and chooses new ones."""
         known = settings.with_ports(_listeners(settings))
         if not self._lost_a_port(known):
             return known
@@ -250,7 +250,7 @@ class Engine:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """The kernel lets go of the lock when its holder ends, however it ends."""
+        """The kernel releases the lock when its holder ends, however it ends."""
         self.folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self.folder.lock, "w") as lock:
             try:
@@ -261,7 +261,7 @@ class Engine:
 
 
 class _Start:
-    """One way up. Everything in it may have happened before."""
+    """One start of the engine. Any of its steps may have happened before."""
 
     def __init__(self, engine: Engine, site: Site, say: Say) -> None:
         self._engine = engine
@@ -328,7 +328,7 @@ class _Start:
             self.wait(process)
 
     def run(self, process: Process) -> None:
-        """Starts it unless it runs as it should."""
+        """Starts the process unless it already runs with the right command."""
         command = [str(build.binary(process.binary)), *process.arguments]
         if self._processes.alive(process.name):
             if self._processes.command(process.name) == command:
@@ -373,7 +373,7 @@ class _Start:
 
 
 def _all_processes(site: Site) -> list[Process]:
-    """In the order they start in."""
+    """In starting order."""
     every = site.settings.planes
     sources = build.module_folder(tool_of("kwok")) if site.settings.kwok else Path()
     with_nodes = [plane for plane in every if plane.kwok]
@@ -408,7 +408,7 @@ def _process_of(listener: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the caller's but what a program needs to find its home."""
+    """Only what a program needs to find its home, nothing else from the caller."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 

@@ -73,14 +73,14 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
 
 
 def policies(api: Api, plane: Plane) -> None:
-    """Holds everybody but administrators to the policies of the plane."""
+    """Applies the policies of the plane, which bind everybody but administrators."""
     file = _POLICIES / f"{plane.role}.yaml"
     for body in planes.documents(file.read_text("utf-8")) if file.exists() else ():
         api.apply(body)
 
 
 def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
-    """Away from home each cell has an account of its own; one more is for cells without a name."""
+    """On other planes each cell has its own account; one more is for cells without a name."""
     match plane.role:
         case roles.PROJECT:
             host = (On.HOST,) if plane.name == HOST_PLANE else ()
@@ -99,7 +99,7 @@ def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
 
 
 def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Json, bool]]:
-    """Every role that there is for it, and whether it is wanted."""
+    """Every role of an identity, and whether it is switched on."""
     for on in identity.roles:
         file = f"{identity.who.value}-on-{on.value}"
         switched = (*switches, *identity.also)
@@ -109,7 +109,7 @@ def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Jso
 
 
 def _placed(identity: Identity, role: Json) -> Iterator[Json]:
-    """The role where it counts: everywhere, in the namespace of the process, or in those of Karmada for cells."""
+    """The binding of a role: everywhere, in the namespace of the process, or in Karmada's namespaces for cells."""
     if role["kind"] == "ClusterRole":
         yield role
     elif role["metadata"]["name"].endswith(When.EXECUTION_SPACE.value):

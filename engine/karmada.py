@@ -47,7 +47,7 @@ def aggregated_server(site: Site) -> Process:
 
 
 def webhook(site: Site) -> Process:
-    """Needed: it stamps the ids of policies by which the controllers find what they have claimed."""
+    """Required, because it stamps the ids of policies by which the controllers find what they claimed."""
     arguments = (
         f"--kubeconfig={site.kubeconfig(HUB_PLANE)}",
         f"--bind-address={HOST}",
@@ -89,7 +89,7 @@ def scheduler(site: Site) -> Process:
 
 
 def prepare(site: Site, hub: Api, sources: Path) -> None:
-    """What has to be there before Karmada's processes start: its namespaces and kinds."""
+    """Creates what Karmada's processes need at start: its namespaces and kinds."""
     for namespace in (_SYSTEM, _MEMBERS):
         hub.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     install_definitions(hub, definitions(sources, site.url(_WEBHOOK), site.authority))
@@ -130,14 +130,14 @@ def registered(hub: Api) -> bool:
 
 
 def interpreter() -> Json:
-    """How Karmada brings the status of our kind back; part of what is deployed to every hub."""
+    """Deploys the interpreter by which Karmada returns the status of our kind, as on every hub."""
     file = REPOSITORY / "deploy" / "hub" / "workloaddeployment-interpreter.yaml"
     [found] = documents(file.read_text("utf-8"))
     return found
 
 
 def join(site: Site, hub: Api, member: Api, cell: Plane) -> None:
-    """A cell becomes a member by objects alone."""
+    """Makes a cell a member by creating objects alone."""
     for body in _accounts(cell):
         member.apply(body)
     names = {"secretRef": cell.name, "impersonatorSecretRef": f"{cell.name}-impersonator"}
@@ -186,7 +186,7 @@ def _account_names(cell: Plane) -> tuple[str, str]:
 
 
 def _accounts(cell: Plane) -> list[Json]:
-    """In the member: whom Karmada acts as, and whom it lets others be impersonated by."""
+    """The accounts in the member that Karmada acts as, and that may impersonate others."""
     account, impersonator = _account_names(cell)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
     return [

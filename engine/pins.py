@@ -1,4 +1,4 @@
-"""What the engine is made of: one pinned Go module a tool. Entry points: `TOOLS`, `Tool`, `tool_of`."""
+"""What the engine is made of: one pinned Go module per tool. Entry points: `TOOLS`, `Tool`, `tool_of`."""
 
 import hashlib
 import platform

@@ -36,7 +36,7 @@ def listeners(plane: Plane) -> tuple[str, str]:
 
 
 def etcd(site: Site, store: str) -> Process:
-    """Only those with a certificate of ours may read it, because it holds every secret of its planes."""
+    """Only holders of our certificates may read it, because it holds every secret of its planes."""
     pki = site.certificates
     certificate, key, authority = pki.certificate("server"), pki.key("server"), pki.authority
     client, peer = map(site.url, store_listeners(store))
@@ -107,7 +107,7 @@ def controllers(site: Site, plane: Plane) -> Process:
 
 
 def install_kinds(api: Api, plane: Plane) -> None:
-    """The compute kinds everywhere; on projects and cells also what Milo and the network operator bring elsewhere."""
+    """The compute kinds everywhere; projects and cells also get those of Milo and the network operator."""
     install_definitions(api, [*_ours(), *(_of_others(plane.role) if plane.role != HUB else ())])
 
 

@@ -1,4 +1,4 @@
-"""Ports on loopback that stay free while their process is away. Entry points: `choose`, `free`."""
+"""Ports on loopback that stay free while their process is stopped. Entry points: `choose`, `free`."""
 
 import random
 import socket

@@ -53,14 +53,14 @@ class _Record(Struct, frozen=True):
 
 
 class Processes:
-    """Those noted below one folder."""
+    """The processes recorded below one folder."""
 
     def __init__(self, records: Path, logs: Path) -> None:
         self._records = records
         self._logs = logs
 
     def names(self) -> list[str]:
-        """All that were started and not stopped, alive or not."""
+        """Every process that was started and not stopped, alive or not."""
         if not self._records.is_dir():
             return []
         return sorted(path.name for path in self._records.iterdir() if path.suffix != ".new")
@@ -85,7 +85,7 @@ class Processes:
         return self.state(name) in (State.RUNNING, State.PAUSED)
 
     def command(self, name: str) -> list[str]:
-        """What it was started with; empty when it is gone."""
+        """The command it was started with; empty when it is gone."""
         record = _Record.read(self._records / name)
         if record is None or record.stat() is None:
             return []
@@ -94,7 +94,7 @@ class Processes:
         return []
 
     def memory(self, name: str) -> int:
-        """Bytes, with what it shares with others counted in parts; 0 when it is gone."""
+        """Bytes, with shared memory counted proportionally; 0 when it is gone."""
         record = _Record.read(self._records / name)
         if record is None or record.stat() is None:
             return 0
@@ -129,7 +129,7 @@ class Processes:
             time.sleep(_POLL_SECONDS)
 
     def pause(self, name: str) -> None:
-        """Returns when all of it stands still."""
+        """Returns when all its threads are stopped."""
         self._signal(name, signal.SIGSTOP)
         deadline = time.monotonic() + _LAUNCH_SECONDS
         while not self._stands_still(name):
@@ -155,7 +155,7 @@ class Processes:
         return late
 
     def kill(self, names: Sequence[str]) -> None:
-        """As if they had crashed: they stay noted, and are `exited`."""
+        """Like a crash: they stay recorded, as `exited`."""
         for name in names:
             with self._handle(name) as handle:
                 if handle is not None:

@@ -94,7 +94,7 @@ class Settings(Struct, frozen=True):
 
     @property
     def planes(self) -> list[Plane]:
-        """The hub first, because most has to be done there."""
+        """The hub first, because it takes longest."""
         cells = [Plane(name, CELL, city, name in self.kwok) for name, city in self.cells.items()]
         return [Plane(HUB_PLANE, HUB), *cells, *(Plane(name, PROJECT) for name in PROJECT_PLANES)]
 
@@ -103,7 +103,7 @@ class Settings(Struct, frozen=True):
         return list(dict.fromkeys([SHARED_STORE, *(plane.store for plane in self.planes)]))
 
     def with_cells(self, cells: Mapping[str, str], kwok: Collection[str]) -> "Settings":
-        """Also these; what is there stays."""
+        """With these cells added; existing ones stay."""
         return msgspec.structs.replace(
             self, cells=self.cells | dict(cells), kwok=tuple(dict.fromkeys([*self.kwok, *kwok]))
         )
