@@ -1,4 +1,4 @@
-"""Imports point downwards only, and the wire, the runtime and the embedded engine know nothing of compute."""
+"""Imports point downwards only, and the wire, the runtime and the embedded engine know nothing about compute."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": ALL | {"operator", "local"},
 }
 
-# Some only as words of their own (cityCode, CITY, cities): capacity is no city, cancelled no cell.
+# Some only as whole words (cityCode, CITY, cities): "capacity" contains no city and "cancelled" no cell.
 _WORDS = "city|cities|cells?|hubs?|instances?|projects?|tenants?"
 _CAPITALIZED = "City|Cities|Cells?|Hubs?|Instances?|Projects?|Tenants?"
 COMPUTE_WORD = re.compile(
@@ -38,7 +38,7 @@ COMPUTE_WORD = re.compile(
     rf"|(?<![A-Za-z])(?i:{_WORDS})(?![a-z])"
     rf"|(?<=[a-z])(?:{_CAPITALIZED})(?![a-z])"
 )
-# What others call so: a field of Events, attributes of jsonschema's errors, the rows of a Table.
+# Names that others chose: a field of Events, attributes of jsonschema errors, the cells of a Table.
 OTHERS_WORD = re.compile(r'reportingInstance|instance_path|error\.instance|"cells"')
 
 
@@ -61,7 +61,7 @@ def forbidden_imports(path: str, text: str) -> list[str]:
     parts = Path(path).parts
     layer = parts[0] if len(parts) > 1 else None
     if layer is not None and layer not in BELOW:
-        return [f"{path}: {layer} is no layer of the design"]
+        return [f"{path}: {layer} is not a layer"]
     allowed = BELOW[layer] | {layer} if layer else frozenset()
 
     found = []
@@ -92,7 +92,7 @@ def test_imports_point_downwards_only() -> None:
 
 
 @pytest.mark.parametrize("layer", ["kube", "runtime", "embedded"])
-def test_the_lowest_layers_know_nothing_of_compute(layer: str) -> None:
+def test_the_lowest_layers_know_nothing_about_compute(layer: str) -> None:
     wrong = [
         f"{module.relative_to(SOURCE)}:{number}: {word}"
         for module in sorted((SOURCE / layer).rglob("*.py"))
@@ -132,8 +132,8 @@ def test_the_package_root_imports_no_layer() -> None:
     ]
 
 
-def test_a_folder_that_is_no_layer_is_found() -> None:
-    assert forbidden_imports("utils/text.py", "") == ["utils/text.py: utils is no layer of the design"]
+def test_a_folder_that_is_not_a_layer_is_found() -> None:
+    assert forbidden_imports("utils/text.py", "") == ["utils/text.py: utils is not a layer"]
 
 
 @pytest.mark.parametrize(
