@@ -10,7 +10,7 @@ from datum_compute.api.networking import NETWORK, NETWORK_BINDING, NETWORK_CONTE
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.platform.former_networks import LOOK_SECONDS, FormerNetworks
+from datum_compute.platform.former_networks import RECHECK_SECONDS, FormerNetworks
 from datum_compute.platform.networks import NetworkController
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
@@ -57,14 +57,14 @@ async def test_a_network_that_is_asked_for_stays(cell: Cell) -> None:
 async def test_a_network_that_nobody_asks_for_any_more_goes_with_its_contexts(cell: Cell) -> None:
     await cell.client.delete(NETWORK_BINDING, "web-net-0", "ns")
     await cell.start_controllers()
-    await cell.simulation.advance(3 * LOOK_SECONDS)
+    await cell.simulation.advance(3 * RECHECK_SECONDS)
     assert await cell.left() == (0, 0)
 
 
 async def test_a_network_that_is_deleted_is_not_held(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     await cell.start_controllers()
-    await cell.simulation.advance(2 * LOOK_SECONDS)
+    await cell.simulation.advance(2 * RECHECK_SECONDS)
     assert await cell.left() == (0, 0)
 
 

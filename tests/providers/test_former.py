@@ -9,7 +9,7 @@ from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.providers.former import LOOK_SECONDS, FormerProviders
+from datum_compute.providers.former import RECHECK_SECONDS, FormerProviders
 from datum_compute.providers.pod_state import POD
 from datum_compute.providers.pods import PodsProvider
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
@@ -78,7 +78,7 @@ async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: S
     await simulation.advance(60)
     assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
     await cell.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": None}})
-    await simulation.advance(LOOK_SECONDS)
+    await simulation.advance(RECHECK_SECONDS)
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     await cell.stop()
 
@@ -86,7 +86,7 @@ async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: S
 async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "simulated")
     await cell.start_controllers()
-    await simulation.advance(LOOK_SECONDS)
+    await simulation.advance(RECHECK_SECONDS)
     assert await cell.pods() == 0
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     await cell.stop()

@@ -371,7 +371,7 @@ async def test_5_4_disks_are_left_out_with_a_line_in_the_log(cell: Cell) -> None
     disk = {"name": "data", "disk": {"template": {"spec": {"type": "pd-standard"}}}}
     with capture_logs() as logs:
         await cell.create(volumes=[disk])
-    assert [(one["instance"], one["volumes"]) for one in logs if one["event"] == "disks left out"] == [
+    assert [(one["instance"], one["volumes"]) for one in logs if one["event"] == "disks not supported"] == [
         ("ns/web-0", ["data"])
     ]
     assert "volumes" not in as_dict((await cell.pod()).spec_json)

@@ -1,1 +1,1 @@
-"""Small built-ins for installs without Milo or the network operator; they serve the same APIs."""
+"""The built-ins: controllers that stand in for Milo and the network operator, with the same objects."""

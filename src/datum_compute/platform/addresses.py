@@ -62,7 +62,9 @@ class AddressController:
         if not all(pass_.serves(kind) for kind in (NETWORK, NETWORK_CONTEXT, SUBNET)):
             pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
             return
-        pools = [_pools(pass_.plane, instance, one.network.name) for one in instance.spec.network_interfaces]
+        pools = [
+            _pools(pass_.plane, instance, interface.network.name) for interface in instance.spec.network_interfaces
+        ]
         if all(pools):  # otherwise a network is not ready, and the event of its subnet leads here again
             await self._assign(pass_, instance, pools)
 

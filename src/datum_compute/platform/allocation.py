@@ -1,4 +1,4 @@
-"""Which claims fit into what was granted. Entry points: `decide`, `decide_as_milo_does`."""
+"""Which claims fit into the granted amounts. Entry points: `decide`, `decide_as_milo_does`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -19,7 +19,7 @@ _UNITS = {VCPUS: ("vCPU", 1000), MEMORY: ("MiB", 1)}
 
 
 class State(Enum):
-    """Of one request of a claim, as its allocation writes it."""
+    """State of one request of a claim, as written in its allocation."""
 
     GRANTED = "Granted"
     DENIED = "Denied"
@@ -27,7 +27,7 @@ class State(Enum):
 
 
 class Outcome(Struct, frozen=True):
-    """`amount` is what the claim has of it: what was granted once, whatever is asked for since."""
+    """`amount` is what was granted once, even if the claim requests another amount now."""
 
     request: ClaimRequest
     state: State
@@ -36,7 +36,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Of one claim: one outcome a request, and the sentence for the claim as a whole."""
+    """One outcome per request of a claim, and a message for the claim as a whole."""
 
     claim: ResourceClaim
     outcomes: tuple[Outcome, ...]
@@ -48,7 +48,7 @@ class Decision(Struct, frozen=True):
 
 
 class Pool(Struct, frozen=True):
-    """What one consumer was granted of one resource type: the decisive part of a bucket."""
+    """The amount of one resource type that was granted to one consumer: the part of a bucket that decides."""
 
     consumer: ConsumerRef
     resource_type: str
@@ -60,11 +60,11 @@ class Pool(Struct, frozen=True):
 
 
 def decide(claims: Iterable[ResourceClaim], limits: Mapping[str, int]) -> tuple[list[Decision], dict[str, int]]:
-    """One decision a claim of one consumer, and what is allocated afterwards by resource type.
+    """One decision per claim of a consumer, and the amounts allocated afterwards by resource type.
 
-    All requests of a claim are decided together: all granted, or all denied with one sentence why. What was granted
-    stays granted, also when a limit was lowered since. The others are looked at from the oldest on, those denied
-    before included: capacity that appears goes to who has waited longest.
+    All requests of a claim are decided together: all granted, or all denied with one message. A granted claim stays
+    granted, even if a limit is lowered later. The others are decided from the oldest to the newest, including those
+    denied before, so that new capacity goes to the claim that has waited longest.
     """
     allocated: dict[str, int] = dict.fromkeys(limits, 0)
     decisions: list[Decision] = []
@@ -87,11 +87,11 @@ def decide(claims: Iterable[ResourceClaim], limits: Mapping[str, int]) -> tuple[
 def decide_as_milo_does(
     claims: Iterable[ResourceClaim], pools: Iterable[Pool]
 ) -> tuple[list[Decision], dict[str, int]]:
-    """One decision a claim, and what is allocated afterwards by the name of the pool.
+    """One decision per claim, and the amounts allocated afterwards by the name of the pool.
 
-    Each type is decided by itself and once: what fits is granted and stays reserved while the claim exists, even if
-    another type of the same claim was denied; what was denied stays denied, whatever becomes free. A request is looked
-    at only in the pool of exactly the same consumer; without one it stays open.
+    Each resource type is decided separately, and once. What fits is granted and stays reserved while the claim exists,
+    even if another type of the same claim is denied; what is denied stays denied, whatever becomes free. A request is
+    decided only in the pool of exactly the same consumer; without such a pool it stays pending.
     """
     by_name = {pool.name: pool for pool in pools}
     ordered = _oldest_first(claims)
@@ -103,7 +103,7 @@ def decide_as_milo_does(
             if pool is not None and known is not None and known.status == State.GRANTED.value:
                 allocated[pool.name] += known.allocated_amount
     decisions = [
-        Decision(claim, outcomes, _MILO_SAYS[_overall(outcomes)])
+        Decision(claim, outcomes, _MILO_MESSAGES[_overall(outcomes)])
         for claim in ordered
         for outcomes in [tuple(_outcome(claim, request, by_name, allocated) for request in claim.spec.requests)]
     ]
@@ -111,7 +111,7 @@ def decide_as_milo_does(
 
 
 _ALL_AVAILABLE = "All requested resources are available"
-_MILO_SAYS = {
+_MILO_MESSAGES = {
     State.GRANTED: _ALL_AVAILABLE,
     State.DENIED: "One or more of the requested resources exceed the quota",
     State.PENDING: "Waiting for quota evaluation",
@@ -119,7 +119,7 @@ _MILO_SAYS = {
 
 
 def _overall(outcomes: Sequence[Outcome]) -> State:
-    """Granted is only what is granted in full; one denial outweighs all that is still open."""
+    """Granted only if all requests are; one denial outweighs all pending requests."""
     states = {outcome.state for outcome in outcomes}
     if State.DENIED in states:
         return State.DENIED
@@ -133,7 +133,7 @@ def _outcome(
     if known is not None and known.status != State.PENDING.value:
         return Outcome(request, State(known.status), known.message, known.allocated_amount)
     if pool is None:
-        return Outcome(request, State.PENDING, _MILO_SAYS[State.PENDING])
+        return Outcome(request, State.PENDING, _MILO_MESSAGES[State.PENDING])
     shortage = _shortage(request, {request.resource_type: pool.limit}, {request.resource_type: allocated[pool.name]})
     if shortage is not None:
         return Outcome(request, State.DENIED, shortage)
@@ -142,14 +142,14 @@ def _outcome(
 
 
 def _pool_of(claim: ResourceClaim, request: ClaimRequest, pools: Mapping[str, Pool]) -> Pool | None:
-    """The name of a bucket leaves group and namespace of the consumer out, so equal names are not the same consumer."""
+    """Bucket names omit the group and namespace of the consumer, so that equal names can mean different consumers."""
     pool = pools.get(bucket_name(request.resource_type, claim.spec.consumer_ref))
     return pool if pool is not None and pool.consumer == claim.spec.consumer_ref else None
 
 
 def _allocation(claim: ResourceClaim, request: ClaimRequest) -> Allocation | None:
     allocations = claim.status.allocations if claim.status else ()
-    return next((one for one in allocations if one.resource_type == request.resource_type), None)
+    return next((entry for entry in allocations if entry.resource_type == request.resource_type), None)
 
 
 def _oldest_first(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
@@ -157,16 +157,16 @@ def _oldest_first(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
 
 
 def _is_granted(claim: ResourceClaim) -> bool:
-    known = [_allocation(claim, request) for request in claim.spec.requests]
-    return all(one is not None and one.status == State.GRANTED.value for one in known)
+    allocations = [_allocation(claim, request) for request in claim.spec.requests]
+    return all(entry is not None and entry.status == State.GRANTED.value for entry in allocations)
 
 
 def _granted(claim: ResourceClaim, allocated: dict[str, int]) -> Decision:
     outcomes: list[Outcome] = []
     for request in claim.spec.requests:
         known = _allocation(claim, request)
-        has = known is not None and known.status == State.GRANTED.value
-        amount = known.allocated_amount if known is not None and has else request.amount
+        is_granted = known is not None and known.status == State.GRANTED.value
+        amount = known.allocated_amount if known is not None and is_granted else request.amount
         allocated[request.resource_type] = allocated.get(request.resource_type, 0) + amount
         outcomes.append(Outcome(request, State.GRANTED, _ALL_AVAILABLE, amount))
     return Decision(claim, tuple(outcomes), _ALL_AVAILABLE)
@@ -176,6 +176,6 @@ def _shortage(request: ClaimRequest, limits: Mapping[str, int], allocated: Mappi
     available = max(0, limits.get(request.resource_type, 0) - allocated.get(request.resource_type, 0))
     if request.amount <= available:
         return None
-    plain = request.resource_type.rpartition("/")[2]
-    unit, factor = _UNITS.get(request.resource_type, (plain.removesuffix("s") if request.amount == 1 else plain, 1))
+    noun = request.resource_type.rpartition("/")[2]
+    unit, factor = _UNITS.get(request.resource_type, (noun.removesuffix("s") if request.amount == 1 else noun, 1))
     return f"Requested {request.amount / factor:g} {unit}, {available / factor:g} available."

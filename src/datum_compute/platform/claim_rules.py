@@ -1,4 +1,4 @@
-"""What makes a quota claim wrong in itself, whatever is left of the quota. Entry point: `violation`."""
+"""Rules for quota claims that hold whatever is left of the quota. Entry point: `violation`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from datum_compute.api import GROUP
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import KindReference, ResourceClaim, ResourceRegistration
 
-_INSTANCE = KindReference(INSTANCE.name, GROUP)  # an older form of the registrations names it, so claims may
+_INSTANCE = KindReference(INSTANCE.name, GROUP)  # named by older registrations, so claims may name it
 
 
 def violation(claim: ResourceClaim, registered: Mapping[str, ResourceRegistration]) -> str | None:
-    """The first rule that the claim breaks, as a sentence; None when it may be decided. `registered` is by type."""
+    """The first violated rule, as a sentence; None if the claim can be decided. `registered` is by resource type."""
     consumer, resource = claim.spec.consumer_ref, claim.spec.resource_ref
     counted = Counter(request.resource_type for request in claim.spec.requests)
     if twice := next((type_ for type_, times in counted.items() if times > 1), None):
@@ -28,7 +28,7 @@ def violation(claim: ResourceClaim, registered: Mapping[str, ResourceRegistratio
         if (consumer.api_group, consumer.kind) != (wanted.api_group, wanted.kind):
             return f"spec.consumerRef must be a {wanted.kind} of {wanted.api_group} to claim {request.resource_type}."
         claiming = (*registration.spec.claiming_resources, _INSTANCE)
-        if not any(_is_of(one, resource.api_group, resource.kind) for one in claiming):
+        if not any(_is_of(kind, resource.api_group, resource.kind) for kind in claiming):
             return f"spec.resourceRef must be a {claiming[0].kind} to claim {request.resource_type}."
     return None
 

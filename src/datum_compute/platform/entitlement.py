@@ -1,4 +1,4 @@
-"""Activates a project's entitlement and gives it what comes with it. Entry point: `EntitlementController`."""
+"""Activates entitlements, and creates the objects that come with them. Entry point: `EntitlementController`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,9 +26,9 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class EntitlementController:
-    """Every request for compute is granted at once, with the default quota of the install.
+    """Grants every request for compute at once, with the default quota.
 
-    `cities` come with it, by the `names` people call them; where somebody else offers them, there are none here.
+    Each entitlement also offers `cities`, displayed by their `names`, unless another component offers them.
     """
 
     name = "entitlement"
@@ -47,19 +47,19 @@ class EntitlementController:
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(PROJECT, SERVICE_ENTITLEMENT, itself, optional=True),
-            Source(PROJECT, LOCATION_BINDING, _of_removed, optional=True),
-            Source(PROJECT, RESOURCE_GRANT, _of_removed, optional=True),
+            Source(PROJECT, LOCATION_BINDING, _owner_of_deleted, optional=True),
+            Source(PROJECT, RESOURCE_GRANT, _owner_of_deleted, optional=True),
             Source(PROJECT, NAMESPACE),
         )
 
     async def reconcile(self, pass_: Pass) -> None:
         entitlement = pass_.get(SERVICE_ENTITLEMENT)
         if entitlement is None or entitlement.metadata.deleting:
-            return  # bindings and grants are owned by it and go with it
+            return  # bindings and grants are garbage-collected with it
         if entitlement.spec.service_ref.name != SERVICE_OBJECT:
             return
         if not all(pass_.serves(kind) for kind in (LOCATION_BINDING, RESOURCE_GRANT)):
-            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
         await self._provide(pass_, entitlement)
         await self._activate(pass_, entitlement)
 
@@ -95,19 +95,19 @@ class EntitlementController:
         await pass_.write.status(entitlement, status)
 
 
-def _of_removed(plane: Plane, change: Change[Any]) -> Iterable[Request]:
-    """What came with an entitlement is made again when it is gone, also if an earlier one of its name took it along."""
+def _owner_of_deleted(plane: Plane, change: Change[Any]) -> Iterable[Request]:
+    """Maps a deleted object to its entitlement, which creates it again, even if it belonged to a former entitlement."""
     owner = change.object.metadata.controller
     if change.after is None and owner is not None and owner.kind == SERVICE_ENTITLEMENT.name:
         yield Request(plane.name, "", owner.name)
 
 
 async def _ensure(pass_: Pass, kind: Kind[T], body: Json) -> T | None:
-    """What there is, or what was missing and is made now; what an operator changed by hand stays changed."""
+    """The object, created if it is missing; changes by an operator are kept."""
     metadata = body["metadata"]
-    found = pass_.informer(kind).get(metadata.get("namespace", ""), metadata["name"])
-    if found is not None:
-        return found
+    existing = pass_.informer(kind).get(metadata.get("namespace", ""), metadata["name"])
+    if existing is not None:
+        return existing
     try:
         return await pass_.write.create(kind, body)
     except AlreadyExists:

@@ -1,6 +1,6 @@
-"""Ends what the network built-in left in a cell that no longer uses it. Entry point: `FormerNetworks`.
+"""Deletes what the network built-in left behind in a cell that no longer uses it. Entry point: `FormerNetworks`.
 
-It reads live and rarely, instead of watching: most cells never had the built-in, and may not look at networks at all.
+It lists now and then instead of watching: most cells never had the built-in, and may not be allowed to read networks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,15 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.platform.networks import is_made_here
 from datum_compute.runtime import Pass, Plane, Problems, Request, Source
 
-LOOK_SECONDS = 10.0
+RECHECK_SECONDS = 10.0
 
 _log = structlog.get_logger(__name__)
 
 
 class FormerNetworks:
-    """A Network that the built-in made goes with its last binding, as it would have; its contexts go first.
+    """Deletes a Network that the built-in created once its last binding is gone, as the built-in would; contexts first.
 
-    One that somebody else made is left to the network operator, which uses the same finalizer.
+    Other Networks are left to the network operator, which uses the same finalizer.
     """
 
     name = "former-network"
@@ -34,7 +34,7 @@ class FormerNetworks:
     sweep_seconds = 600.0
 
     def __init__(self) -> None:
-        self._reported: set[str] = set()  # planes, and uids of Networks
+        self._reported: set[str] = set()  # names of planes, and uids of Networks
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(CELL, NAMESPACE),)
@@ -50,7 +50,7 @@ class FormerNetworks:
         except Forbidden as error:
             if pass_.name not in self._reported:
                 self._reported.add(pass_.name)
-                _log.info("networks cannot be read, so none of an earlier built-in is ended", error=str(error))
+                _log.info("cannot read networks, so those of a former built-in are not deleted", error=str(error))
             return
         problems = Problems()
         for network in networks:
@@ -59,36 +59,38 @@ class FormerNetworks:
             before = len(problems)
             with problems.collect(f"Network {network.namespace}/{network.name}"):
                 if is_made_here(network):
-                    await self._end(pass_, network)
+                    await self._delete(pass_, network)
                 elif network.metadata.deleting:
-                    self._report(pass_, network, "It waits for the network operator, which did not make it here")
+                    self._report(
+                        pass_, network, "It waits for the network operator, because it was not created by this cell"
+                    )
             if len(problems) > before:
-                self._report(pass_, network, "The cell may not end what its network built-in made")
+                self._report(pass_, network, "The cell is not allowed to delete what its network built-in created")
         problems.raise_worst()
 
-    async def _end(self, pass_: Pass, network: Network) -> None:
+    async def _delete(self, pass_: Pass, network: Network) -> None:
         if not network.metadata.deleting:
             bindings = (await pass_.client.list(NETWORK_BINDING, network.namespace)).items
             if any(binding.spec.network.name == network.name for binding in bindings):
                 return
             await pass_.write.delete(network)
-            pass_.no_later_than(LOOK_SECONDS)
+            pass_.no_later_than(RECHECK_SECONDS)
             return
         contexts = (await pass_.client.list(NETWORK_CONTEXT, network.namespace)).items
-        left = [context for context in contexts if context.spec.network.name == network.name]
-        for context in left:
+        remaining = [context for context in contexts if context.spec.network.name == network.name]
+        for context in remaining:
             if not context.metadata.deleting:
                 await pass_.write.delete(context)
-        if left:
-            pass_.no_later_than(LOOK_SECONDS)
+        if remaining:
+            pass_.no_later_than(RECHECK_SECONDS)
         else:
             await pass_.write.remove_finalizers(network, NETWORK_FINALIZER)
 
     def _report(self, pass_: Pass, network: Network, sentence: str) -> None:
-        """Once each, as long as the process runs."""
+        """Reports each Network once per process."""
         if network.metadata.uid in self._reported:
             return
         self._reported.add(network.metadata.uid)
-        place = f"{network.namespace}/{network.name}"
-        _log.warning("network held", network=place, finalizer=NETWORK_FINALIZER, reason=sentence)
+        name = f"{network.namespace}/{network.name}"
+        _log.warning("network held", network=name, finalizer=NETWORK_FINALIZER, reason=sentence)
         pass_.events.warning(network, reasons.HELD_BY_FORMER_SETUP, sentence)

@@ -1,4 +1,4 @@
-"""What a project may use unless somebody grants it more. Entry points: `DEFAULT_LIMITS`, `default_grants`, `LIMITS`."""
+"""The default quota of a project. Entry points: `DEFAULT_LIMITS`, `default_grants`, `LIMITS`."""
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -47,7 +47,7 @@ def registration(limit: Limit) -> Json:
 
 
 def default_grants(project: str, limits: Mapping[str, int], owner: Json) -> Iterator[Json]:
-    """One grant a limit, named as the service catalog names them."""
+    """One grant per limit, with the names that the service catalog uses."""
     for limit in LIMITS:
         digest = sha256(f"{SERVICE_NAME}/{project}/{limit.name}".encode()).hexdigest()[:16]
         amount = limits.get(limit.resource_type, limit.default)

@@ -1,4 +1,4 @@
-"""Says where instances can run, where no service catalog does. Entry points: `LocationBindings`, `CellLocations`."""
+"""Offers locations in place of the service catalog. Entry points: `LocationBindings`, `CellLocations`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -37,13 +37,13 @@ def location(city: str) -> Json:
     return LOCATION.body(location_name(city), labels=_MADE_HERE) | {"spec": spec}
 
 
-def location_binding(city: str, owners: Sequence[Json] = (), called: str = "") -> Json:
+def location_binding(city: str, owners: Sequence[Json] = (), display_name: str = "") -> Json:
     name = location_name(city)
     labels = {LOCATION_LABEL: name, LOCATION_CLASS_LABEL: MANAGED_CLASS, SERVICE_LABEL: SERVICE_NAME} | _MADE_HERE
     spec = {
         "locationRef": {"name": name},
         "locationClassName": MANAGED_CLASS,
-        "displayName": called or city,
+        "displayName": display_name or city,
         "topology": {TOPOLOGY_CITY: city},
     }
     return LOCATION_BINDING.body(name, labels=labels, ownerReferences=list(owners)) | {"spec": spec}
@@ -54,18 +54,18 @@ def is_made_here(labels: Mapping[str, str]) -> bool:
 
 
 async def offer(project: Handle, binding: LocationBinding, *, served: bool) -> None:
-    """Says of a binding whether instances can be asked for there."""
-    said = (
+    """Reports whether instances can run at the location of a binding."""
+    outcome = (
         (True, "AllGatesOpen", "Instances can run here")
         if served
         else (False, "LocationNotReady", "No site serves this location any more")
     )
-    condition = conditions.condition(AVAILABLE, *said, generation=binding.metadata.generation, now=project.now())
+    condition = conditions.condition(AVAILABLE, *outcome, generation=binding.metadata.generation, now=project.now())
     await project.write.status(binding, conditions.status_with(binding, [condition]))
 
 
 class LocationBindings:
-    """Offers every project the cities of all clusters on the hub; one that none serves any more stays, and says so."""
+    """Offers every project the cities of all clusters on the hub. Cities no longer served become unavailable."""
 
     name = "location-binding"
     sweep_role = PROJECT
@@ -84,33 +84,33 @@ class LocationBindings:
 
     async def reconcile(self, pass_: Pass) -> None:
         if not pass_.serves(LOCATION_BINDING):
-            return  # a sweep looks again
+            return  # the sweep tries again
         city = _cities(pass_.on(HUB).plane).get(pass_.request.name)
         binding = pass_.get(LOCATION_BINDING)
         if binding is None and city is not None:
             try:
                 binding = await pass_.write.create(LOCATION_BINDING, location_binding(city))
             except AlreadyExists:
-                return  # its event brings us back
+                return  # its event leads here again
         if binding is not None and is_made_here(binding.metadata.labels) and not binding.metadata.deleting:
             await offer(pass_, binding, served=city is not None)
 
     def _in_every_project(self, hub: Plane, change: Change[Cluster]) -> Iterable[Request | Drop]:
-        found = {_city(one) for one in (change.before, change.after) if one is not None}
-        for city in sorted(filter(None, found)):
+        cities = {_city(cluster) for cluster in (change.before, change.after) if cluster is not None}
+        for city in sorted(filter(None, cities)):
             for plane in self._fleet.of_role(PROJECT):
                 yield Request(plane.name, "", location_name(city))
 
 
 class CellLocations:
-    """Gives a cell the Location of each city that it is sent deployments for: by that, it serves the city."""
+    """Creates a Location in a cell for each city that has a deployment there; by that, the cell serves the city."""
 
     name = "cell-location"
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(CELL, WORKLOAD_DEPLOYMENT, itself, when=_is_new, scope=CELL_NAMESPACES),
-            Source(CELL, LOCATION, _of_removed, optional=True),
+            Source(CELL, LOCATION, _deployments_of_deleted, optional=True),
         )
 
     async def reconcile(self, pass_: Pass) -> None:
@@ -118,10 +118,11 @@ class CellLocations:
         if deployment is None or not deployment.spec.city_code:
             return
         if not pass_.serves(LOCATION):
-            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
             return
         city = deployment.spec.city_code
-        if any(one.spec.topology.get(TOPOLOGY_CITY) == city for one in pass_.informer(LOCATION).all()):
+        locations = pass_.informer(LOCATION).all()
+        if any(location.spec.topology.get(TOPOLOGY_CITY) == city for location in locations):
             return
         try:
             await pass_.write.create(LOCATION, location(city))
@@ -129,7 +130,7 @@ class CellLocations:
             return
 
 
-def _of_removed(plane: Plane, change: Change[Location]) -> Iterable[Request | Drop]:
+def _deployments_of_deleted(plane: Plane, change: Change[Location]) -> Iterable[Request | Drop]:
     city = change.object.spec.topology.get(TOPOLOGY_CITY)
     for deployment in plane.informer(WORKLOAD_DEPLOYMENT).all() if change.after is None else ():
         if deployment.spec.city_code == city:
@@ -146,6 +147,6 @@ def _city(cluster: Cluster) -> str:
 
 
 def _cities(hub: Plane) -> dict[str, str]:
-    """Cities by the name of their location."""
+    """Cities by the name of their Location."""
     cities = sorted(filter(None, (_city(cluster) for cluster in hub.informer(CLUSTER).all())))
     return {location_name(city): city for city in cities}

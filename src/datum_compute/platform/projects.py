@@ -1,4 +1,4 @@
-"""Opens a plane for each Project and empties it before the Project goes. Entry point: `ProjectController`."""
+"""Opens a plane for each Project, and empties it before the Project is deleted. Entry point: `ProjectController`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,8 +17,8 @@ from datum_compute.runtime import Pass, Source, itself
 FINALIZER = f"{RESOURCE_MANAGER_GROUP}/project-controller"
 DEFAULT_NAMESPACE = "default"
 _DEFAULT_LABEL = {"miloapis.com/project-default": "true"}
-_LOOK_AGAIN_SECONDS = 0.5
-# What goes together, one set after the other: a kind that users defined goes when nothing of it is left in a namespace.
+_RECHECK_SECONDS = 0.5
+# Deleted in this order: a kind that users defined may only be deleted when no namespace has objects of it.
 _EMPTIED: tuple[tuple[Kind[Any], ...], ...] = (
     (NAMESPACE, SERVICE_ENTITLEMENT, LOCATION_BINDING, RESOURCE_REGISTRATION),
     (DEFINITION,),
@@ -26,7 +26,7 @@ _EMPTIED: tuple[tuple[Kind[Any], ...], ...] = (
 
 
 class ProjectController:
-    """Sets Project Ready once its plane is open and has its `default` namespace."""
+    """Reports a Project as Ready once its plane is open and has namespace `default`."""
 
     name = "project"
 
@@ -49,7 +49,7 @@ class ProjectController:
             if await _emptied(client):
                 await pass_.write.remove_finalizers(project, FINALIZER)
             else:
-                pass_.no_later_than(_LOOK_AGAIN_SECONDS)
+                pass_.no_later_than(_RECHECK_SECONDS)
             return
         project = await pass_.write.add_finalizer(project, FINALIZER)
         try:
@@ -72,13 +72,13 @@ async def _create_namespace(client: Client) -> None:
 
 
 async def _emptied(client: Client) -> bool:
-    """Deletes what is on the plane, while it is still served, so that finalizers run; True when nothing is left."""
+    """Deletes everything on the plane while it is still served, so that finalizers run; True when nothing is left."""
     for kinds in _EMPTIED:
-        left = [(kind, found) for kind in kinds for found in (await client.list(kind)).items]
-        for kind, found in left:
-            if not found.metadata.deleting:
+        remaining = [(kind, object_) for kind in kinds for object_ in (await client.list(kind)).items]
+        for kind, object_ in remaining:
+            if not object_.metadata.deleting:
                 with suppress(NotFound):
-                    await client.delete(kind, found.name)
-        if left:
+                    await client.delete(kind, object_.name)
+        if remaining:
             return False
     return True

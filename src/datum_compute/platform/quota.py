@@ -1,4 +1,4 @@
-"""Grants and denies claims where Milo is absent, with Milo's own objects. Entry point: `QuotaBroker`."""
+"""Grants and denies quota claims in place of Milo, with the same objects. Entry point: `QuotaBroker`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 def _whole_plane(plane: Plane, change: Change[Any]) -> Iterable[Request]:
-    """Quota is decided for a project as a whole, so that two claims never get the same last unit."""
+    """One request per project, so that two claims never get the same last unit."""
     yield Request(plane.name, QUOTA_NAMESPACE, plane.name)
 
 
@@ -50,16 +50,16 @@ _KINDS = (RESOURCE_REGISTRATION, RESOURCE_GRANT, RESOURCE_CLAIM, ALLOWANCE_BUCKE
 
 
 class QuotaBroker:
-    """One request a project: registrations, active grants, decided claims, and buckets that show the sums.
+    """Activates registrations and grants, decides claims, and shows the sums in buckets, for a project at a time.
 
-    A strict one decides as Milo does, its hard edges included: a denial is final, types are decided one by one, and
-    what a denied claim was granted in part stays reserved. It is there to prove that the other side copes.
+    In strict mode it decides as Milo does, rough edges included: a denial is final, resource types are decided
+    separately, and a partly granted claim keeps its share reserved. That mode proves that cells can cope with Milo.
     """
 
     name = "quota-broker"
 
     def __init__(self, *, strict: bool = False) -> None:
-        self._decide = self._as_milo_does if strict else self._kindly
+        self._decide = self._decide_as_milo_does if strict else self._decide_together
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -73,67 +73,68 @@ class QuotaBroker:
     async def reconcile(self, pass_: Pass) -> None:
         namespace = pass_.informer(NAMESPACE).get("", QUOTA_NAMESPACE)
         if namespace is None or namespace.metadata.deleting:
-            return  # no quota is set up (yet); claims stay pending
+            return  # quota is not set up (yet), so claims stay pending
         if not all(pass_.serves(kind) for kind in _KINDS):
-            pass_.no_later_than(UNSERVED_SECONDS)  # a kind that comes is not told of while it is empty
+            pass_.no_later_than(UNSERVED_SECONDS)  # no event reports a kind that appears without objects
             return
-        registered = {one.spec.resource_type: one for one in await self._register(pass_)}
+        registered = {entry.spec.resource_type: entry for entry in await self._register(pass_)}
         grants = [
             await self._activate(pass_, grant, registered.keys()) for grant in pass_.informer(RESOURCE_GRANT).all()
         ]
-        await self._decide(pass_, [grant for grant in grants if _counts(grant)], registered)
+        await self._decide(pass_, [grant for grant in grants if _is_active(grant)], registered)
 
-    async def _kindly(
+    async def _decide_together(
         self,
         pass_: Pass,
         grants: Sequence[ResourceGrant],
         registered: dict[str, ResourceRegistration],
     ) -> None:
-        """The project's own claims: those that break a rule are refused, the others decided whole, again and again."""
+        """Refuses claims of the project that violate a rule, and decides the others as a whole, anew each time."""
         consumer = ConsumerRef(PROJECT_KIND.name, pass_.name, api_group=RESOURCE_MANAGER_GROUP)
-        # Those of buckets too: one whose last grant has gone shows that nothing is left of it.
-        shown = [one.spec for one in pass_.informer(ALLOWANCE_BUCKET).all()]
-        types = {one.resource_type for one in shown if _same_consumer(one.consumer_ref, consumer)}
+        # Including those of buckets, so that a bucket whose last grant was deleted shows a limit of 0.
+        buckets = [bucket.spec for bucket in pass_.informer(ALLOWANCE_BUCKET).all()]
+        types = {bucket.resource_type for bucket in buckets if _same_consumer(bucket.consumer_ref, consumer)}
         types |= _types(grants, consumer)
         pools = [Pool(consumer, type_, _limit(grants, consumer, type_)) for type_ in sorted(types)]
-        sound: list[ResourceClaim] = []
+        valid: list[ResourceClaim] = []
         for claim in pass_.informer(RESOURCE_CLAIM).all():
             if _same_consumer(claim.spec.consumer_ref, consumer):
-                if broken := violation(claim, registered):
-                    await self._refuse(pass_, claim, broken)
+                if message := violation(claim, registered):
+                    await self._refuse(pass_, claim, message)
                 else:
-                    sound.append(claim)
-        decisions, allocated = decide(sound, {pool.resource_type: pool.limit for pool in pools})
+                    valid.append(claim)
+        decisions, allocated = decide(valid, {pool.resource_type: pool.limit for pool in pools})
         for decision in decisions:
-            await self._tell(pass_, decision)
+            await self._report(pass_, decision)
         for pool in pools:
-            await self._show(pass_, pool, allocated.get(pool.resource_type, 0), decisions, grants)
+            await self._update_bucket(pass_, pool, allocated.get(pool.resource_type, 0), decisions, grants)
 
-    async def _as_milo_does(
+    async def _decide_as_milo_does(
         self,
         pass_: Pass,
         grants: Sequence[ResourceGrant],
         registered: dict[str, ResourceRegistration],
     ) -> None:
-        """Every claim on the plane. What is broken was refused before it came here, by Milo's admission."""
+        """Decides every claim on the plane. Milo's admission refuses invalid claims before they get here."""
         claims = pass_.informer(RESOURCE_CLAIM).all()
         pools = _pools(pass_.informer(ALLOWANCE_BUCKET).all(), grants, claims)
         decisions, allocated = decide_as_milo_does(claims, pools)
-        for pool in pools:  # before any claim is told: what is not shown as taken must not be given
-            await self._show(pass_, pool, allocated[pool.name], decisions, grants)
+        for pool in pools:  # before any claim: nothing may be granted that its bucket does not show as allocated
+            await self._update_bucket(pass_, pool, allocated[pool.name], decisions, grants)
         for decision in decisions:
             if any(outcome.state is not State.PENDING for outcome in decision.outcomes):
-                await self._tell(pass_, decision)
+                await self._report(pass_, decision)
 
     async def _register(self, pass_: Pass) -> list[ResourceRegistration]:
         for limit in LIMITS:
             if pass_.informer(RESOURCE_REGISTRATION).get("", limit.name) is None:
                 await pass_.write.create(RESOURCE_REGISTRATION, registration(limit))
-        found = pass_.informer(RESOURCE_REGISTRATION).all()
-        for one in found:
-            status = self._active(pass_, one.metadata.generation, True, "RegistrationActive", "The type can be granted")
-            await pass_.write.status(one, _with(one, status))
-        return found
+        registrations = pass_.informer(RESOURCE_REGISTRATION).all()
+        for entry in registrations:
+            generation = entry.metadata.generation
+            condition = self._active(pass_, generation, True, "RegistrationActive", "The type can be granted")
+            await pass_.write.status(entry, _with(entry, condition))
+        return registrations
 
     async def _activate(self, pass_: Pass, grant: ResourceGrant, registered: Iterable[str]) -> ResourceGrant:
         unknown = sorted({allowance.resource_type for allowance in grant.spec.allowances} - set(registered))
@@ -142,20 +143,20 @@ class QuotaBroker:
         condition = self._active(pass_, grant.metadata.generation, not unknown, reason, sentence)
         return await pass_.write.status(grant, _with(grant, condition))
 
-    async def _refuse(self, pass_: Pass, claim: ResourceClaim, why: str) -> None:
+    async def _refuse(self, pass_: Pass, claim: ResourceClaim, message: str) -> None:
         condition = conditions.condition(
             GRANTED,
             False,
             reasons.VALIDATION_FAILED,
-            why,
+            message,
             generation=claim.metadata.generation,
             now=pass_.now(),
         )
         await pass_.write.status(claim, _with(claim, condition))
 
-    async def _tell(self, pass_: Pass, decision: Decision) -> None:
+    async def _report(self, pass_: Pass, decision: Decision) -> None:
         claim, now = decision.claim, pass_.now()
-        if _says(claim, decision):
+        if _is_reported(claim, decision):
             return
         condition = conditions.condition(
             GRANTED,
@@ -172,7 +173,7 @@ class QuotaBroker:
         }
         await pass_.write.status(claim, status)
 
-    async def _show(
+    async def _update_bucket(
         self,
         pass_: Pass,
         pool: Pool,
@@ -197,7 +198,7 @@ class QuotaBroker:
             "observedGeneration": bucket.metadata.generation,
             "contributingGrantRefs": contributing,
         }
-        if not _shows(bucket, status):
+        if not _is_current(bucket, status):
             status["lastReconciliation"] = timestamp(pass_.now())
             await pass_.write.status(bucket, status)
 
@@ -205,22 +206,22 @@ class QuotaBroker:
         return conditions.condition(ACTIVE, status, reason, message, generation=generation, now=pass_.now())
 
 
-def _says(claim: ResourceClaim, decision: Decision) -> bool:
-    """Whether the claim tells of all this already, which most do each time that one more is decided."""
+def _is_reported(claim: ResourceClaim, decision: Decision) -> bool:
+    """Whether the claim has the decision already, as most do each time that another one is decided."""
     status = claim.status
     if status is None or status.observed_generation != claim.metadata.generation:
         return False
-    found = conditions.find(status.conditions, GRANTED)
+    condition = conditions.find(status.conditions, GRANTED)
     return (
-        found is not None
-        and (found.reason, found.message, found.observed_generation)
+        condition is not None
+        and (condition.reason, condition.message, condition.observed_generation)
         == (_REASONS[decision.state], decision.message, claim.metadata.generation)
         and len(status.allocations) == len(decision.outcomes)
         and all(
-            (one.resource_type, one.status, one.message)
+            (entry.resource_type, entry.status, entry.message)
             == (outcome.request.resource_type, outcome.state.value, outcome.message)
-            and (outcome.state is not State.GRANTED or one.allocated_amount == outcome.amount)
-            for one, outcome in zip(status.allocations, decision.outcomes, strict=True)
+            and (outcome.state is not State.GRANTED or entry.allocated_amount == outcome.amount)
+            for entry, outcome in zip(status.allocations, decision.outcomes, strict=True)
         )
     )
 
@@ -232,13 +233,13 @@ def _allocations(decision: Decision, now: datetime) -> list[Json]:
     for outcome in decision.outcomes:
         request, state = outcome.request, outcome.state
         known = earlier.get(request.resource_type)
-        moved = known.last_transition_time if known is not None and known.status == state.value else now
+        changed_at = known.last_transition_time if known is not None and known.status == state.value else now
         entry: Json = {
             "resourceType": request.resource_type,
             "status": state.value,
             "reason": _REASONS[state],
             "message": outcome.message,
-            "lastTransitionTime": timestamp(moved),
+            "lastTransitionTime": timestamp(changed_at),
         }
         if state is State.GRANTED:
             entry["allocatedAmount"] = outcome.amount
@@ -252,27 +253,27 @@ def _with(object_: ResourceRegistration | ResourceGrant | ResourceClaim, conditi
 
 
 def _holds(decision: Decision, pool: Pool) -> bool:
-    """Whether the claim has something of the pool."""
+    """Whether the claim was granted something from the pool."""
     return decision.claim.spec.consumer_ref == pool.consumer and any(
         outcome.state is State.GRANTED and outcome.request.resource_type == pool.resource_type
         for outcome in decision.outcomes
     )
 
 
-def _counts(grant: ResourceGrant) -> bool:
+def _is_active(grant: ResourceGrant) -> bool:
     return conditions.is_true(conditions.of(grant), ACTIVE)
 
 
 def _same_consumer(one: ConsumerRef, other: ConsumerRef) -> bool:
-    """As far as grants are compared: kind and name, nothing else."""
+    """Grants are matched by kind and name only."""
     return (one.kind, one.name) == (other.kind, other.name)
 
 
 def _amounts(grant: ResourceGrant, consumer: ConsumerRef, resource_type: str) -> list[int]:
     if not _same_consumer(grant.spec.consumer_ref, consumer):
         return []
-    allowances = [one for one in grant.spec.allowances if one.resource_type == resource_type]
-    return [entry.amount for allowance in allowances for entry in allowance.buckets]
+    allowances = [allowance for allowance in grant.spec.allowances if allowance.resource_type == resource_type]
+    return [bucket.amount for allowance in allowances for bucket in allowance.buckets]
 
 
 def _limit(grants: Iterable[ResourceGrant], consumer: ConsumerRef, resource_type: str) -> int:
@@ -287,8 +288,8 @@ def _types(grants: Iterable[ResourceGrant], consumer: ConsumerRef) -> set[str]:
 def _pools(
     buckets: Iterable[AllowanceBucket], grants: Sequence[ResourceGrant], claims: Iterable[ResourceClaim]
 ) -> list[Pool]:
-    """One a bucket: those that exist keep the consumer they were made for, then grants bring theirs, then claims."""
-    asked = [
+    """One pool per bucket, for the consumer of the existing bucket, else of the first grant, else the first claim."""
+    keys = [
         *((bucket.spec.consumer_ref, bucket.spec.resource_type) for bucket in buckets),
         *(
             (grant.spec.consumer_ref, allowance.resource_type)
@@ -298,7 +299,7 @@ def _pools(
         *((claim.spec.consumer_ref, request.resource_type) for claim in claims for request in claim.spec.requests),
     ]
     first: dict[str, Pool] = {}
-    for consumer, resource_type in asked:
+    for consumer, resource_type in keys:
         pool = Pool(consumer, resource_type, _limit(grants, consumer, resource_type))
         first.setdefault(pool.name, pool)
     return [first[name] for name in sorted(first)]
@@ -317,6 +318,6 @@ def _bucket(pool: Pool) -> Json:
     return ALLOWANCE_BUCKET.body(pool.name, QUOTA_NAMESPACE, labels=labels) | {"spec": spec}
 
 
-def _shows(bucket: AllowanceBucket, status: Json) -> bool:
-    """Whether the bucket says this already; when it was last looked at is no reason to write."""
+def _is_current(bucket: AllowanceBucket, status: Json) -> bool:
+    """Whether the bucket has this status already, apart from the time of the last change."""
     return {key: value for key, value in as_dict(bucket.status_json).items() if key != "lastReconciliation"} == status

@@ -1,1 +1,1 @@
-"""What runs Instances: turns an Instance without gates into something that runs, and reports on it."""
+"""Providers run Instances that have no gates left, and report their state."""

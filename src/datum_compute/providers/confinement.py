@@ -1,12 +1,12 @@
-"""What an instance may do on the machine that runs it. Entry points: `container`, `pod`, and the constants.
+"""What an instance may do on its machine. Entry points: `container`, `pod`, and the constants.
 
-One table for every provider that runs containers, so that they cannot drift apart.
+All providers that run containers use these settings, so that they cannot diverge.
 """
 
 from datum_compute.kube.meta import Json
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID")
-"""All that is left of root. With fewer, images that change their user at the start do not run."""
+"""The capabilities that root keeps. With fewer, images that change their user at startup would not run."""
 
 SECCOMP_PROFILE = "RuntimeDefault"
 
@@ -17,7 +17,7 @@ def pod() -> Json:
 
 
 def container() -> Json:
-    """The `securityContext` of each of its containers."""
+    """The `securityContext` of each container."""
     return {
         "privileged": False,
         "allowPrivilegeEscalation": False,

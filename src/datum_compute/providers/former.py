@@ -1,7 +1,7 @@
-"""Ends what a provider left that this cell no longer uses. Entry point: `FormerProviders`.
+"""Stops what a provider that the cell no longer uses left running. Entry point: `FormerProviders`.
 
-A provider lets go of an Instance only when nothing of it runs. One that was switched off never does, so this does it in
-its place: what it ran is stopped first, and then its finalizer goes.
+A provider removes its finalizer from an Instance only when nothing of it runs any more. A provider that was switched
+off cannot, so this controller does it instead: it stops what still runs, and then removes the finalizer.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from datum_compute.runtime import Change, Pass, Source, itself
 
 NONE = "none"
 FINALIZERS = {"simulated": SIMULATED_FINALIZER, "pods": PODS_FINALIZER}
-LOOK_SECONDS = 5.0
+RECHECK_SECONDS = 5.0
 UNSURE = "The site cannot tell whether the instance still runs where it was run before"
 
 _log = structlog.get_logger(__name__)
 
 
 class FormerProviders:
-    """`current` is the provider in use. With none, somebody else runs Instances or nobody does, so what still runs is
-    stopped only when its Instance goes; with any other, at once, because that one runs the Instance now.
+    """`current` is the provider in use. If that is none, what runs may still be needed, and is stopped only with its
+    Instance. Otherwise it is stopped at once, because the current provider runs the Instance now.
     """
 
     name = "former-provider"
@@ -60,10 +60,10 @@ class FormerProviders:
 
     async def _has_ended(self, pass_: Pass, instance: Instance, finalizer: str) -> bool:
         if finalizer == SIMULATED_FINALIZER:
-            return True  # it never ran anything
+            return True  # nothing really runs
         if self._current == NONE and not instance.metadata.deleting:
             return False
-        pass_.no_later_than(LOOK_SECONDS)
+        pass_.no_later_than(RECHECK_SECONDS)
         try:
             return await self._is_stopped(pass_, instance)
         except Forbidden as error:
@@ -71,7 +71,7 @@ class FormerProviders:
             raise
 
     async def _is_stopped(self, pass_: Pass, instance: Instance) -> bool:
-        """By the server's own word: nobody here watches Pods any more."""
+        """Asks the server, because Pods are not watched any more."""
         try:
             pod = await pass_.client.get(POD, instance.name, instance.namespace)
         except NotFound:
@@ -92,6 +92,6 @@ class FormerProviders:
             instance=f"{instance.namespace}/{instance.name}",
             finalizer=PODS_FINALIZER,
             error=str(error),
-            todo="bind compute-cell-on-cell-provider-pods until the Pods are gone",
+            todo="bind compute-cell-on-cell-provider-pods until the Pods are deleted",
         )
         pass_.events.warning(instance, reasons.HELD_BY_FORMER_SETUP, UNSURE)

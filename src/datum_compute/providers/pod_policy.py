@@ -13,14 +13,14 @@ NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolici
 
 
 def policy_of(instance: Instance, settings: PodSettings) -> Json | None:
-    """None for a Pod that everybody may reach and that may reach everything.
+    """None for a Pod without restrictions.
 
-    A Pod has one address, which is that of the first interface, so the policy is that of the first interface too.
+    A Pod has a single address, that of the first interface, so the policy of the first interface applies.
     """
     own = instance.spec.network_interfaces[0].network_policy
     ingress = _ingress(own.ingress) if own is not None else settings.ingress
     spec: Json = {"podSelector": {"matchLabels": {UPSTREAM_INSTANCE: instance.name}}, "policyTypes": []}
-    # A type without rules lets nothing through.
+    # A type without rules allows nothing.
     for type_, key, rules in (("Ingress", "ingress", ingress), ("Egress", "egress", settings.egress)):
         if rules is not None:
             spec["policyTypes"].append(type_)
@@ -50,7 +50,7 @@ def _port(port: PolicyPort) -> Json:
 
 
 def _peers(peers: Iterable[PolicyPeer]) -> list[Json]:
-    """Those that name somebody. In Kubernetes a list without any would mean everybody."""
+    """Peers with an address range. The others are dropped, because an empty peer would mean everybody in Kubernetes."""
     blocks = [peer.ip_block for peer in peers if peer.ip_block is not None]
     return [
         {"ipBlock": {"cidr": block.cidr, **({"except": list(block.except_)} if block.except_ else {})}}

@@ -1,4 +1,4 @@
-"""What whoever runs a cell decides about its Pods. Entry point: `PodSettings`."""
+"""Settings of the Pods in a cell, which its operator chooses. Entry point: `PodSettings`."""
 
 from msgspec import Struct
 
@@ -6,10 +6,10 @@ from datum_compute.kube.meta import Json
 
 
 class PodSettings(Struct, frozen=True):
-    """Lists are in the form that Kubernetes takes them."""
+    """Lists are in the format of the Kubernetes API."""
 
-    runtime_class: str = ""  # of every Pod; empty: what its Instance asks for
+    runtime_class: str = ""  # of every Pod; that of the Instance if empty
     node_selector: dict[str, str] = {}
     tolerations: tuple[Json, ...] = ()
-    ingress: tuple[Json, ...] | None = None  # for Instances without a policy of their own; None lets in everybody
-    egress: tuple[Json, ...] | None = None  # of every Pod; None lets out everything
+    ingress: tuple[Json, ...] | None = None  # for Instances without a policy; None allows all
+    egress: tuple[Json, ...] | None = None  # of every Pod; None allows all

@@ -1,4 +1,4 @@
-"""The Pod that an Instance becomes. Entry points: `pod_of`, `left_out`, `labels_of`, `runs_in_pod`."""
+"""The Pod for an Instance. Entry points: `pod_of`, `unsupported_volumes`, `labels_of`, `runs_in_pod`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,36 +16,40 @@ MANAGED_BY = "managed-by"
 UPSTREAM_INSTANCE = "upstream.instance"
 PROVIDER = "datum-compute-pods"
 _DEFAULT_MEMORY = "1024Mi"
-_AS_GIVEN = ("command", "args", "env", "envFrom")  # of a container, some only in later versions of the API
+_COPIED = ("command", "args", "env", "envFrom")  # fields of a container, some only in later versions of the API
 
 
 def runs_in_pod(instance: Instance) -> bool:
-    """Containers do; a virtual machine is somebody else's."""
+    """Whether the Instance consists of containers; virtual machines need another provider."""
     return instance.spec.runtime.sandbox is not None
 
 
 def pod_of(instance: Instance, settings: PodSettings) -> Json:
-    """Made once and never changed: a template that changes makes a new Instance."""
-    runtime, given = instance.spec.runtime, as_dict(instance.spec.runtime_json)
+    """The Pod to create. It never changes, because a changed template leads to a new Instance."""
+    runtime, raw = instance.spec.runtime, as_dict(instance.spec.runtime_json)
     sandbox = runtime.sandbox
     assert sandbox is not None
-    mounted = {volume.name: volume for volume in instance.spec.volumes if _files(volume)}
+    mounted = {volume.name: volume for volume in instance.spec.volumes if _has_files(volume)}
     shares = _shares(runtime)
-    raw = {container["name"]: container for container in given["sandbox"]["containers"]}
+    raw_containers = {container["name"]: container for container in raw["sandbox"]["containers"]}
     containers = [
-        _container(container, raw[container.name], mounted, share)
+        _container(container, raw_containers[container.name], mounted, share)
         for container, share in zip(sandbox.containers, shares, strict=True)
     ]
     pull_secrets = [{"name": secret.name} for secret in sandbox.image_pull_secrets]
     owner = controller_reference(instance)
-    runtime_class = settings.runtime_class or given.get("class")
+    runtime_class = settings.runtime_class or raw.get("class")
     spec: Json = {
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": confinement.pod(),
         "containers": containers,
-        **({"volumes": [_volume(each, as_dict(instance.spec_json)) for each in mounted.values()]} if mounted else {}),
+        **(
+            {"volumes": [_volume(volume, as_dict(instance.spec_json)) for volume in mounted.values()]}
+            if mounted
+            else {}
+        ),
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
         **({"runtimeClassName": runtime_class} if runtime_class else {}),
         **({"nodeSelector": settings.node_selector} if settings.node_selector else {}),
@@ -55,18 +59,18 @@ def pod_of(instance: Instance, settings: PodSettings) -> Json:
     return body | {"spec": spec}
 
 
-def left_out(instance: Instance) -> list[str]:
-    """The names of the volumes that the Pod is made without."""
-    return [volume.name for volume in instance.spec.volumes if not _files(volume)]
+def unsupported_volumes(instance: Instance) -> list[str]:
+    """Names of the volumes that the Pod does not get."""
+    return [volume.name for volume in instance.spec.volumes if not _has_files(volume)]
 
 
 def labels_of(instance: Instance) -> dict[str, str]:
-    """Whose it is. Labels that users put on their templates stay out: services of the site may select by them."""
-    carried = {key: value for key, value in instance.metadata.labels.items() if key in COMPUTE_LABELS}
-    return {MANAGED_BY: PROVIDER, UPSTREAM_INSTANCE: instance.name} | carried
+    """Labels that identify the Instance. Not those of users, because services at the site may select by them."""
+    copied = {key: value for key, value in instance.metadata.labels.items() if key in COMPUTE_LABELS}
+    return {MANAGED_BY: PROVIDER, UPSTREAM_INSTANCE: instance.name} | copied
 
 
-def _container(container: Container, given: Json, mounted: Mapping[str, Volume], share: Json) -> Json:
+def _container(container: Container, raw: Json, mounted: Mapping[str, Volume], share: Json) -> Json:
     ports = [{"name": port.name, "containerPort": port.port, "protocol": port.protocol} for port in container.ports]
     mounts = [
         {"name": attachment.name, "mountPath": attachment.mount_path}
@@ -76,7 +80,7 @@ def _container(container: Container, given: Json, mounted: Mapping[str, Volume],
     return {
         "name": container.name,
         "image": container.image,
-        **{key: given[key] for key in _AS_GIVEN if given.get(key)},
+        **{key: raw[key] for key in _COPIED if raw.get(key)},
         **({"ports": ports} if ports else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         "resources": {"limits": share, "requests": share},
@@ -84,24 +88,24 @@ def _container(container: Container, given: Json, mounted: Mapping[str, Volume],
     }
 
 
-def _files(volume: Volume) -> bool:
-    """Whether a Pod can have it; disks are not served here."""
+def _has_files(volume: Volume) -> bool:
+    """Whether a Pod can mount the volume, which must not be a disk."""
     return volume.config_map is not None or volume.secret is not None
 
 
 def _volume(volume: Volume, spec: Json) -> Json:
-    given: Json = next(one for one in spec["volumes"] if one["name"] == volume.name)
-    return {key: given[key] for key in ("name", "configMap", "secret") if key in given}
+    raw: Json = next(entry for entry in spec["volumes"] if entry["name"] == volume.name)
+    return {key: raw[key] for key in ("name", "configMap", "secret") if key in raw}
 
 
 def _shares(runtime: InstanceRuntime) -> list[Json]:
-    """What each container is given, by dimension: its own limit, else an equal part of what the instance is."""
+    """Resources of each container: its own limit if it has one, else an equal share of those of the instance."""
     assert runtime.sandbox is not None
     limits = [container.resources.limits if container.resources else {} for container in runtime.sandbox.containers]
-    found = CATALOG.get(runtime.resources.instance_type)
-    asked = runtime.resources.requests
-    cpu = millicores(asked["cpu"]) if "cpu" in asked else found.millicores if found else None
-    memory = mebibytes(asked["memory"]) if "memory" in asked else found.mebibytes if found else None
+    type_ = CATALOG.get(runtime.resources.instance_type)
+    requests = runtime.resources.requests
+    cpu = millicores(requests["cpu"]) if "cpu" in requests else type_.millicores if type_ else None
+    memory = mebibytes(requests["memory"]) if "memory" in requests else type_.mebibytes if type_ else None
     parts = {
         "cpu": f"{cpu // _without(limits, 'cpu')}m" if cpu else None,
         "memory": f"{memory // _without(limits, 'memory')}Mi" if memory else _DEFAULT_MEMORY,
@@ -112,5 +116,5 @@ def _shares(runtime: InstanceRuntime) -> list[Json]:
 
 
 def _without(limits: Sequence[Mapping[str, int | str]], key: str) -> int:
-    """How many containers have to share; at least one, so that nobody divides by zero."""
+    """Number of containers without a limit, but at least 1, because it is a divisor."""
     return max(1, sum(key not in own for own in limits))

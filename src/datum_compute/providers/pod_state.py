@@ -1,6 +1,6 @@
-"""What the state of a Pod says about its Instance, in words for users. Entry point: `report_of`.
+"""The state of an Instance, derived from that of its Pod. Entry point: `report_of`.
 
-Words of the runtime stay here: users are told the reasons of the provider contract and sentences of our own.
+Terms of the runtime are translated here, and never reach users.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
 
 
 class Pod(KubeObject, frozen=True):
-    """A core Pod, typed as far as it is looked at."""
+    """A core Pod, typed as far as it is used."""
 
     spec = part("spec_json", PodSpec)
     status = optional_part("status_json", PodStatus)
@@ -88,7 +88,7 @@ CRASHED = Report(
 
 
 def report_of(pod: Pod) -> Report:
-    """Containers are looked at first: a Pod that runs may hold one that keeps crashing."""
+    """Containers take precedence over the phase, because a running Pod may have a container that keeps crashing."""
     if pod.metadata.deleting:
         return REPLACED
     status = pod.status or PodStatus()
@@ -98,43 +98,45 @@ def report_of(pod: Pod) -> Report:
         return ENDED
     if trouble := next(_troubles(pod, status), None):
         return trouble
-    if status.phase == RUNNING and any(one.state.waiting for one in status.container_statuses):
+    if status.phase == RUNNING and any(container.state.waiting for container in status.container_statuses):
         return report.PROVISIONING
-    if status.phase == RUNNING and not all(one.ready for one in status.container_statuses):
+    if status.phase == RUNNING and not all(container.ready for container in status.container_statuses):
         return STARTING
     if status.phase == RUNNING:
-        return UNKNOWN if _is_out_of_sight(status) else report.RUNNING
+        return UNKNOWN if _is_unreachable(status) else report.RUNNING
     if status.phase in (PENDING, ""):
         return NO_ROOM if _is_unschedulable(status) else report.PROVISIONING
     return UNKNOWN
 
 
 def _troubles(pod: Pod, status: PodStatus) -> Iterator[Report]:
-    """One a container that cannot start, in the order of the spec."""
-    found = {one.name: one for one in status.container_statuses}
+    """One report per container that cannot start, in the order of the spec."""
+    states = {container.name: container.state for container in status.container_statuses}
     for container in pod.spec.containers:
-        one = found.get(container.name)
-        if one is None:
+        state = states.get(container.name)
+        if state is None:
             continue
-        waiting = one.state.waiting.reason if one.state.waiting else ""
+        waiting = state.waiting.reason if state.waiting else ""
         if waiting in _IMAGE:
             yield unavailable(container.image)
         elif waiting in _CONFIGURATION:
             yield report.MISCONFIGURED
-        elif waiting == _CRASH or (one.state.terminated is not None and one.state.terminated.exit_code != 0):
+        elif waiting == _CRASH or (state.terminated is not None and state.terminated.exit_code != 0):
             yield report.CRASHING
 
 
-def _is_out_of_sight(status: PodStatus) -> bool:
-    """The node is not heard of any more: the Pod is said not to be ready, and its containers as they were last seen."""
-    return any(one.type == "Ready" and one.status == "False" for one in status.conditions)
+def _is_unreachable(status: PodStatus) -> bool:
+    """Whether the node is unreachable: the Pod is then marked not ready, and its containers keep their last state."""
+    return any(condition.type == "Ready" and condition.status == "False" for condition in status.conditions)
 
 
 def _is_unschedulable(status: PodStatus) -> bool:
-    return any(one.type == "PodScheduled" and one.reason == "Unschedulable" for one in status.conditions)
+    return any(
+        condition.type == "PodScheduled" and condition.reason == "Unschedulable" for condition in status.conditions
+    )
 
 
 def address_of(pod: Pod) -> str:
     """The first address of the Pod; empty while it has none."""
     status = pod.status or PodStatus()
-    return next((one.ip for one in status.pod_ips if one.ip), status.pod_ip)
+    return next((entry.ip for entry in status.pod_ips if entry.ip), status.pod_ip)

@@ -20,9 +20,9 @@ from datum_compute.kube.patches import changes, difference
 from datum_compute.providers import report
 from datum_compute.providers.pod_policy import NETWORK_POLICY, policy_of
 from datum_compute.providers.pod_settings import PodSettings
-from datum_compute.providers.pod_shape import labels_of, left_out, pod_of, runs_in_pod
+from datum_compute.providers.pod_shape import labels_of, pod_of, runs_in_pod, unsupported_volumes
 from datum_compute.providers.pod_state import CRASHED, FAILED, POD, Pod, address_of, report_of
-from datum_compute.providers.report import Report, reported
+from datum_compute.providers.report import Report, status_with
 from datum_compute.runtime import Pass, Problems, Source, Unfinished, controller_of, itself
 
 _FIRST_WAIT, _LONGEST_WAIT = 30.0, 600.0
@@ -37,17 +37,17 @@ _log = structlog.get_logger(__name__)
 
 
 class _Failures(Struct):
-    """Of one Instance, since it last ran."""
+    """Failures of an Instance since it last ran."""
 
     count: int = 0
     again_at: float = 0.0
 
 
 class PodsProvider:
-    """One Pod an Instance, of its name, made anew when it is lost or has failed.
+    """Runs each Instance in a Pod of the same name, and replaces Pods that are lost or have failed.
 
-    A failed one is replaced at once, the next after 30 s, then after twice as long each time, up to ten minutes. How
-    often it failed is kept in memory only: a restart of this process is a new chance.
+    The first failed Pod is replaced at once, the next after 30 s, and then after twice as long each time, up to ten
+    minutes. Failures are counted in memory only, so a restart of this process begins anew.
     """
 
     name = "pods-provider"
@@ -83,69 +83,69 @@ class PodsProvider:
             await self._hold_back(pass_, instance, problems)
             pod = await self._start(pass_, instance)
         if not _is_of(pod, instance):
-            await self._tell(pass_, instance, TAKEN, "")
+            await self._report(pass_, instance, TAKEN, "")
             raise Unfinished(f"{pod.namespace}/{pod.name} belongs to somebody else")
         await self._relabel(pass_, instance, pod)
-        said = await self._judge(pass_, instance, pod)
-        await self._tell(pass_, instance, said, address_of(pod))
+        state = await self._state(pass_, instance, pod)
+        await self._report(pass_, instance, state, address_of(pod))
         problems.raise_worst()
 
     async def _protect(self, pass_: Pass, instance: Instance, *, starting: bool) -> None:
-        """Before its Pod is made, so that nobody reaches it in between."""
+        """Applies the network policy, before the Pod is created so that it is never unprotected."""
         wanted = policy_of(instance, self._settings)
-        found = pass_.informer(NETWORK_POLICY).get(instance.namespace, instance.name)
-        # Where policies cannot be watched, one is made with the Pod and never looked at again.
-        if found is None and wanted is not None and (starting or pass_.serves(NETWORK_POLICY)):
-            found = await pass_.write.ensure(NETWORK_POLICY, wanted)
-        if found is None:
+        actual = pass_.informer(NETWORK_POLICY).get(instance.namespace, instance.name)
+        # Where policies cannot be watched, one is created with the Pod and not updated later.
+        if actual is None and wanted is not None and (starting or pass_.serves(NETWORK_POLICY)):
+            actual = await pass_.write.ensure(NETWORK_POLICY, wanted)
+        if actual is None:
             return
-        if not _is_of(found, instance):
+        if not _is_of(actual, instance):
             if wanted is not None:
-                raise Unfinished(f"NetworkPolicy {found.namespace}/{found.name} belongs to somebody else")
+                raise Unfinished(f"NetworkPolicy {actual.namespace}/{actual.name} belongs to somebody else")
         elif wanted is None:
-            await pass_.write.delete(found)
-        elif change := difference(as_dict(found.spec_json), wanted["spec"]):
-            await pass_.write.patch_if_unchanged(found, {"spec": change})
+            await pass_.write.delete(actual)
+        elif change := difference(as_dict(actual.spec_json), wanted["spec"]):
+            await pass_.write.patch_if_unchanged(actual, {"spec": change})
 
     async def _hold_back(self, pass_: Pass, instance: Instance, problems: Problems) -> None:
-        """What asked to be protected does not start without; what runs already goes on."""
+        """An Instance does not start without its policy; one that runs already continues."""
         for problem in problems:
             _log.warning("policy refused", instance=f"{instance.namespace}/{instance.name}", error=str(problem.error))
             if isinstance(problem.error, BadRequest | Invalid):
-                await self._tell(pass_, instance, report.MISCONFIGURED, "")
+                await self._report(pass_, instance, report.MISCONFIGURED, "")
             elif isinstance(problem.error, Unfinished):
-                await self._tell(pass_, instance, TAKEN, "")
+                await self._report(pass_, instance, TAKEN, "")
             elif problem.is_refusal or isinstance(problem.error, NotFound):
-                await self._tell(pass_, instance, UNPROTECTED, "")
+                await self._report(pass_, instance, UNPROTECTED, "")
         problems.raise_worst()
 
     async def _start(self, pass_: Pass, instance: Instance) -> Pod:
         try:
             body = pod_of(instance, self._settings)
-        except ValueError as error:  # an amount that no machine has
-            await self._tell(pass_, instance, report.MISCONFIGURED, "")
+        except ValueError as error:  # an invalid amount of a resource
+            await self._report(pass_, instance, report.MISCONFIGURED, "")
             raise Unfinished(f"{instance.namespace}/{instance.name} cannot become a Pod: {error}") from None
-        if disks := left_out(instance):
-            _log.warning("disks left out", instance=f"{instance.namespace}/{instance.name}", volumes=disks)
-        if (named := as_dict(instance.spec.runtime_json).get("class")) and named != body["spec"]["runtimeClassName"]:
-            _log.warning("runtime class replaced", instance=f"{instance.namespace}/{instance.name}", asked_for=named)
+        if disks := unsupported_volumes(instance):
+            _log.warning("disks not supported", instance=f"{instance.namespace}/{instance.name}", volumes=disks)
+        if (class_ := as_dict(instance.spec.runtime_json).get("class")) and class_ != body["spec"]["runtimeClassName"]:
+            _log.warning("runtime class replaced", instance=f"{instance.namespace}/{instance.name}", requested=class_)
         try:
             return await pass_.write.create(POD, body)
         except AlreadyExists:
             return await pass_.client.get(POD, instance.name, instance.namespace)
         except (BadRequest, Forbidden, Invalid) as error:
-            # Told in our words: what the server says is about a Pod, which users have never heard of.
+            # Not reported as the server put it, because users do not know about Pods.
             _log.warning("pod refused", instance=f"{instance.namespace}/{instance.name}", error=str(error))
-            await self._tell(pass_, instance, report.MISCONFIGURED, "")
+            await self._report(pass_, instance, report.MISCONFIGURED, "")
             raise
 
-    async def _judge(self, pass_: Pass, instance: Instance, pod: Pod) -> Report:
-        """What the Pod says; one that has failed for good is replaced, when its time has come."""
-        said, uid = report_of(pod), instance.metadata.uid
-        if said.running:
+    async def _state(self, pass_: Pass, instance: Instance, pod: Pod) -> Report:
+        """The report for a Pod, which is replaced if it has failed for good and its waiting time is over."""
+        state, uid = report_of(pod), instance.metadata.uid
+        if state.running:
             self._failures.pop(uid, None)
         if pod.metadata.deleting or pod.status is None or pod.status.phase != FAILED:
-            return said
+            return state
         failures = self._failures.setdefault(uid, _Failures())
         now = asyncio.get_running_loop().time()
         if now < failures.again_at:
@@ -162,33 +162,33 @@ class PodsProvider:
             await pass_.write.patch(pod, patch)
 
     async def _tear_down(self, pass_: Pass, instance: Instance) -> None:
-        """The Pod is deleted by name: its owner, which would take it along, waits for this finalizer."""
+        """Deletes the Pod explicitly, because it is garbage-collected only after this finalizer is removed."""
         if FINALIZER not in instance.metadata.finalizers:
             return
         self._failures.pop(instance.metadata.uid, None)
         pod = pass_.informer(POD).get(instance.namespace, instance.name)
-        if pod is None:  # as far as we have heard; what still runs must not be let go of
+        if pod is None:  # the cache may lag, and an Instance must not be released while it runs
             with suppress(NotFound):
                 pod = await pass_.client.get(POD, instance.name, instance.namespace)
         if pod is not None and _is_of(pod, instance):
             if not pod.metadata.deleting:
                 await pass_.write.delete(pod)
-            await self._tell(pass_, instance, report.STOPPING, "")
+            await self._report(pass_, instance, report.STOPPING, "")
             return
         policy = pass_.informer(NETWORK_POLICY).get(instance.namespace, instance.name)
         if policy is not None and _is_of(policy, instance):
-            with suppress(Forbidden):  # it goes with its owner all the same, only later
+            with suppress(Forbidden):  # it is garbage-collected with its owner anyway
                 await pass_.write.delete(policy)
         await pass_.write.remove_finalizers(instance, FINALIZER)
 
-    async def _tell(self, pass_: Pass, instance: Instance, said: Report, address: str) -> None:
-        """The Pod has one address, which is that of the first interface."""
+    async def _report(self, pass_: Pass, instance: Instance, state: Report, address: str) -> None:
+        """`address` belongs to the first interface, because a Pod has only one."""
         others = [""] * (len(instance.spec.network_interfaces) - 1)
-        await pass_.write.status(instance, reported(instance, said, [address, *others], pass_.now()))
+        await pass_.write.status(instance, status_with(instance, state, [address, *others], pass_.now()))
 
 
 def wait_after(failures: int) -> float:
-    """Seconds until a Pod that fails now is replaced, by how often one of its Instance was replaced before."""
+    """Seconds until the next failed Pod of an Instance is replaced, by the number of those replaced before."""
     return float(min(_FIRST_WAIT * 2 ** min(failures, 10), _LONGEST_WAIT))
 
 

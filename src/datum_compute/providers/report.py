@@ -1,4 +1,4 @@
-"""What a provider says about an Instance, in the words of the provider contract. Entry points: `Report`, `reported`."""
+"""What a provider reports about an Instance. Entry points: `Report`, `status_with`."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from datum_compute.kube.meta import Json, as_dict
 
 
 class Report(Struct, frozen=True):
-    """Both conditions of a provider: they say the same, Programmed in its own word where that is not over."""
+    """Both conditions of a provider: they have the same status and message, but Programmed may have another reason."""
 
     status: str  # True, False, Unknown
     reason: str  # of Available
@@ -32,15 +32,15 @@ MISCONFIGURED = Report("Unknown", reasons.CONFIGURATION_ERROR, "The instance was
 
 
 def unavailable(image: str) -> Report:
-    """The name of the image is the user's own, and tells which of several containers waits."""
+    """Names the image, so that users see which of several containers waits."""
     return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"The image {image} cannot be pulled")
 
 
-def reported(instance: Instance, report: Report, addresses: Sequence[str], now: datetime) -> Json:
-    """The whole status of the Instance, with what a provider owns of it as the report says.
+def status_with(instance: Instance, report: Report, addresses: Sequence[str], now: datetime) -> Json:
+    """The complete status of the Instance, with the parts that a provider owns taken from the report.
 
-    The template's hash is told for exactly as long as it runs. `addresses` has one entry an interface, empty where
-    nobody knows; nothing is said of them until one is known.
+    The template hash is set exactly while the Instance runs. `addresses` has one entry per interface, empty if unknown;
+    interfaces are omitted until an address is known.
     """
     generation = instance.metadata.generation
     wanted = [
@@ -50,8 +50,7 @@ def reported(instance: Instance, report: Report, addresses: Sequence[str], now: 
         ),
     ]
     status = as_dict(instance.status_json)
-    before = conditions.of(instance)
-    status["conditions"] = conditions.to_json(conditions.updated(before, wanted))
+    status["conditions"] = conditions.to_json(conditions.updated(conditions.of(instance), wanted))
     status.pop("controller", None)
     if report.running and instance.spec.controller is not None:
         status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
@@ -64,7 +63,7 @@ def reported(instance: Instance, report: Report, addresses: Sequence[str], now: 
 
 
 def _interface(known: Json, address: str) -> Json:
-    """What somebody else wrote of the interface stays, such as an external address."""
+    """Keeps what others wrote about the interface, such as an external address."""
     if not address:
         return known
     return known | {"assignments": (known.get("assignments") or {}) | {"networkIP": address}}

@@ -1,4 +1,4 @@
-"""Runs Instances in imagination, with settable delays and failures. Entry points: `SimulatedProvider`, `Behaviour`."""
+"""Simulates Instances, with configurable delays and failures. Entry points: `SimulatedProvider`, `Behaviour`."""
 
 import asyncio
 import random
@@ -18,12 +18,12 @@ from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Json
 from datum_compute.providers import report
-from datum_compute.providers.report import Report, reported, unavailable
+from datum_compute.providers.report import Report, status_with, unavailable
 from datum_compute.runtime import Pass, Source, itself
 
 
 class Failure(Enum):
-    """What an Instance can be made to do, by annotation `compute.datumapis.com/simulate` or by the tag of an image."""
+    """Failures to simulate, chosen by annotation `compute.datumapis.com/simulate` or by the tag of an image."""
 
     IMAGE_UNAVAILABLE = "image-unavailable"
     CRASHING = "crashing"
@@ -36,30 +36,30 @@ _BY_NAME = {failure.value: failure for failure in Failure}
 
 
 class Behaviour(Struct, frozen=True):
-    """Of all Instances that do not ask for another. What is drawn by lot is the same for a seed and an Instance."""
+    """Defaults for all Instances. Random choices depend only on the seed and the Instance."""
 
     start_seconds: float = 0.0
     stop_seconds: float = 0.0
     slow_stop_seconds: float = 60.0
-    jitter: float = 0.0  # how much longer a start or stop may take, as a part of it
-    crash_rate: float = 0.0  # how many of all Instances never start
+    jitter: float = 0.0  # how much longer a start or stop may take, as a fraction
+    crash_rate: float = 0.0  # the fraction of Instances that never start
     seed: int = 0
-    wait_for_addresses: bool = False  # where somebody hands them out, none starts without
+    wait_for_addresses: bool = False  # whether Instances start only once they have addresses
     fails: Callable[[Instance], Failure | None] = lambda instance: None
 
 
 class SimulatedProvider:
-    """Writes what the provider contract allows: Programmed, Available, addresses and the hash of what runs.
+    """Reports Programmed, Available, addresses and the template hash of Instances, as any provider would.
 
-    How long something has been starting or stopping is kept in memory only: after a restart of this process it takes
-    its time again. What runs goes on running.
+    The progress of starts and stops is kept in memory only, so they begin anew after a restart of this process.
+    Running Instances continue to run.
     """
 
     name = "simulated-provider"
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
-        self._since: dict[tuple[str, bool], float] = {}  # by uid and whether it stops
+        self._since: dict[tuple[str, bool], float] = {}  # by uid, and whether it is stopping
 
     def sources(self) -> Sequence[Source[Any]]:
         return (Source(CELL, INSTANCE, itself, scope=CELL_NAMESPACES),)
@@ -95,45 +95,45 @@ class SimulatedProvider:
         return report.RUNNING if _runs(instance) or self._elapsed(instance, pass_) else report.PROVISIONING
 
     def _failure(self, instance: Instance) -> Failure | None:
-        """What its annotation says, else the tag of one of its images, else what is usual."""
-        asked = _BY_NAME.get(instance.metadata.annotations.get(SIMULATE, "")) or _by_tag(instance)
-        if asked is None:
-            asked = self.behaviour.fails(instance)
-        if asked is None and self._lot(instance, "crash") < self.behaviour.crash_rate:
+        """The failure from the annotation, else from the tag of an image, else by default."""
+        failure = _BY_NAME.get(instance.metadata.annotations.get(SIMULATE, "")) or _by_tag(instance)
+        if failure is None:
+            failure = self.behaviour.fails(instance)
+        if failure is None and self._draw(instance, "crash") < self.behaviour.crash_rate:
             return Failure.CRASHING
-        return asked
+        return failure
 
     def _elapsed(self, instance: Instance, pass_: Pass) -> bool:
-        """Whether starting or stopping has taken its time; if not, the pass comes back when it has."""
+        """Whether the start or stop is complete; if not, the request runs again when it is."""
         stopping = instance.metadata.deleting
         needed = self._seconds(instance, stopping=stopping)
         if needed <= 0:
             return True
         now = asyncio.get_running_loop().time()
-        left = self._since.setdefault((instance.metadata.uid, stopping), now) + needed - now
-        if left > 0:
-            pass_.no_later_than(left)
-        return left <= 0
+        remaining = self._since.setdefault((instance.metadata.uid, stopping), now) + needed - now
+        if remaining > 0:
+            pass_.no_later_than(remaining)
+        return remaining <= 0
 
     def _seconds(self, instance: Instance, *, stopping: bool) -> float:
-        usual = self.behaviour.start_seconds
+        seconds = self.behaviour.start_seconds
         if stopping:
             slow = self._failure(instance) is Failure.SLOW_STOP
-            usual = self.behaviour.slow_stop_seconds if slow else self.behaviour.stop_seconds
-        return usual * (1 + self.behaviour.jitter * self._lot(instance, "stop" if stopping else "start"))
+            seconds = self.behaviour.slow_stop_seconds if slow else self.behaviour.stop_seconds
+        return seconds * (1 + self.behaviour.jitter * self._draw(instance, "stop" if stopping else "start"))
 
-    def _lot(self, instance: Instance, what: str) -> float:
-        """At least 0, less than 1; drawn for the Instance, not in turn, so that no other one changes it."""
-        return random.Random(f"{self.behaviour.seed}/{what}/{instance.metadata.uid}").random()
+    def _draw(self, instance: Instance, purpose: str) -> float:
+        """A random number from 0 to 1 that does not depend on other Instances."""
+        return random.Random(f"{self.behaviour.seed}/{purpose}/{instance.metadata.uid}").random()
 
     def _forget(self, instance: Instance) -> None:
         for stopping in (False, True):
             self._since.pop((instance.metadata.uid, stopping), None)
 
 
-def _status(instance: Instance, said: Report, now: datetime) -> Json:
+def _status(instance: Instance, state: Report, now: datetime) -> Json:
     addresses = [entry[0] if entry else "" for entry in addresses_of(instance) or ()]
-    return reported(instance, said, addresses, now)
+    return status_with(instance, state, addresses, now)
 
 
 def _runs(instance: Instance) -> bool:
@@ -141,7 +141,7 @@ def _runs(instance: Instance) -> bool:
 
 
 def _by_tag(instance: Instance) -> Failure | None:
-    # Looked for in the text first: what is decoded stays in memory, and hardly any Instance asks for anything.
+    # Searches the text first: the decoded runtime stays in memory, and hardly any Instance has such a tag.
     text = bytes(instance.spec.runtime_json)
     if not any(f':{name}"'.encode() in text for name in _BY_NAME):
         return None
