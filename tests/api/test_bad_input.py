@@ -168,7 +168,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_the_examples_are_good(server: Server, kind: Kind[Any]) -> None:
+def test_the_examples_are_valid(server: Server, kind: Kind[Any]) -> None:
     assert server.create(kind, encode(whole(kind)))[0] == 201
 
 
@@ -215,7 +215,7 @@ UNREADABLE = {
     ],
     ids=["create", "update", "status", "merge patch", "json patch"],
 )
-def test_what_cannot_be_read_is_a_bad_request(
+def test_unreadable_input_is_a_bad_request(
     server: Server, method: str, path: str, content_type: str, case: str
 ) -> None:
     code, said = server.send(method, path, UNREADABLE[case], content_type)
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_is_a_bad_request(
 
 
 @pytest.mark.parametrize("depth", [*range(150, 260, 10), *range(300, 1200, 50)])
-def test_no_depth_is_too_much_for_the_server(server: Server, depth: int) -> None:
+def test_the_server_survives_any_depth(server: Server, depth: int) -> None:
     """Between what is allowed and what cannot even be decoded: pruned, refused with a path, or a bad request."""
     for body in (
         GOOD.replace(b'"spec":{', b'"spec":{"unknown":' + nested(depth) + b",", 1),
@@ -270,7 +270,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_a_wrong_type_is_told_with_the_path_of_its_field(server: Server, kind: Kind[Any]) -> None:
+def test_a_wrong_type_is_reported_with_the_path_of_its_field(server: Server, kind: Kind[Any]) -> None:
     types, seen = expected_types(kind), 0
     for path in places({"spec": OBJECTS[kind]["spec"]}):
         # The key of a map is no field of the schema.
@@ -289,7 +289,7 @@ MAP_KEYS = ("app", "note", "cpu", "memory")
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_nothing_in_any_place_breaks_the_server(server: Server, kind: Kind[Any]) -> None:
+def test_the_server_survives_any_value_anywhere(server: Server, kind: Kind[Any]) -> None:
     for path in places(whole(kind)):
         for wrong in WRONG if path else ():
             code, _ = server.create(kind, encode(put(whole(kind), path, wrong)))
@@ -297,7 +297,7 @@ def test_nothing_in_any_place_breaks_the_server(server: Server, kind: Kind[Any])
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_a_string_of_a_megabyte_anywhere_gets_a_short_answer(server: Server, kind: Kind[Any]) -> None:
+def test_a_megabyte_of_text_anywhere_gets_a_short_answer(server: Server, kind: Kind[Any]) -> None:
     megabyte = "x" * 1_000_000
     objects: Json = OBJECTS[kind]
     for path in places({"spec": objects["spec"]}):
@@ -343,7 +343,7 @@ def test_a_controller_reads_a_whole_object(kind: Kind[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_an_object_with_anything_anywhere_is_read_or_refused_with_one_kind_of_error(kind: Kind[Any]) -> None:
+def test_any_value_anywhere_is_read_or_raises_a_single_type_of_error(kind: Kind[Any]) -> None:
     for path in places(whole(kind)):
         for wrong in WRONG if path else ():
             assert len(refusal(kind, encode(put(whole(kind), path, wrong)))) < 200
@@ -351,7 +351,7 @@ def test_an_object_with_anything_anywhere_is_read_or_refused_with_one_kind_of_er
 
 @settings(max_examples=count(300, 5000))
 @given(st.sampled_from(OURS), st.data())
-def test_a_spoiled_text_is_read_or_refused_with_one_kind_of_error(kind: Kind[Any], data: st.DataObject) -> None:
+def test_corrupt_text_is_read_or_raises_a_single_type_of_error(kind: Kind[Any], data: st.DataObject) -> None:
     text = bytearray(encode(whole(kind)))
     for _ in range(data.draw(st.integers(1, 5))):
         start = data.draw(st.integers(0, len(text) - 1))

@@ -337,7 +337,7 @@ def schema(kind: Kind[Any]) -> dict[str, Any]:
     [(WORKLOAD, WORKLOAD_TABLE), (WORKLOAD_DEPLOYMENT, DEPLOYMENT_TABLE), (INSTANCE, INSTANCE_TABLE)],
     ids=["Workload", "WorkloadDeployment", "Instance"],
 )
-def test_the_schema_is_the_contracts_table(kind: Kind[Any], table: Table) -> None:
+def test_the_schema_has_exactly_these_fields(kind: Kind[Any], table: Table) -> None:
     generated = dict(fields(schema(kind)))
     assert sorted(generated) == sorted(table)
     assert {path: row for path, row in generated.items() if row != table[path]} == {}
@@ -389,7 +389,7 @@ IMAGE = ("Image", "string", ".spec.template.spec.runtime.sandbox.containers[0].i
     ],
     ids=["Workload", "WorkloadDeployment", "Instance"],
 )
-def test_1_1_print_columns(kind: Kind[Any], columns: list[tuple[str, str, str, int]]) -> None:
+def test_print_columns(kind: Kind[Any], columns: list[tuple[str, str, str, int]]) -> None:
     assert columns == [
         (column["name"], column["type"], column["jsonPath"], column.get("priority", 0))
         for column in version(kind)["additionalPrinterColumns"]
@@ -422,7 +422,7 @@ def test_1_1_print_columns(kind: Kind[Any], columns: list[tuple[str, str, str, i
         ),
     ],
 )
-def test_1_names_and_scope(kind: Kind[Any], name: str, names: tuple[str, str, str], scope: str) -> None:
+def test_names_and_scope(kind: Kind[Any], name: str, names: tuple[str, str, str], scope: str) -> None:
     crd = definition(kind)
     assert crd["metadata"]["name"] == name
     served = crd["spec"]["names"]
@@ -438,7 +438,7 @@ def test_1_names_and_scope(kind: Kind[Any], name: str, names: tuple[str, str, st
 
 
 @pytest.mark.parametrize("kind", [WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE])
-def test_1_our_kinds_belong_to_projects(kind: Kind[Any]) -> None:
+def test_compute_kinds_belong_to_projects(kind: Kind[Any]) -> None:
     assert definition(kind)["metadata"]["annotations"] == {"discovery.miloapis.com/parent-contexts": "Project"}
     assert kind.api_version == "compute.datumapis.com/v1alpha"
 
@@ -447,7 +447,7 @@ OTHERS = list(dict.fromkeys(kind for kinds in ROLES.values() for kind in kinds i
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
-def test_kinds_of_others_keep_what_is_not_known_here(kind: Kind[Any]) -> None:
+def test_kinds_of_others_preserve_unknown_fields(kind: Kind[Any]) -> None:
     def closed(schema: dict[str, Any], path: str) -> Iterator[str]:
         if schema["type"] == "object" and not schema.keys() & {
             "x-kubernetes-preserve-unknown-fields",
@@ -489,7 +489,7 @@ def test_a_plane_serves_the_kinds_of_its_role(role: str, kinds: list[str]) -> No
     assert [crd["spec"]["names"]["kind"] for crd in by_role(role)] == kinds
 
 
-def test_a_definition_is_the_callers_to_change() -> None:
+def test_changing_a_definition_does_not_affect_later_ones() -> None:
     definition(INSTANCE)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clear()
     by_role("cell")[1]["spec"].clear()
     assert schema(INSTANCE)["properties"]["status"]["default"] == FIRST_STATUS
@@ -518,12 +518,12 @@ def test_every_default_fits_its_own_schema(kind: Kind[Any]) -> None:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_platform_4_4_what_the_network_has_not_answered_yet_is_pending(kind: Kind[Any], types: list[str]) -> None:
+def test_network_objects_are_pending_at_first(kind: Kind[Any], types: list[str]) -> None:
     default = schema(kind)["properties"]["status"]["default"]
     assert default == {"conditions": [waiting(type_, "Pending", "Waiting for controller") for type_ in types]}
 
 
-def test_platform_4_3_a_network_has_the_defaults_of_its_operator() -> None:
+def test_a_network_has_the_defaults_of_the_network_operator() -> None:
     spec = schema(NETWORK)["properties"]["spec"]["properties"]
     assert (spec["ipFamilies"]["default"], spec["mtu"]["default"]) == (["IPv4"], 1460)
     assert (spec["mtu"]["minimum"], spec["mtu"]["maximum"]) == (1300, 8856)
@@ -548,7 +548,7 @@ SMALLEST = {
 }
 
 
-def test_12_an_example_fits_and_a_wrong_one_does_not() -> None:
+def test_the_examples_are_valid_and_broken_ones_are_not() -> None:
     validator = jsonschema_rs.validator_for(schema(WORKLOAD))
     assert validator.is_valid(SMALLEST)
     assert not validator.is_valid({})
@@ -556,13 +556,13 @@ def test_12_an_example_fits_and_a_wrong_one_does_not() -> None:
 
 
 @pytest.mark.parametrize(("amount", "fits"), [("30Gi", True), (2, True), ("500m", True), ("lots", False), (1.5, False)])
-def test_0_a_quantity_is_a_number_or_a_string_with_a_unit(amount: object, fits: bool) -> None:
+def test_a_quantity_is_a_number_or_a_string_with_a_unit(amount: object, fits: bool) -> None:
     template = schema(WORKLOAD)["properties"]["spec"]["properties"]["template"]["properties"]["spec"]
     requests = template["properties"]["runtime"]["properties"]["resources"]["properties"]["requests"]
     assert jsonschema_rs.validator_for(requests).is_valid({"cpu": amount}) is fits
 
 
-def test_there_is_one_file_for_each_compute_kind() -> None:
+def test_there_is_one_file_per_compute_kind() -> None:
     written = files()
     assert sorted(written) == [
         "compute.datumapis.com_instances.yaml",

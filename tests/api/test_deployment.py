@@ -30,7 +30,7 @@ def read(**parts: Any) -> WorkloadDeployment:
     return decode(json.dumps({"metadata": {"name": "hello-main-dfw"}, **parts}).encode(), WorkloadDeployment)
 
 
-def test_12_3_spec() -> None:
+def test_spec() -> None:
     spec = read(spec=SPEC).spec
     assert spec.workload_ref == WorkloadReference("hello", "aaaaaaaa-0000-0000-0000-000000000001")
     assert (spec.placement_name, spec.city_code) == ("main", "DFW")
@@ -38,13 +38,13 @@ def test_12_3_spec() -> None:
     assert spec.scale_settings.min_replicas == 2
 
 
-def test_template_and_scale_settings_travel_as_received() -> None:
+def test_template_and_scale_settings_are_passed_on_as_received() -> None:
     deployment = read(spec=SPEC)
     assert json.loads(bytes(deployment.template_json)) == TEMPLATE
     assert json.loads(bytes(deployment.spec.scale_settings_json)) == SCALE
 
 
-def test_12_6_status_in_the_middle_of_a_roll() -> None:
+def test_status_during_a_rollout() -> None:
     status = read(
         spec=SPEC,
         status={

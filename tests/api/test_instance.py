@@ -26,7 +26,7 @@ def read(spec: dict[str, Any], **parts: Any) -> Instance:
     return decode(json.dumps({"metadata": {"name": "web-0"}, "spec": spec, **parts}).encode(), Instance)
 
 
-def test_an_instance_without_controller_fields_is_legal() -> None:
+def test_an_instance_without_controller_fields_is_valid() -> None:
     instance = read(SPEC, status={})
     assert instance.spec.controller is None
     assert instance.status is not None
@@ -34,7 +34,7 @@ def test_an_instance_without_controller_fields_is_legal() -> None:
     assert instance.status.conditions == ()
 
 
-def test_4_1_the_first_status_is_unknown_in_all_four_conditions() -> None:
+def test_all_four_conditions_are_unknown_at_first() -> None:
     status = read(SPEC, status=INITIAL_STATUS).status
     assert status is not None
     assert [(condition.type, condition.status, condition.reason) for condition in status.conditions] == [
@@ -46,7 +46,7 @@ def test_4_1_the_first_status_is_unknown_in_all_four_conditions() -> None:
     assert {condition.last_transition_time.timestamp() for condition in status.conditions} == {0}
 
 
-def test_4_1_what_the_provider_reports() -> None:
+def test_the_provider_reports_addresses_and_the_template_hash() -> None:
     status = read(
         SPEC,
         status={

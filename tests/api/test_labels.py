@@ -12,7 +12,7 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 projects = st.from_regex(r"[a-z]([-a-z0-9]{0,53}[a-z0-9])?", fullmatch=True)  # Milo: at most 55 characters
 
 
-def test_the_seven_labels_of_an_instance_in_contract_order() -> None:
+def test_an_instance_has_seven_labels() -> None:
     assert labels.COMPUTE_LABELS == (
         "compute.datumapis.com/workload-uid",
         "compute.datumapis.com/workload-deployment-uid",
@@ -24,7 +24,7 @@ def test_the_seven_labels_of_an_instance_in_contract_order() -> None:
     )
 
 
-def test_keys_are_the_contracts() -> None:
+def test_the_keys_never_change() -> None:
     others = {mark.key for mark in labels.LABELS} - set(labels.COMPUTE_LABELS)
     assert others == {
         "topology.datum.net/city-code",

@@ -30,11 +30,11 @@ cities = st.one_of(codes, st.text(max_size=80))
     ("city", "expected"),
     [("DFW", "hello-main-dfw"), ("lhr", "hello-main-lhr"), ("New York", "hello-main-new-york")],
 )
-def test_a_short_deployment_name_is_plain(city: str, expected: str) -> None:
+def test_a_short_deployment_name_has_the_full_form(city: str, expected: str) -> None:
     assert deployment_name("hello", "any-uid", "main", city) == expected
 
 
-def test_the_plain_form_ends_at_57_characters() -> None:
+def test_the_full_form_has_at_most_57_characters() -> None:
     fits = "w" * 48
     assert len(deployment_name(fits, "uid", "main", "DFW")) == 57
     assert deployment_name(fits, "uid", "main", "DFW") == f"{fits}-main-dfw"
@@ -48,12 +48,12 @@ def test_hyphens_at_the_cut_are_trimmed() -> None:
 
 
 @pytest.mark.parametrize("city", ["new_york", "São Paulo", "trailing ", "Washington, D.C."])
-def test_a_city_that_fits_no_name_gets_the_bounded_form(city: str) -> None:
+def test_a_city_with_invalid_characters_leads_to_the_bounded_form(city: str) -> None:
     assert re.fullmatch(r"web-[0-9a-f]{10}", deployment_name("web", "uid", "main", city))
 
 
 @given(st.one_of(labels, long_labels), uids, labels, cities, st.integers(0, 999))
-def test_names_are_dns_labels_and_leave_room_for_what_is_appended(
+def test_names_are_dns_labels_with_room_for_suffixes(
     workload: str, uid: str, placement: str, city: str, number: int
 ) -> None:
     deployment = deployment_name(workload, uid, placement, city)
@@ -83,7 +83,7 @@ anything = st.tuples(labels, uids, labels, cities)
 
 
 @given(anything, anything)
-def test_two_names_are_equal_only_if_all_that_makes_them_is_or_their_plain_form(
+def test_names_are_equal_only_for_equal_input_or_an_equal_full_form(
     one: tuple[str, str, str, str], other: tuple[str, str, str, str]
 ) -> None:
     """The contract's plain form joins with hyphens, so a-b/c and a/b-c are one name; a controller reports the clash."""
@@ -98,23 +98,21 @@ def test_two_names_are_equal_only_if_all_that_makes_them_is_or_their_plain_form(
 
 
 @given(st.tuples(uids, labels, cities), st.tuples(uids, labels, cities))
-def test_bounded_names_of_a_long_workload_name_are_as_different_as_what_makes_them(
-    one: tuple[str, str, str], other: tuple[str, str, str]
-) -> None:
+def test_bounded_names_differ_whenever_their_input_does(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     workload = "w" * 63
     same = (*one[:2], one[2].lower()) == (*other[:2], other[2].lower())
     assert (deployment_name(workload, *one) == deployment_name(workload, *other)) == same
 
 
 @given(labels, st.lists(st.integers(0, 999), min_size=2, max_size=2, unique=True))
-def test_names_of_one_deployment_s_objects_never_meet(deployment: str, numbers: list[int]) -> None:
+def test_names_of_a_deployments_objects_never_collide(deployment: str, numbers: list[int]) -> None:
     derived = [derive(deployment, number) for derive in (instance_name, binding_name) for number in numbers]
     claims = [claim_name(instance_name(deployment, number)) for number in numbers]
     assert len({*derived, *claims}) == 6
 
 
 @given(labels, st.integers(0, 10**6))
-def test_an_ordinal_is_read_back(deployment: str, ordinal: int) -> None:
+def test_an_ordinal_is_parsed_from_the_name(deployment: str, ordinal: int) -> None:
     assert ordinal_of(instance_name(deployment, ordinal)) == ordinal
 
 

@@ -43,7 +43,7 @@ def read(type_: type[T], **parts: Any) -> T:
     return decode(json.dumps({"metadata": {"name": "x"}, **parts}).encode(), type_)
 
 
-def test_4_2_a_location_that_is_offered() -> None:
+def test_a_location_binding_offers_a_location() -> None:
     binding = read(
         LocationBinding,
         spec={
@@ -60,19 +60,19 @@ def test_4_2_a_location_that_is_offered() -> None:
     assert conditions.is_true(binding.status.conditions, "Available")
 
 
-def test_4_2_a_location_without_topology_offers_no_city() -> None:
+def test_a_location_without_topology_offers_no_city() -> None:
     assert read(LocationBinding, spec={}).spec.topology == {}
     assert read(Location, spec={"provider": {"gcp": {"projectId": "p"}}}).spec.topology == {}
 
 
 @pytest.mark.parametrize("location", [{"name": "dfw-1"}, {"name": "dfw-1", "namespace": ""}])
-def test_4_1_a_reference_to_a_location_may_come_with_an_empty_namespace(location: Json) -> None:
+def test_a_reference_to_a_location_may_have_an_empty_namespace(location: Json) -> None:
     binding = read(NetworkBinding, spec={"network": {"name": "default"}, "location": location})
     assert (binding.spec.location.name, binding.spec.location.namespace) == ("dfw-1", "")
     assert binding.spec.network.namespace == ""
 
 
-def test_4_4_a_binding_leads_to_its_context_and_a_claim_to_its_subnet() -> None:
+def test_a_binding_refers_to_its_context_and_a_claim_to_its_subnet() -> None:
     context = {"name": "default--dfw-1", "namespace": HOME}
     binding = read(NetworkBinding, status={"networkContextRef": context, "conditions": [CONDITION | {"type": READY}]})
     assert binding.status is not None
@@ -87,7 +87,7 @@ def test_4_4_a_binding_leads_to_its_context_and_a_claim_to_its_subnet() -> None:
     assert (subnet.status.start_address, subnet.status.prefix_length) == ("10.128.0.0", 20)
 
 
-def test_4_1_group_version_and_scope() -> None:
+def test_group_version_and_scope() -> None:
     kinds: list[Kind[Any]] = [NETWORK, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET]
     assert LOCATION_BINDING.path() == "/apis/networking.datumapis.com/v1alpha/locationbindings"
     assert LOCATION.path("ignored", "dfw-1") == "/apis/networking.datumapis.com/v1alpha/locations/dfw-1"
@@ -108,7 +108,7 @@ LOCATION_REF = {"name": "dfw-1", "namespace": ""}
 CLAIM = {"subnetClass": PRIVATE, "ipFamily": IPV4, "networkContext": {"name": "c"}, "location": LOCATION_REF}
 
 
-async def test_a_cell_serves_what_compute_writes_and_keeps_what_it_does_not_know(cell: Client) -> None:
+async def test_a_cell_serves_what_compute_writes_and_preserves_unknown_fields(cell: Client) -> None:
     await cell.create(NAMESPACE, NAMESPACE.body(HOME))
     network = await cell.create(NETWORK, NETWORK.body("default", HOME) | {"spec": {"ipam": {"mode": "Auto"}}})
     assert (network.spec.ipam.mode, network.spec.ip_families, network.spec.mtu) == ("Auto", (IPV4,), 1460)
@@ -135,7 +135,9 @@ async def test_a_cell_serves_what_compute_writes_and_keeps_what_it_does_not_know
         (NETWORK_BINDING, {"network": {"name": "default"}}, "spec.location"),
     ],
 )
-async def test_what_the_operator_would_refuse_is_refused(cell: Client, kind: Kind[Any], spec: Json, field: str) -> None:
+async def test_values_that_the_network_operator_refuses_are_refused(
+    cell: Client, kind: Kind[Any], spec: Json, field: str
+) -> None:
     await cell.create(NAMESPACE, NAMESPACE.body(HOME))
     with pytest.raises(Invalid) as refused:
         await cell.create(kind, kind.body("x", HOME) | {"spec": spec})

@@ -513,11 +513,11 @@ def used() -> set[Use]:
         return runner.run(lived(loop)).used | runner.run(in_a_pod(loop)) | runner.run(around_the_controllers(loop))
 
 
-def test_invariant_8_the_roles_are_enough(used: set[Use]) -> None:
+def test_the_roles_allow_every_call_of_the_controllers(used: set[Use]) -> None:
     assert used - TABLE == set()
 
 
-def test_invariant_8_and_no_more(used: set[Use]) -> None:
+def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> None:
     """Reading is one permission: who may list may get. Every other verb is used by itself. Users are not programs."""
     assert {
         use
@@ -531,7 +531,7 @@ def test_invariant_8_and_no_more(used: set[Use]) -> None:
     }
 
 
-def test_everything_that_can_be_switched_on_uses_what_it_was_granted(used: set[Use]) -> None:
+def test_optional_features_use_everything_that_their_roles_allow(used: set[Use]) -> None:
     """So that no row is called optional only because nothing uses it. Users are not programs."""
     of_programs = set(When) - {When.CITY_RESTART}
     assert {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used} == of_programs
@@ -651,7 +651,7 @@ def contract() -> set[Use]:
 OWNED = {("networkbindings", "delete"), ("subnetclaims", "delete"), ("subnetclaims", "patch")}
 
 
-def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not_need() -> None:
+def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None:
     built_in = (When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS)
     ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
     # Which the contract leaves out, though a cell serves its figures as securely as management does.
@@ -700,7 +700,7 @@ def test_12_ours_is_the_contracts_table_without_what_our_way_of_writing_does_not
         assert replaced or status or plain_owner or owned, use
 
 
-def test_a_user_may_do_on_a_project_what_the_commands_call_and_nothing_anywhere_else() -> None:
+def test_a_user_may_do_exactly_what_the_commands_need_and_only_in_projects() -> None:
     assert {use for use in TABLE if use.who is Who.USER} == {
         Use(Who.USER, On.PROJECT, verb, group, resource)
         for group, resources in COMMANDS
@@ -709,7 +709,7 @@ def test_a_user_may_do_on_a_project_what_the_commands_call_and_nothing_anywhere_
     }
 
 
-def test_a_user_writes_deployments_only_by_a_role_of_its_own() -> None:
+def test_writing_deployments_needs_a_separate_user_role() -> None:
     writes = {
         (rule.when, verb)
         for who, _, rule in ROWS
@@ -720,7 +720,7 @@ def test_a_user_writes_deployments_only_by_a_role_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("who", "on"), [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
-def test_row_13_events_may_be_created_and_patched(who: Who, on: On) -> None:
+def test_events_may_be_created_and_patched(who: Who, on: On) -> None:
     assert {verb for whose, where, verb, _, resource in TABLE if (whose, where, resource) == (who, on, "events")} == {
         "create",
         "patch",
@@ -728,11 +728,11 @@ def test_row_13_events_may_be_created_and_patched(who: Who, on: On) -> None:
 
 
 @pytest.mark.parametrize("who", [Who.MANAGEMENT, Who.CELL])
-def test_row_21_hub_namespaces_may_be_watched(who: Who) -> None:
+def test_hub_namespaces_may_be_watched(who: Who) -> None:
     assert Use(who, On.HUB, "watch", "", "namespaces") in TABLE
 
 
-def test_r12_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
+def test_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
     writes = {(use.resource, use.verb) for use in TABLE if (use.who, use.on) == (Who.CELL, On.HUB)}
     changing = {resource for resource, verb in writes if verb not in ("get", "list", "watch")}
     # A Work is Karmada's, and deleted only in the namespace that it keeps for the cell; so is the Lease of its name.
@@ -749,7 +749,7 @@ def test_nobody_may_do_everything_or_read_secrets() -> None:
         assert "configmaps" not in rule.resources or who is Who.USER or is_own
 
 
-def test_resources_of_kinds_we_know_are_spelled_as_they_are_served() -> None:
+def test_resources_are_spelled_as_they_are_served() -> None:
     known: dict[str, set[str]] = {}
     for kind in (kind for kinds in ROLES.values() for kind in kinds):
         known.setdefault(kind.group, set()).add(kind.plural)
@@ -758,13 +758,13 @@ def test_resources_of_kinds_we_know_are_spelled_as_they_are_served() -> None:
             assert {resource.partition("/")[0] for resource in rule.resources} <= known[rule.group]
 
 
-def test_why_is_a_short_phrase_and_no_rule_is_written_twice() -> None:
+def test_purposes_are_short_and_no_rule_is_duplicated() -> None:
     assert all(0 < len(rule.why) <= 50 and not rule.why.endswith(".") for _, _, rule in ROWS)
     places = [(who, on, rule.when, rule.group, rule.names, one) for who, on, rule in ROWS for one in rule.resources]
     assert len(places) == len(set(places))
 
 
-def test_uses_are_read_from_a_call_as_a_server_reads_them() -> None:
+def test_verbs_and_resources_are_derived_from_calls_as_servers_do() -> None:
     def of(method: str, path: str, query: dict[str, str] | None = None, body: bytes = b"") -> list[tuple[str, str]]:
         call = Call(method, path, query or {}, body)
         return [(use.verb, use.resource) for use in uses(Who.CELL, On.HUB, call)]

@@ -24,12 +24,12 @@ def write(case: Write) -> str:
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-def test_others_may_only_let_a_restart_of_a_deployment_grow(case: Write) -> None:
+def test_others_may_only_move_the_restart_of_a_deployment_forward(case: Write) -> None:
     assert (write(case) == "") is case.allowed
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-def test_the_rule_in_python_says_what_the_policy_says(case: Write) -> None:
+def test_the_rule_in_python_agrees_with_the_policy(case: Write) -> None:
     assert deployment_refusal("UPDATE", "", case.before, case.after) == write(case)
 
 
@@ -37,7 +37,7 @@ def test_the_rule_in_python_says_what_the_policy_says(case: Write) -> None:
     ("operation", "before", "after", "subresource"),
     [("CREATE", None, ONCE, ""), ("DELETE", ONCE, None, ""), ("UPDATE", ONCE, ONCE, "status")],
 )
-def test_deployments_are_not_created_deleted_or_reported_on_by_others(
+def test_others_may_not_create_delete_or_report_on_deployments(
     operation: str, before: Json | None, after: Json | None, subresource: str
 ) -> None:
     refused = refusal(DEPLOYMENTS, "jo", operation, before, after, subresource=subresource)
@@ -45,7 +45,7 @@ def test_deployments_are_not_created_deleted_or_reported_on_by_others(
     assert deployment_refusal(operation, subresource, before, after) == refused
 
 
-def test_a_name_that_is_still_to_be_generated_does_not_hide_the_refusal() -> None:
+def test_an_object_without_a_name_yet_is_refused_too() -> None:
     unnamed = changed(NEVER, "metadata", "name", to=None)
     assert refusal(DEPLOYMENTS, "jo", "CREATE", None, unnamed).startswith("deployment  follows")
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_still_to_be_generated_does_not_hide_the_refusal() -> Non
     ],
 )
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
-def test_compute_kubernetes_and_administrators_are_not_bound(user: str, groups: list[str], operation: str) -> None:
+def test_compute_kubernetes_and_administrators_are_exempt(user: str, groups: list[str], operation: str) -> None:
     other = changed(ONCE, "spec", "cityCode", to="ORD")
     assert refusal(DEPLOYMENTS, user, operation, ONCE, other, groups=groups) == ""
     assert Accounts().include(user, groups)
@@ -78,7 +78,7 @@ def test_compute_kubernetes_and_administrators_are_not_bound(user: str, groups: 
         ("", []),
     ],
 )
-def test_who_only_looks_like_them_is_bound(user: str, groups: list[str]) -> None:
+def test_similar_user_names_are_not_exempt(user: str, groups: list[str]) -> None:
     assert refusal(DEPLOYMENTS, user, "DELETE", ONCE, None, groups=groups)
     assert not Accounts().include(user, groups)
 
@@ -116,7 +116,7 @@ CELL_POLICIES = {"compute-cells-on-hub": "ns-1", "compute-cells-on-project": "de
     ],
 )
 @pytest.mark.parametrize("subresource", ["", "status"])
-def test_a_named_cell_writes_only_what_bears_its_name(
+def test_a_named_cell_writes_only_objects_labelled_with_its_name(
     policy: str,
     namespace: str,
     operation: str,
@@ -131,7 +131,7 @@ def test_a_named_cell_writes_only_what_bears_its_name(
 
 
 @pytest.mark.parametrize("before", [UNLABELLED, UNNAMED])
-def test_a_cell_that_got_a_name_takes_over_copies_without_one_and_no_claims(before: Json) -> None:
+def test_a_newly_named_cell_adopts_unlabelled_copies_but_no_claims(before: Json) -> None:
     assert refusal("compute-cells-on-hub", DFW, "UPDATE", before, OWN, namespace="ns-1") == ""
     assert refusal("compute-cells-on-project", DFW, "UPDATE", before, OWN)
 
@@ -142,13 +142,13 @@ def test_a_cell_creates_instances_only_in_namespaces_of_projects() -> None:
 
 @pytest.mark.parametrize(("policy", "namespace"), CELL_POLICIES.items())
 @pytest.mark.parametrize("user", ["system:serviceaccount:compute-system:compute-cell", MANAGEMENT, GC, "jo"])
-def test_cells_without_a_name_and_others_are_held_by_their_roles_alone(policy: str, namespace: str, user: str) -> None:
+def test_the_policies_do_not_apply_to_unnamed_cells_and_others(policy: str, namespace: str, user: str) -> None:
     assert refusal(policy, user, "DELETE", OTHERS, None, namespace=namespace) == ""
 
 
 @pytest.mark.parametrize("user", [f"{DFW}x", "system:serviceaccount:compute-system:compute-cell-"])
 @pytest.mark.parametrize(("policy", "namespace"), CELL_POLICIES.items())
-def test_a_name_that_begins_or_ends_like_another_is_not_that_cell(policy: str, namespace: str, user: str) -> None:
+def test_a_cell_whose_name_resembles_another_is_a_different_cell(policy: str, namespace: str, user: str) -> None:
     assert refusal(policy, user, "DELETE", OWN, None, namespace=namespace)
 
 
@@ -169,7 +169,7 @@ HOME_LABELS = {
         ("kube-system", {}, False),
     ],
 )
-def test_management_deletes_only_namespaces_that_it_made(name: str, labels: dict[str, str], allowed: bool) -> None:
+def test_management_deletes_only_namespaces_that_it_created(name: str, labels: dict[str, str], allowed: bool) -> None:
     namespace = {"metadata": {"name": name, **({"labels": labels} if labels else {})}}
     refused = refusal("compute-management-on-hub", MANAGEMENT, "DELETE", namespace, None, namespace="")
     assert refused == ("" if allowed else f"namespace {name} was not made for the namespace of a project")

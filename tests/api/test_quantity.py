@@ -57,7 +57,7 @@ def test_sums_are_exact_in_any_order(amounts: list[str]) -> None:
     assert sum(values) - sum(values[1:]) == values[0]
 
 
-def test_what_floating_point_gets_wrong() -> None:
+def test_sums_that_floating_point_gets_wrong_are_exact() -> None:
     assert parse("0.1") + parse("0.2") == parse("300m")
     assert parse("1n") + parse("1E") - parse("1E") == parse("1n")
 
@@ -166,7 +166,7 @@ def test_printing_again_changes_nothing(amount: str) -> None:
 
 @thorough
 @given(st.sampled_from(["", "Ki"]), st.integers(-(10**9), 10**9), st.integers(0, 5))
-def test_equal_amounts_in_one_kind_of_suffix_print_alike(kind: str, number: int, shift: int) -> None:
+def test_equal_amounts_of_one_format_print_alike(kind: str, number: int, shift: int) -> None:
     larger = {"": "k", "Ki": "Mi"}[kind]
     assert canonical(f"{number}{larger}") == canonical(f"{number * (1024 if kind else 1000)}{kind}")
     assert canonical(f"{number}.{'0' * shift}{kind}") == canonical(f"{number}{kind}")
@@ -180,7 +180,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("bad", HOSTILE, ids=lambda bad: type(bad).__name__)
-def test_what_is_no_quantity_gets_a_sentence(bad: Any) -> None:
+def test_anything_else_is_refused_with_a_sentence(bad: Any) -> None:
     for read in (parse, canonical, millicores, mebibytes):
         with pytest.raises(ValueError, match="quantity") as failed:
             read(bad)
@@ -189,7 +189,7 @@ def test_what_is_no_quantity_gets_a_sentence(bad: Any) -> None:
 
 @thorough
 @given(st.text("0123456789.+-eEkKMGTPimnu ", max_size=70))
-def test_what_is_read_passes_the_schema(text: str) -> None:
+def test_every_parsed_quantity_matches_the_schema(text: str) -> None:
     try:
         parse(text)
     except ValueError:

@@ -42,21 +42,21 @@ def ranked(rank_of: dict[str, int]) -> dict[int, set[str]]:
     return {rank: {name for name, its in rank_of.items() if its == rank} for rank in set(rank_of.values()) - {0}}
 
 
-def test_7_3_ranks_on_ready_of_an_instance() -> None:
+def test_ranks_on_ready_of_an_instance() -> None:
     assert ranked({reason.name: instance_rank(reason.name) for reason in REASONS}) == INSTANCE
 
 
-def test_5_4_ranks_on_available_of_a_deployment() -> None:
+def test_ranks_on_available_of_a_deployment() -> None:
     assert ranked({reason.name: deployment_rank(reason.name) for reason in REASONS}) == DEPLOYMENT
 
 
-def test_2_3_ranks_on_available_of_a_workload() -> None:
+def test_ranks_on_available_of_a_workload() -> None:
     assert ranked({reason.name: workload_rank(reason.name) for reason in REASONS}) == WORKLOAD
 
 
 @pytest.mark.parametrize("rank", [instance_rank, deployment_rank, workload_rank])
 @pytest.mark.parametrize("reason", ["", "Pending", "SomethingNew", "NoAvailablePlacements"])
-def test_anything_else_never_wins(rank: object, reason: str) -> None:
+def test_other_reasons_have_no_rank(rank: object, reason: str) -> None:
     assert callable(rank)
     assert rank(reason) == 0
 
@@ -69,7 +69,7 @@ def test_every_constant_has_one_row_with_one_sentence() -> None:
     assert all(reason.sentence.endswith(".") and reason.sentence.count(".") == 1 for reason in REASONS)
 
 
-def test_7_6_what_is_told_as_a_warning_is_a_reason_with_a_row() -> None:
+def test_every_warning_is_a_reason_of_the_table() -> None:
     assert {reason.name for reason in REASONS if reason.name in WARNINGS} == WARNINGS
     assert {explain(name).acts for name in WARNINGS} == {Acts.YOU, Acts.PLATFORM}
 
@@ -110,7 +110,7 @@ def acting(acts: Acts) -> set[str]:
     return {reason.name for reason in REASONS if reason.acts is acts}
 
 
-def test_cli_4_5_who_acts() -> None:
+def test_each_reason_says_who_can_act() -> None:
     assert acting(Acts.YOU) == YOU | OURS_YOU
     assert acting(Acts.PLATFORM) == PLATFORM | OURS_PLATFORM
     assert acting(Acts.WAIT) == {*WAIT, *OURS_WAIT}
@@ -118,12 +118,12 @@ def test_cli_4_5_who_acts() -> None:
     assert acting(Acts.POINTER) == POINTER - set(WAIT)
 
 
-def test_cli_4_5_how_long_is_normal() -> None:
+def test_waits_have_a_normal_duration() -> None:
     minutes = {reason.name: reason.normal.total_seconds() / 60 for reason in REASONS if reason.normal}
     assert minutes == WAIT | OURS_WAIT
 
 
-def test_cli_4_5_only_who_can_act_is_told_to() -> None:
+def test_only_reasons_that_users_can_act_on_say_what_to_do() -> None:
     for reason in REASONS:
         assert bool(reason.todo) == (reason.acts is Acts.YOU)
         assert bool(reason.normal) == (reason.acts is Acts.WAIT)
@@ -131,20 +131,20 @@ def test_cli_4_5_only_who_can_act_is_told_to() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(YOU))
-def test_cli_4_5_you_are_told_what_to_change(name: str) -> None:
+def test_reasons_that_users_can_act_on_say_what_to_change(name: str) -> None:
     said = explain(name, timedelta(days=30))
     assert (said.acts, said.is_pointer) == (Acts.YOU, False)
     assert said.line
 
 
 @pytest.mark.parametrize("name", sorted(PLATFORM))
-def test_cli_4_5_nobody_is_told_to_change_the_workload_for_what_the_platform_has_to_fix(name: str) -> None:
+def test_users_are_not_asked_to_fix_what_only_the_platform_can(name: str) -> None:
     said = explain(name, timedelta(days=30))
     assert (said.acts, said.line) == (Acts.PLATFORM, "this is Datum's to fix; no change to the workload helps")
 
 
 @pytest.mark.parametrize(("name", "minutes"), WAIT.items())
-def test_cli_4_5_a_wait_is_normal_until_its_time_and_stalled_after_it(name: str, minutes: int) -> None:
+def test_a_wait_is_normal_up_to_its_duration_and_stalled_after_it(name: str, minutes: int) -> None:
     for age in (None, timedelta(0), timedelta(minutes=minutes) - timedelta(seconds=1)):
         said = explain(name, age)
         assert (said.acts, said.line) == (Acts.WAIT, f"normal; expected within {minutes}m")
@@ -166,29 +166,29 @@ def test_cli_4_5_a_wait_is_normal_until_its_time_and_stalled_after_it(name: str,
         (timedelta(days=400), "400d"),
     ],
 )
-def test_a_long_time_is_shown_in_a_unit_that_can_be_grasped(age: timedelta, shown: str) -> None:
+def test_a_long_duration_is_shown_in_a_suitable_unit(age: timedelta, shown: str) -> None:
     assert f"({shown}, normally under 5m)" in explain("PendingEvaluation", age).line
 
 
 @pytest.mark.parametrize("name", sorted(POINTER - set(WAIT)))
-def test_cli_4_5_a_pointer_has_nothing_to_say_itself(name: str) -> None:
+def test_a_reason_that_points_elsewhere_has_no_advice(name: str) -> None:
     said = explain(name, timedelta(days=1))
     assert (said.acts, said.line, said.is_pointer) == (Acts.POINTER, "", True)
 
 
 @pytest.mark.parametrize("name", ["Available", "QuotaAvailable", "StableInstanceFound", "AvailablePlacementFound"])
-def test_where_all_is_well_nobody_has_to_act(name: str) -> None:
+def test_nobody_has_to_act_when_nothing_is_wrong(name: str) -> None:
     said = explain(name, timedelta(days=1))
     assert (said.acts, said.line, said.is_pointer) == (Acts.NOBODY, "", False)
 
 
 @pytest.mark.parametrize("name", ["", "SomethingNew"])
-def test_a_reason_that_is_not_known_is_not_explained(name: str) -> None:
+def test_an_unknown_reason_is_not_explained(name: str) -> None:
     said = explain(name, timedelta(days=1))
     assert (said.acts, said.sentence, said.line, said.is_pointer) == (Acts.UNKNOWN, "", "", False)
 
 
-def test_a_sentence_is_plain() -> None:
+def test_sentences_are_plain() -> None:
     """No words of Kubernetes, Karmada or this program; kinds that users write themselves may be named."""
     jargon = ("reconcile", "finalizer", "plane", "namespace ns-", "hub", "cell", "propagationpolicy")
     for reason in REASONS:

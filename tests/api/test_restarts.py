@@ -22,7 +22,7 @@ OLDER, NEWER = "2026-06-01T11:00:00Z", "2026-06-01T12:00:00Z"
         (["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"], "9999-12-31T23:59:59-23:59"),
     ],
 )
-def test_the_newest_mark_counts(marks: list[str | None], expected: str | None) -> None:
+def test_the_latest_restart_counts(marks: list[str | None], expected: str | None) -> None:
     assert newest(*marks) == expected
 
 
@@ -30,15 +30,15 @@ def test_the_newest_mark_counts(marks: list[str | None], expected: str | None) -
     "text",
     ["", "{", "[]", "null", '"DFW"', '{"DFW": 1}', '{"DFW": {"at": 1}}', "[" * 5_000, f'{{"DFW": "{"x" * 20_000}"}}'],
 )
-def test_what_cannot_be_read_restarts_nothing(text: str) -> None:
+def test_an_unreadable_note_restarts_nothing(text: str) -> None:
     assert city_restarts({CITY_RESTARTS: text}) == {}
 
 
-def test_a_city_with_a_time_that_is_none_does_not_hide_the_others() -> None:
+def test_an_invalid_time_of_one_city_does_not_hide_the_others() -> None:
     assert city_restarts({CITY_RESTARTS: json.dumps({"DFW": "now", "AMS": OLDER})}) == {"AMS": OLDER}
 
 
-def test_a_restart_is_noted_beside_those_of_cities_that_are_still_asked_for() -> None:
+def test_restarts_of_other_current_cities_are_kept() -> None:
     before = {"team": "web", CITY_RESTARTS: json.dumps({"AMS": OLDER, "GONE": OLDER, "DFW": OLDER})}
     after = add_city_restart(before, "DFW", NEWER, current=["AMS", "DFW", "SIN"])
     assert after["team"] == "web"

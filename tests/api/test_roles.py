@@ -15,7 +15,7 @@ def manifests(name: str) -> list[Manifest]:
     return list(yaml.safe_load_all(files()[name]))
 
 
-def test_there_is_one_file_for_each_identity_and_plane() -> None:
+def test_there_is_one_file_per_identity_and_plane() -> None:
     assert sorted(files()) == [
         "cell-on-cell.yaml",
         "cell-on-hub.yaml",
@@ -55,7 +55,7 @@ def test_names_are_unique_because_planes_may_share_a_cluster() -> None:
     assert all(name.startswith("compute-") for name in names)
 
 
-def test_what_a_process_keeps_and_what_karmada_keeps_for_a_cell_are_limited_to_one_namespace() -> None:
+def test_leases_ledgers_and_works_are_limited_to_one_namespace() -> None:
     limited = [role for name in files() for role in manifests(name) if role["kind"] == "Role"]
     assert [role["metadata"]["name"] for role in limited] == [
         "compute-management-on-host-leader-election",
@@ -67,7 +67,7 @@ def test_what_a_process_keeps_and_what_karmada_keeps_for_a_cell_are_limited_to_o
     assert kinds == {("leases",), ("works",), ("configmaps",)}
 
 
-def test_a_process_gets_its_own_lease_and_no_other_where_a_server_can_tell() -> None:
+def test_a_process_may_access_only_its_own_lease() -> None:
     rules = [
         rule
         for name in ("management-on-host.yaml", "cell-on-cell.yaml")
@@ -83,7 +83,7 @@ def test_a_process_gets_its_own_lease_and_no_other_where_a_server_can_tell() -> 
     ]
 
 
-def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:
+def test_optional_features_have_separate_roles() -> None:
     names = [role["metadata"]["name"] for role in manifests("management-on-project.yaml")]
     assert names == [
         "compute-management-on-project",
@@ -96,6 +96,6 @@ def test_what_has_to_be_switched_on_is_a_role_of_its_own() -> None:
     assert role_name(Who.CELL, On.HUB, When.ALWAYS) == "compute-cell-on-hub"
 
 
-def test_every_rule_says_what_it_is_for() -> None:
+def test_every_rule_states_its_purpose() -> None:
     for name, text in files().items():
         assert text.count("\n# ") == sum(len(role["rules"]) for role in manifests(name))

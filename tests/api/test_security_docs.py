@@ -14,18 +14,18 @@ CELLS = TEXT.partition("## Cells")[2].partition("\n## ")[0]
 
 
 @pytest.mark.parametrize("on", [On.HUB, On.PROJECT])
-def test_everything_that_a_cell_reaches_elsewhere_is_listed(on: On) -> None:
+def test_everything_a_cell_may_do_on_other_planes_is_documented(on: On) -> None:
     rows = [line for line in CELLS.splitlines() if line.startswith(f"| {on.value}")]
     listed = {resource for row in rows for resource in re.findall(r"`([a-z/]+)`", row.split("|")[2])}
     assert listed == {resource for rule in PERMISSIONS[Who.CELL, on] for resource in rule.resources}
 
 
-def test_a_cell_never_gets_secrets_or_config_maps_elsewhere() -> None:
+def test_a_cell_may_not_read_secrets_or_config_maps_on_other_planes() -> None:
     for on in (On.HUB, On.PROJECT):
         assert not {"secrets", "configmaps"} & {one for rule in PERMISSIONS[Who.CELL, on] for one in rule.resources}
 
 
-def test_files_policies_and_roles_are_named_as_they_are() -> None:
+def test_documented_files_policies_and_roles_exist() -> None:
     assert set(re.findall(r"deploy/policies/([a-z]+\.yaml)`", TEXT)) == set(files())
     assert set(re.findall(r"`(compute-[a-z-]+-on-(?:project|hub))`", TEXT)) <= {
         *(policy.name for policy in POLICIES),

@@ -64,7 +64,7 @@ def hash_of(template: Any) -> str:
         ({}, "44136fa355"),
     ],
 )
-def test_golden_values_that_may_never_change(template: Any, golden: str) -> None:
+def test_golden_values_never_change(template: Any, golden: str) -> None:
     """A change here replaces every Instance of every installation. Add rows; never edit one."""
     assert hash_of(template) == golden
 
@@ -120,7 +120,7 @@ def test_empty_equals_absent(template: Any, empty: Any) -> None:
 
 
 @given(templates, words, words, words)
-def test_another_value_is_another_hash(template: Any, key: str, one: str, other: str) -> None:
+def test_another_value_leads_to_another_hash(template: Any, key: str, one: str, other: str) -> None:
     assert (hash_of(template | {key: one}) == hash_of(template | {key: other})) == (one == other)
 
 
@@ -139,6 +139,6 @@ def test_an_empty_entry_of_a_list_keeps_its_place(items: list[Any]) -> None:
     assert hash_of({"a": items}) != hash_of({})
 
 
-def test_a_restart_is_a_new_hash() -> None:
+def test_a_restart_changes_the_hash() -> None:
     restarted = SANDBOX | {"metadata": {"annotations": {"compute.datumapis.com/restartedAt": "2026-06-10T12:30:00Z"}}}
     assert hash_of(restarted) != hash_of(SANDBOX)

@@ -131,11 +131,11 @@ def messages(workload: dict[str, Any], facts: Facts = FACTS) -> list[str]:
 
 
 @pytest.mark.parametrize("workload", [SANDBOX, MACHINE, STORAGE])
-def test_a_proper_workload_is_admitted(workload: dict[str, Any]) -> None:
+def test_a_valid_workload_is_admitted(workload: dict[str, Any]) -> None:
     assert workload_violations(workload, FACTS) == []
 
 
-def test_12_7_a_rejection() -> None:
+def test_a_rejection_lists_its_causes() -> None:
     workload = changed(
         MACHINE, {"spec.placements.0.cityCodes": ["XXX"], "spec.placements.0.scaleSettings.minReplicas": 0}
     )
@@ -309,7 +309,9 @@ def kubernetes_path(path: str) -> str:
 @pytest.mark.parametrize(
     ("workload", "changes", "field", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_10_4(workload: dict[str, Any], changes: dict[str, Any], field: str, reason: str) -> None:
+def test_an_invalid_workload_is_refused(
+    workload: dict[str, Any], changes: dict[str, Any], field: str, reason: str
+) -> None:
     assert said(changed(workload, changes)) == [(kubernetes_path(field), f"FieldValue{reason}")]
 
 
@@ -343,11 +345,11 @@ def test_10_4(workload: dict[str, Any], changes: dict[str, Any], field: str, rea
         (SANDBOX, {"metadata": {"generateName": "web-"}}),
     ],
 )
-def test_10_4_what_is_just_allowed(workload: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_values_at_the_limits_are_admitted(workload: dict[str, Any], changes: dict[str, Any]) -> None:
     assert said(changed(workload, changes)) == []
 
 
-def test_mount_paths_are_unique_in_one_container_only() -> None:
+def test_mount_paths_need_to_be_unique_only_within_a_container() -> None:
     containers = [
         {"name": name, "image": "i", "volumeAttachments": [{"name": "data", "mountPath": "/data"}]} for name in "ab"
     ]
@@ -368,7 +370,7 @@ def test_a_missing_boot_volume_is_reported_as_missing() -> None:
     ]
 
 
-def test_10_4_two_places_never_share_a_deployment_name() -> None:
+def test_no_two_cities_share_a_deployment_name() -> None:
     scale = {"minReplicas": 1}
     placements = [
         {"name": "a-b", "cityCodes": ["C", "c"], "scaleSettings": scale},
@@ -390,13 +392,13 @@ def test_10_4_two_places_never_share_a_deployment_name() -> None:
     ]
 
 
-def test_10_4_a_long_deployment_name_is_bounded_and_not_refused() -> None:
+def test_a_long_deployment_name_is_shortened_instead_of_refused() -> None:
     """controllers.md 14.7: `deployment_name` never exceeds 57 characters, so 63 need no rule (test_names)."""
     workload = changed(SANDBOX, {"metadata.name": "w" * 63, f"{PLACEMENT}.name": "p" * 63})
     assert said(workload) == []
 
 
-def test_10_5_network_use() -> None:
+def test_networks_that_the_user_may_not_use_are_refused() -> None:
     interfaces = [{"network": {"name": name}} for name in ("default", "secret", "odd")]
     facts = Facts(cities=None, denied_networks=("secret",), failed_reviews={"odd": "the server\x1b[31m timed out"})
     causes = workload_violations(changed(SANDBOX, {"T.networkInterfaces": interfaces}), facts)
@@ -441,11 +443,11 @@ def test_10_5_network_use() -> None:
         ),
     ],
 )
-def test_10_6_cities_on_create(facts: Facts, expected: list[str]) -> None:
+def test_a_new_workload_may_only_name_available_cities(facts: Facts, expected: list[str]) -> None:
     assert messages(SANDBOX, facts) == expected
 
 
-def test_all_violations_are_reported_together_in_the_order_of_the_table() -> None:
+def test_all_violations_are_reported_together_in_a_fixed_order() -> None:
     workload = changed(
         STORAGE,
         {
@@ -494,18 +496,18 @@ def test_a_message_says_what_to_do(workload: dict[str, Any], changes: dict[str, 
     assert messages(changed(workload, changes)) == [message]
 
 
-def test_an_update_that_leaves_the_spec_is_let_through() -> None:
+def test_an_update_that_leaves_the_spec_unchanged_is_admitted() -> None:
     before = changed(SANDBOX, {f"{SCALE}.minReplicas": 0})
     after = changed(before, {"metadata": {"name": "hello", "labels": {"a": "b"}}})
     assert said(after, before=before) == []
 
 
-def test_an_update_of_a_workload_being_deleted_is_let_through() -> None:
+def test_an_update_of_a_workload_being_deleted_is_admitted() -> None:
     before = changed(SANDBOX, {"metadata.deletionTimestamp": "2026-06-10T12:00:00Z"})
     assert said(changed(before, {f"{SCALE}.minReplicas": 0}), before=before) == []
 
 
-def test_an_update_cannot_claim_that_the_workload_is_being_deleted() -> None:
+def test_an_update_cannot_pretend_that_the_workload_is_being_deleted() -> None:
     after = changed(SANDBOX, {"metadata.deletionTimestamp": "2026-06-10T12:00:00Z", f"{SCALE}.minReplicas": 0})
     assert said(after, before=SANDBOX) == [("spec.placements[0].scaleSettings.minReplicas", "FieldValueInvalid")]
 
@@ -515,21 +517,21 @@ def test_an_update_cannot_claim_that_the_workload_is_being_deleted() -> None:
     [row[1:] for row in ROWS if not row[0].startswith("workload name")],
     ids=[row[0] for row in ROWS if not row[0].startswith("workload name")],
 )
-def test_an_update_of_the_spec_answers_to_the_same_rules(
+def test_an_update_of_the_spec_is_checked_by_the_same_rules(
     workload: dict[str, Any], changes: dict[str, Any], field: str, reason: str
 ) -> None:
     assert said(changed(workload, changes), before=workload) == [(kubernetes_path(field), f"FieldValue{reason}")]
 
 
 @pytest.mark.parametrize("facts", [Facts(cities=("AMS",)), Facts(cities=()), Facts(cities=("AMS", "DFW", "LHR"))])
-def test_r20_an_update_keeps_cities_that_are_no_longer_offered(facts: Facts) -> None:
+def test_an_update_keeps_cities_that_are_no_longer_offered(facts: Facts) -> None:
     facts = Facts(cities=facts.cities, unavailable={"DFW": "SiteDown", "LHR": "SiteDown"})
     assert said(changed(SANDBOX, {f"{SCALE}.minReplicas": 3}), facts, before=SANDBOX) == []
     moved = changed(SANDBOX, {f"{PLACEMENT}.name": "other"})
     assert said(moved, facts, before=SANDBOX) == []
 
 
-def test_r20_an_update_adds_only_cities_that_are_offered() -> None:
+def test_an_update_adds_only_cities_that_are_offered() -> None:
     facts = Facts(cities=("AMS",), unavailable={"AMS": "SiteDown"})
     added = changed(SANDBOX, {f"{PLACEMENT}.cityCodes": ["LHR", "AMS", "XXX"]})
     causes = workload_violations(added, facts, SANDBOX)

@@ -88,7 +88,7 @@ junk = st.recursive(
 
 @thorough
 @given(st.sampled_from(WORKLOADS), st.lists(st.tuples(st.randoms(use_true_random=False), junk), min_size=1, max_size=4))
-def test_no_change_of_a_workload_makes_the_rules_fail(
+def test_no_change_of_a_workload_makes_the_rules_raise(
     workload: dict[str, Any], changes: list[tuple[random.Random, Any]]
 ) -> None:
     after = workload
@@ -102,7 +102,7 @@ def test_no_change_of_a_workload_makes_the_rules_fail(
 
 @thorough
 @given(junk, junk)
-def test_no_object_at_all_makes_the_rules_fail(after: Any, before: Any) -> None:
+def test_no_object_makes_the_rules_raise(after: Any, before: Any) -> None:
     check(workload_violations(after, FACTS))
     check(workload_violations(after, FACTS, before))
 
@@ -135,7 +135,7 @@ def test_the_order_of_fields_does_not_matter(
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_wrong_types_and_sizes_anywhere(value: Any) -> None:
+def test_wrong_types_and_sizes_are_reported_anywhere(value: Any) -> None:
     for workload, path in EVERY_PLACE:
         after = deepcopy(workload)
         at: Any = after
@@ -147,7 +147,7 @@ def test_wrong_types_and_sizes_anywhere(value: Any) -> None:
 
 
 @pytest.mark.parametrize("char", ["x", "\x00", "\ud800", "é", "\n", ":", '"'])
-def test_a_message_repeats_at_most_100_characters_of_a_value(char: str) -> None:
+def test_a_message_quotes_at_most_100_characters_of_a_value(char: str) -> None:
     long = char * 1_000_000
     for workload, path in EVERY_PLACE:
         causes = workload_violations(replaced(workload, path, long), FACTS)
@@ -155,7 +155,7 @@ def test_a_message_repeats_at_most_100_characters_of_a_value(char: str) -> None:
         check(causes)
 
 
-def test_two_specs_too_deep_to_compare_are_not_taken_for_the_same() -> None:
+def test_specs_too_deep_to_compare_are_assumed_to_differ() -> None:
     one, other = (dict(SANDBOX, spec={"x": nested(200_000, as_list=True)}) for _ in range(2))
     assert {cause.reason for cause in workload_violations(one, Facts(), other)} == {
         "FieldValueRequired",
@@ -163,7 +163,7 @@ def test_two_specs_too_deep_to_compare_are_not_taken_for_the_same() -> None:
     }
 
 
-def test_a_workload_of_mistakes_gets_a_bounded_answer() -> None:
+def test_the_number_of_reported_violations_is_limited() -> None:
     after = deepcopy(SANDBOX)
     after["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"] = [{}] * 100_000
     causes = workload_violations(after, FACTS)
@@ -184,7 +184,7 @@ def test_a_workload_of_mistakes_gets_a_bounded_answer() -> None:
         max_size=4,
     ),
 )
-def test_deployments_of_an_admitted_workload_have_names_of_their_own_that_fit_a_label(
+def test_deployments_of_an_admitted_workload_have_unique_names_that_fit_a_label(
     name: str, places: list[tuple[str, list[str]]]
 ) -> None:
     placements = [
@@ -213,7 +213,7 @@ def test_deployments_of_an_admitted_workload_have_names_of_their_own_that_fit_a_
         "RCM7rNb9y1RYrVvKCbrR3ZmiVgOqDAZN/dobk6dWSPY9Bm91k0n/6lEVV6QpMYOMWdTto+CifRqm5EmaOFNXN55osmfeQMjVnrLusw== a",
     ],
 )
-def test_an_ssh_public_key(key: str) -> None:
+def test_ssh_public_keys_are_accepted(key: str) -> None:
     assert is_public_key(key)
 
 
@@ -239,5 +239,5 @@ BODY = KEY.split()[1]
         "ssh-ed25519 é",
     ],
 )
-def test_no_ssh_public_key(key: str) -> None:
+def test_other_texts_are_not_ssh_public_keys(key: str) -> None:
     assert not is_public_key(key)

@@ -42,7 +42,7 @@ def causes(metadata: dict[str, Any], before: dict[str, Any] | None = None) -> li
         ({"annotations": {"a": "é" * 131_072}}, "annotations", "TooLong", "may not be more than 262144 bytes"),
     ],
 )
-def test_what_no_instance_can_carry_is_refused(
+def test_metadata_that_no_instance_can_have_is_refused(
     metadata: dict[str, Any], field: str, reason: str, sentence: str
 ) -> None:
     [(where, why, message)] = causes(metadata)
@@ -59,14 +59,14 @@ def test_what_no_instance_can_carry_is_refused(
         {},
     ],
 )
-def test_what_an_instance_can_carry_is_admitted(metadata: dict[str, Any]) -> None:
+def test_metadata_that_an_instance_can_have_is_admitted(metadata: dict[str, Any]) -> None:
     assert causes(metadata) == []
 
 
 @pytest.mark.parametrize("key", ["network-addresses", "suspended", "workload-uid", "anything", "rollout-paused"])
 @pytest.mark.parametrize("part", ["labels", "annotations"])
 @pytest.mark.parametrize("prefix", ["", "quota."])
-def test_keys_of_compute_are_not_the_users(part: str, key: str, prefix: str) -> None:
+def test_users_may_not_set_keys_of_compute(part: str, key: str, prefix: str) -> None:
     name = f"{prefix}compute.datumapis.com/{key}"
     [(field, reason, message)] = causes({part: {name: "a"}})
     assert (field, reason) == (f"{METADATA}.{part}[{name}]", "FieldValueForbidden")
@@ -82,11 +82,11 @@ def test_keys_of_compute_are_not_the_users(part: str, key: str, prefix: str) -> 
         {"xcompute.datumapis.com/mine": "a", "datumapis.com/x": "a", "compute.datumapis.com": "a"},
     ],
 )
-def test_what_a_user_says_to_compute_is_admitted(annotations: dict[str, str]) -> None:
+def test_annotations_meant_for_users_are_admitted(annotations: dict[str, str]) -> None:
     assert causes({"annotations": annotations}) == []
 
 
-def test_a_users_annotation_is_not_a_label() -> None:
+def test_annotations_meant_for_users_are_refused_as_labels() -> None:
     [(field, _, _)] = causes({"labels": {"compute.datumapis.com/simulate": "crashing"}})
     assert field == f"{METADATA}.labels[compute.datumapis.com/simulate]"
 
@@ -97,11 +97,11 @@ OLD = {
 }
 
 
-def test_what_was_admitted_before_stays_admitted() -> None:
+def test_entries_admitted_before_stay_admitted() -> None:
     assert causes(OLD, before=OLD) == []
 
 
-def test_a_new_value_of_an_old_key_is_a_new_mistake() -> None:
+def test_a_new_value_of_an_existing_key_is_checked() -> None:
     after = {
         "labels": {"bad key!": "b", "app": "hello  world", "compute.datumapis.com/x": "b"},
         "annotations": {"compute.datumapis.com/network-addresses": "[1]", "bad key!": "c"},
@@ -124,13 +124,13 @@ def noting(text: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", ["", "now", "[]", '{"DFW": "now"}', '{"DFW": 1}', '{"DFW": "2026-06-01T12:00:00"}', 7])
 @pytest.mark.parametrize("before", [None, SANDBOX])
-def test_a_restart_of_a_city_that_cannot_be_read_is_refused(text: Any, before: dict[str, Any] | None) -> None:
+def test_an_unreadable_note_of_city_restarts_is_refused(text: Any, before: dict[str, Any] | None) -> None:
     [cause] = workload_violations(noting(text), FACTS, before)
     assert (cause.field, cause.reason) == (NOTE, "FieldValueInvalid")
     assert "from city code to time" in cause.message
 
 
-def test_a_restart_of_a_city_is_admitted_and_an_old_note_left_alone() -> None:
+def test_a_readable_note_of_city_restarts_is_admitted_and_an_old_one_ignored() -> None:
     noted = noting('{"DFW": "2026-06-01T12:00:00Z", "AMS": "2026-06-01T12:00:00.5+02:00"}')
     assert workload_violations(noted, FACTS, SANDBOX) == []
     old = noting("now")

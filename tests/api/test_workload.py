@@ -57,18 +57,18 @@ def test_metrics() -> None:
     ]
 
 
-def test_the_template_travels_with_fields_that_are_not_known_here() -> None:
+def test_unknown_fields_of_the_template_are_passed_on() -> None:
     workload = read(SPEC)
     assert json.loads(bytes(workload.template_json)) == TEMPLATE
     assert json.loads(bytes(workload.spec.template_json)) == TEMPLATE
 
 
-def test_scale_settings_travel_with_fields_that_are_not_known_here() -> None:
+def test_unknown_fields_of_scale_settings_are_passed_on() -> None:
     [placement] = read(SPEC).spec.placements
     assert json.loads(bytes(placement.scale_settings_json)) == SCALE
 
 
-def test_a_part_as_received_can_be_sent_as_it_is() -> None:
+def test_a_part_can_be_sent_exactly_as_received() -> None:
     sent = msgspec.json.encode({"template": read(SPEC).template_json})
     assert json.loads(sent) == {"template": TEMPLATE}
 

@@ -48,12 +48,12 @@ def test_the_oldest_gets_the_last_unit() -> None:
     assert outcomes(waiting, {INSTANCES: 1}) == {"old": True, "young": False}
 
 
-def test_what_was_granted_stays_granted_when_the_limit_falls() -> None:
+def test_a_granted_claim_stays_granted_when_the_limit_falls() -> None:
     held = [claim("a", {INSTANCES: 1}, granted=True), claim("b", {INSTANCES: 1}, granted=True)]
     assert outcomes(held, {INSTANCES: 1}) == {"a": True, "b": True}
 
 
-def test_a_claim_is_granted_whole_or_not_at_all() -> None:
+def test_a_claim_is_granted_as_a_whole_or_not_at_all() -> None:
     decisions, allocated = decide([claim("a", {INSTANCES: 1, VCPUS: 2000})], {INSTANCES: 5, VCPUS: 1000})
     assert [decision.state for decision in decisions] == [State.DENIED]
     assert {outcome.state for outcome in decisions[0].outcomes} == {State.DENIED}
@@ -61,12 +61,12 @@ def test_a_claim_is_granted_whole_or_not_at_all() -> None:
     assert decisions[0].message == "Requested 2 vCPU, 1 available."
 
 
-def test_one_that_does_not_fit_holds_nobody_else_up() -> None:
+def test_a_claim_that_does_not_fit_does_not_delay_others() -> None:
     waiting = [claim("big", {MEMORY: 4096}, age=60), claim("small", {MEMORY: 1024})]
     assert outcomes(waiting, {MEMORY: 2048}) == {"big": False, "small": True}
 
 
-def test_a_type_that_nobody_granted_is_denied() -> None:
+def test_a_type_without_grants_is_denied() -> None:
     decisions, _ = decide([claim("a", {INSTANCES: 1})], {})
     assert decisions[0].message == "Requested 1 instance, 0 available."
 
@@ -78,7 +78,7 @@ amounts = st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.intege
     asked=st.lists(st.tuples(amounts, st.integers(0, 100)), max_size=12),
     limits=st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.integers(0, 12)),
 )
-def test_no_more_is_given_than_was_granted_and_nothing_that_fits_is_refused(
+def test_allocations_never_exceed_limits_and_claims_that_fit_are_granted(
     asked: list[tuple[dict[str, int], int]], limits: dict[str, int]
 ) -> None:
     claims = [claim(f"c{number}", requests, age=age) for number, (requests, age) in enumerate(asked)]
@@ -106,12 +106,12 @@ def states(claims: list[ResourceClaim], pools: list[Pool]) -> dict[str, list[str
     return {one.claim.name: [outcome.state.value for outcome in one.outcomes] for one in decisions}
 
 
-def test_1_6_a_denial_is_final_also_when_there_is_room() -> None:
+def test_for_milo_a_denial_is_final_even_when_there_is_room() -> None:
     denied = claim("a", {INSTANCES: 1}, decided={INSTANCES: "Denied"})
     assert states([denied], pools({INSTANCES: 10})) == {"a": ["Denied"]}
 
 
-def test_1_6_types_are_decided_one_by_one_and_what_fits_is_kept() -> None:
+def test_for_milo_types_are_decided_separately_and_those_that_fit_are_reserved() -> None:
     mixed = claim("a", {INSTANCES: 1, VCPUS: 2000})
     decisions, allocated = decide_as_milo_does([mixed], pools({INSTANCES: 5, VCPUS: 1000}))
     assert [outcome.state for outcome in decisions[0].outcomes] == [State.GRANTED, State.DENIED]
@@ -120,7 +120,7 @@ def test_1_6_types_are_decided_one_by_one_and_what_fits_is_kept() -> None:
     assert by_type == {INSTANCES: 1, VCPUS: 0}
 
 
-def test_1_6_what_a_denied_claim_holds_is_missing_for_others_until_it_is_deleted() -> None:
+def test_for_milo_a_partly_granted_claim_blocks_others_until_it_is_deleted() -> None:
     half = claim("half", {INSTANCES: 1, VCPUS: 2}, age=9, decided={INSTANCES: "Granted", VCPUS: "Denied"})
     other = claim("other", {INSTANCES: 1})
     limits = pools({INSTANCES: 1, VCPUS: 1})
@@ -128,13 +128,13 @@ def test_1_6_what_a_denied_claim_holds_is_missing_for_others_until_it_is_deleted
     assert states([other], limits)["other"] == ["Granted"]
 
 
-def test_1_6_the_message_of_the_claim_is_general_and_the_numbers_are_in_the_allocation() -> None:
+def test_for_milo_only_the_allocations_have_numbers_in_their_messages() -> None:
     decisions, _ = decide_as_milo_does([claim("a", {VCPUS: 2000})], pools({VCPUS: 1000}))
     assert "available" not in decisions[0].message
     assert decisions[0].outcomes[0].message == "Requested 2 vCPU, 1 available."
 
 
-def test_1_6_a_lowered_limit_takes_nothing_back() -> None:
+def test_for_milo_a_lowered_limit_revokes_nothing() -> None:
     held = claim("a", {INSTANCES: 3}, granted=True)
     _, allocated = decide_as_milo_does([held], pools({INSTANCES: 1}))
     assert list(allocated.values()) == [3]
@@ -146,18 +146,18 @@ ALMOST = [
 ]
 
 
-def test_1_6_a_consumer_that_differs_in_any_part_is_never_looked_at() -> None:
+def test_for_milo_a_consumer_that_differs_in_any_field_is_not_decided() -> None:
     for consumer in ALMOST:
         assert states([claim("a", {INSTANCES: 1}, consumer=consumer)], pools({INSTANCES: 5})) == {"a": ["Pending"]}
 
 
-def test_1_4_without_a_bucket_a_claim_stays_open() -> None:
+def test_for_milo_a_claim_without_a_bucket_stays_pending() -> None:
     decisions, allocated = decide_as_milo_does([claim("a", {INSTANCES: 1})], [])
     assert decisions[0].state is State.PENDING
     assert allocated == {}
 
 
-def test_1_4_one_denial_outweighs_what_is_still_open() -> None:
+def test_for_milo_one_denial_outweighs_pending_requests() -> None:
     decisions, _ = decide_as_milo_does([claim("a", {INSTANCES: 9, VCPUS: 1})], pools({INSTANCES: 1}))
     assert [outcome.state for outcome in decisions[0].outcomes] == [State.DENIED, State.PENDING]
     assert decisions[0].state is State.DENIED
@@ -170,7 +170,7 @@ known = st.sampled_from(["", "Granted", "Denied"])
     asked=st.lists(st.tuples(amounts, st.integers(0, 100), known), max_size=12),
     limits=st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.integers(0, 12)),
 )
-def test_1_6_deciding_again_changes_nothing_and_new_grants_never_exceed_the_limit(
+def test_for_milo_deciding_again_changes_nothing_and_never_exceeds_the_limit(
     asked: list[tuple[dict[str, int], int, str]], limits: dict[str, int]
 ) -> None:
     claims = [

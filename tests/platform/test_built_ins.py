@@ -23,7 +23,7 @@ from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation
 
 
-async def test_a_new_project_gets_a_plane_with_its_default_namespace(embedded: EmbeddedFederation) -> None:
+async def test_a_new_project_gets_a_plane_with_a_default_namespace(embedded: EmbeddedFederation) -> None:
     root = embedded.local.client(ROOT_PLANE)
     await root.create(PROJECT, PROJECT.body("fresh") | {"spec": {}})
 
@@ -35,7 +35,7 @@ async def test_a_new_project_gets_a_plane_with_its_default_namespace(embedded: E
     assert namespace.metadata.labels["miloapis.com/project-default"] == "true"
 
 
-async def test_a_deleted_project_is_emptied_first_and_its_workloads_go_everywhere(
+async def test_a_deleted_project_is_emptied_first_including_hub_and_cells(
     federation: Federation, embedded: EmbeddedFederation
 ) -> None:
     project = federation.project()

@@ -20,7 +20,7 @@ def broken(**changes: object) -> str | None:
     return violation(decode(encode(claim), ResourceClaim), REGISTERED)
 
 
-def test_the_claim_that_compute_writes_breaks_no_rule() -> None:
+def test_claims_of_compute_are_valid() -> None:
     assert broken(requests=[*ONE, {"resourceType": VCPUS, "amount": 1000}]) is None
 
 
@@ -37,7 +37,7 @@ def test_the_claim_that_compute_writes_breaks_no_rule() -> None:
         ({"consumerRef": PROJECT | {"kind": "Organization"}}, "spec.consumerRef must be a Project"),
     ],
 )
-def test_1_7_each_rule_has_a_sentence(changes: dict[str, object], said: str) -> None:
+def test_each_rule_has_a_sentence(changes: dict[str, object], said: str) -> None:
     sentence = broken(**changes)
     assert sentence is not None
     assert said in sentence
@@ -50,5 +50,5 @@ def test_1_7_each_rule_has_a_sentence(changes: dict[str, object], said: str) -> 
         {"apiGroup": "compute.datumapis.com", "kind": "Instance", "name": "web-0"},
     ],
 )
-def test_1_7_the_kind_may_be_of_any_case_and_the_older_registrations_count(resource: dict[str, str]) -> None:
+def test_the_case_of_the_kind_is_ignored_and_older_registrations_are_accepted(resource: dict[str, str]) -> None:
     assert broken(resourceRef=resource) is None

@@ -37,7 +37,7 @@ async def given(client: Client) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(count(20, 200)))
-def test_invariant_3_one_that_is_given_up_and_asked_for_again_ends_with_all_that_comes_with_it(seed: int) -> None:
+def test_an_entitlement_deleted_and_requested_again_brings_everything(seed: int) -> None:
     async def play(simulation: Simulation) -> None:
         harness, client = await entitled(simulation)
         await client.delete(SERVICE_ENTITLEMENT, "compute")
@@ -53,7 +53,7 @@ def test_invariant_3_one_that_is_given_up_and_asked_for_again_ends_with_all_that
         runner.run(play(loop))
 
 
-async def test_what_was_deleted_by_hand_comes_back(simulation: Simulation) -> None:
+async def test_manually_deleted_objects_are_created_again(simulation: Simulation) -> None:
     harness, client = await entitled(simulation)
     await client.delete(LOCATION_BINDING, "dfw")
     await client.delete(RESOURCE_GRANT, (await client.list(RESOURCE_GRANT)).items[0].name, QUOTA_NAMESPACE)
@@ -62,7 +62,7 @@ async def test_what_was_deleted_by_hand_comes_back(simulation: Simulation) -> No
     await harness.stop()
 
 
-async def test_what_came_with_one_that_is_given_up_goes(simulation: Simulation) -> None:
+async def test_the_objects_of_a_deleted_entitlement_are_deleted(simulation: Simulation) -> None:
     harness, client = await entitled(simulation)
     await client.delete(SERVICE_ENTITLEMENT, "compute")
     await harness.settle()

@@ -47,28 +47,28 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.stop())
 
 
-async def test_a_network_that_is_asked_for_stays(cell: Cell) -> None:
+async def test_a_network_in_use_stays(cell: Cell) -> None:
     await cell.start_controllers()
     await cell.simulation.advance(3600)
     assert await cell.left() == (1, 1)
     assert cell.writes.total() == 0
 
 
-async def test_a_network_that_nobody_asks_for_any_more_goes_with_its_contexts(cell: Cell) -> None:
+async def test_an_unused_network_is_deleted_with_its_contexts(cell: Cell) -> None:
     await cell.client.delete(NETWORK_BINDING, "web-net-0", "ns")
     await cell.start_controllers()
     await cell.simulation.advance(3 * RECHECK_SECONDS)
     assert await cell.left() == (0, 0)
 
 
-async def test_a_network_that_is_deleted_is_not_held(cell: Cell) -> None:
+async def test_a_deleted_network_is_released(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     await cell.start_controllers()
     await cell.simulation.advance(2 * RECHECK_SECONDS)
     assert await cell.left() == (0, 0)
 
 
-async def test_without_the_right_it_is_held_and_said_once(cell: Cell) -> None:
+async def test_a_network_that_may_not_be_deleted_is_held_and_reported_once(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     refusal = cell.faults["cell"].refuse(calls("DELETE", "networkcontexts"), Forbidden("not yours"))
     await cell.start_controllers()
@@ -82,7 +82,7 @@ async def test_without_the_right_it_is_held_and_said_once(cell: Cell) -> None:
     assert await cell.left() == (0, 0)
 
 
-async def test_a_cell_that_may_not_look_at_networks_goes_on_without(cell: Cell) -> None:
+async def test_a_cell_that_may_not_read_networks_ignores_them(cell: Cell) -> None:
     cell.faults["cell"].refuse(calls("GET", "/networks"), Forbidden("not yours"))
     await cell.start_controllers()
     await cell.simulation.advance(3600)
@@ -90,7 +90,7 @@ async def test_a_cell_that_may_not_look_at_networks_goes_on_without(cell: Cell) 
     assert cell.controller.passes <= 7
 
 
-async def test_a_network_of_somebody_else_is_left_to_the_operator(cell: Cell) -> None:
+async def test_a_network_created_by_somebody_else_is_left_to_the_network_operator(cell: Cell) -> None:
     body = NETWORK.body("theirs", "ns", finalizers=[NETWORK_FINALIZER])
     await cell.client.create(NETWORK, body | {"spec": {"ipam": {"mode": "Auto"}}})
     await cell.client.delete(NETWORK, "theirs", "ns")

@@ -46,7 +46,7 @@ def catalog(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Catalog]
     runner.run(catalog.stop())
 
 
-async def test_4_9_7_every_project_is_offered_the_city_of_every_cluster(catalog: Catalog) -> None:
+async def test_every_project_is_offered_the_city_of_every_cluster(catalog: Catalog) -> None:
     await catalog.add_cluster("cell-1", "DFW")
     await catalog.add_cluster("cell-2", "NYC")
     await catalog.add_cluster("no-city", "")
@@ -62,7 +62,7 @@ async def test_4_9_7_every_project_is_offered_the_city_of_every_cluster(catalog:
         assert binding.metadata.labels["networking.datumapis.com/class"] == "datum-managed"
 
 
-async def test_two_clusters_of_a_city_are_one_offer(catalog: Catalog) -> None:
+async def test_two_clusters_of_a_city_lead_to_one_binding(catalog: Catalog) -> None:
     await catalog.add_cluster("cell-1", "DFW")
     await catalog.add_cluster("cell-2", "DFW")
     await catalog.hub.delete(CLUSTER, "cell-1")
@@ -70,7 +70,7 @@ async def test_two_clusters_of_a_city_are_one_offer(catalog: Catalog) -> None:
     assert available((await catalog.offered("demo"))["dfw"]) == ("True", "AllGatesOpen")
 
 
-async def test_r20_a_city_that_no_cluster_serves_any_more_stays_and_says_so(catalog: Catalog) -> None:
+async def test_a_city_that_is_no_longer_served_becomes_unavailable(catalog: Catalog) -> None:
     await catalog.add_cluster("cell-1", "DFW")
     await catalog.hub.delete(CLUSTER, "cell-1")
     await catalog.settle()
@@ -79,7 +79,7 @@ async def test_r20_a_city_that_no_cluster_serves_any_more_stays_and_says_so(cata
     assert available((await catalog.offered("demo"))["dfw"]) == ("True", "AllGatesOpen")
 
 
-async def test_a_binding_that_was_deleted_comes_back_and_one_of_others_is_left_alone(catalog: Catalog) -> None:
+async def test_a_deleted_binding_is_created_again_and_those_of_others_are_untouched(catalog: Catalog) -> None:
     demo = catalog.engine.client("demo")
     spec = {"locationRef": {"name": "ams"}, "topology": {TOPOLOGY_CITY: "AMS"}}
     await demo.create(LOCATION_BINDING, LOCATION_BINDING.body("ams") | {"spec": spec})
@@ -92,14 +92,14 @@ async def test_a_binding_that_was_deleted_comes_back_and_one_of_others_is_left_a
     assert offered["ams"].status is None or offered["ams"].status.conditions == ()
 
 
-async def test_invariant_4_at_rest_nothing_is_written(catalog: Catalog) -> None:
+async def test_nothing_is_written_at_rest(catalog: Catalog) -> None:
     await catalog.add_cluster("cell-1", "DFW")
     before = catalog.writes.total()
     await catalog.simulation.advance(3600)
     assert catalog.writes.total() == before == 4
 
 
-async def test_a_cell_has_the_location_of_each_city_it_is_sent_deployments_for(simulation: Simulation) -> None:
+async def test_a_cell_gets_a_location_for_each_city_with_a_deployment(simulation: Simulation) -> None:
     cell = ControllerHarness(simulation, {"cell": CELL}, lambda fleet: CellLocations())
     client = cell.engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("ns"))

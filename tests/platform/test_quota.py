@@ -113,7 +113,7 @@ def broker(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: S
     yield from _built(runner, simulation, strict=request.param)
 
 
-async def test_1_6_what_fits_is_granted_and_shown_in_the_bucket(broker: Broker) -> None:
+async def test_a_claim_that_fits_is_granted_and_shown_in_the_bucket(broker: Broker) -> None:
     await broker.allow(instances=3, vcpus=5000)
     await broker.claim("a", instances=1, vcpus=1000)
     assert await broker.said("a") == GRANTED
@@ -128,14 +128,14 @@ async def test_1_6_what_fits_is_granted_and_shown_in_the_bucket(broker: Broker) 
     assert claim.status.allocations[0].allocating_bucket == bucket_name(INSTANCES, ConsumerRef("Project", "demo"))
 
 
-async def test_1_6_a_second_claim_does_not_get_the_last_unit_too(broker: Broker) -> None:
+async def test_the_last_unit_is_granted_only_once(broker: Broker) -> None:
     await broker.allow(instances=1)
     await broker.claim("a", instances=1)
     await broker.claim("b", instances=1)
     assert (await broker.said("a"), await broker.said("b")) == (GRANTED, DENIED)
 
 
-async def test_1_6_a_lowered_limit_takes_nothing_back(broker: Broker) -> None:
+async def test_a_lowered_limit_revokes_nothing(broker: Broker) -> None:
     await broker.allow(instances=2)
     await broker.claim("a", instances=2)
     await broker.allow(instances=1)
@@ -143,7 +143,7 @@ async def test_1_6_a_lowered_limit_takes_nothing_back(broker: Broker) -> None:
     assert await broker.bucket("instances") == (1, 2, 0)
 
 
-async def test_1_8_deleting_a_claim_frees_what_it_held_for_the_next(broker: Broker) -> None:
+async def test_deleting_a_claim_frees_its_quota_for_the_next(broker: Broker) -> None:
     await broker.allow(instances=1)
     await broker.claim("a", instances=1)
     await broker.release("a")
@@ -152,7 +152,7 @@ async def test_1_8_deleting_a_claim_frees_what_it_held_for_the_next(broker: Brok
     assert await broker.said("b") == GRANTED
 
 
-async def test_invariant_4_at_rest_nothing_is_written(broker: Broker) -> None:
+async def test_nothing_is_written_at_rest(broker: Broker) -> None:
     await broker.allow(instances=1)
     await broker.claim("a", instances=1)
     await broker.claim("b", instances=1)
@@ -161,7 +161,7 @@ async def test_invariant_4_at_rest_nothing_is_written(broker: Broker) -> None:
     assert broker.writes.total() == before
 
 
-async def test_8_1_without_the_namespace_of_the_buckets_claims_stay_open(
+async def test_claims_stay_pending_without_the_namespace_of_buckets(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     for strict in (False, True):
@@ -176,7 +176,7 @@ async def test_8_1_without_the_namespace_of_the_buckets_claims_stay_open(
 # Only the kind one
 
 
-async def test_1_12_a_denied_claim_is_granted_when_capacity_appears(kind: Broker) -> None:
+async def test_a_denied_claim_is_granted_when_capacity_appears(kind: Broker) -> None:
     await kind.allow(instances=1)
     await kind.claim("a", instances=1)
     await kind.claim("b", instances=1)
@@ -185,14 +185,14 @@ async def test_1_12_a_denied_claim_is_granted_when_capacity_appears(kind: Broker
     assert await kind.said("b") == GRANTED
 
 
-async def test_1_12_a_claim_is_granted_whole_or_not_at_all(kind: Broker) -> None:
+async def test_a_claim_is_granted_as_a_whole_or_not_at_all(kind: Broker) -> None:
     await kind.allow(instances=5, vcpus=500)
     await kind.claim("a", instances=1, vcpus=1000)
     assert await kind.said("a") == DENIED
     assert await kind.bucket("instances") == (5, 0, 5)
 
 
-async def test_1_7_a_claim_that_breaks_a_rule_is_told_so_and_holds_nothing(kind: Broker) -> None:
+async def test_an_invalid_claim_is_refused_with_the_rule_and_holds_nothing(kind: Broker) -> None:
     await kind.allow(instances=5)
     await kind.claim("a", DEMO | {"apiGroup": "elsewhere.example"}, instances=1)
     assert await kind.said("a") == WRONG
@@ -202,7 +202,7 @@ async def test_1_7_a_claim_that_breaks_a_rule_is_told_so_and_holds_nothing(kind:
     assert "spec.consumerRef must be a Project" in claim.status.conditions[0].message
 
 
-async def test_1_7_a_claim_of_somebody_else_is_nobodys_business(kind: Broker) -> None:
+async def test_claims_of_other_consumers_are_ignored(kind: Broker) -> None:
     await kind.allow(instances=5)
     await kind.claim("a", DEMO | {"name": "other"}, instances=1)
     assert await kind.said("a") == OPEN
@@ -211,7 +211,7 @@ async def test_1_7_a_claim_of_somebody_else_is_nobodys_business(kind: Broker) ->
 # Only the strict one
 
 
-async def test_1_6_denial_is_final_until_the_claim_is_made_again(strict: Broker) -> None:
+async def test_in_strict_mode_a_denial_is_final_until_the_claim_is_created_again(strict: Broker) -> None:
     await strict.allow(instances=1)
     await strict.claim("a", instances=1)
     await strict.claim("b", instances=1)
@@ -224,7 +224,7 @@ async def test_1_6_denial_is_final_until_the_claim_is_made_again(strict: Broker)
     assert await strict.said("b") == GRANTED
 
 
-async def test_1_6_a_mixed_claim_keeps_what_it_was_granted_until_it_is_deleted(strict: Broker) -> None:
+async def test_in_strict_mode_a_partly_granted_claim_keeps_its_share_until_it_is_deleted(strict: Broker) -> None:
     await strict.allow(instances=1, vcpus=500)
     await strict.claim("a", instances=1, vcpus=1000)
     assert await strict.said("a") == DENIED
@@ -238,7 +238,7 @@ async def test_1_6_a_mixed_claim_keeps_what_it_was_granted_until_it_is_deleted(s
 
 
 @pytest.mark.parametrize("part", [{"apiGroup": ""}, {"namespace": "default"}])
-async def test_1_6_a_consumer_that_is_not_the_grants_to_the_byte_waits_for_ever(strict: Broker, part: Json) -> None:
+async def test_in_strict_mode_a_consumer_that_differs_from_the_grants_waits_forever(strict: Broker, part: Json) -> None:
     await strict.allow(instances=5)
     await strict.claim("a", DEMO | part, instances=1)
     await strict.simulation.advance(3600)
@@ -246,7 +246,7 @@ async def test_1_6_a_consumer_that_is_not_the_grants_to_the_byte_waits_for_ever(
     assert await strict.bucket("instances") == (5, 0, 5)
 
 
-async def test_1_6_a_claim_that_came_before_its_grant_is_denied_and_stays_so(strict: Broker) -> None:
+async def test_in_strict_mode_a_claim_older_than_its_grant_stays_denied(strict: Broker) -> None:
     await strict.claim("a", instances=1)
     assert await strict.said("a") == DENIED
     assert await strict.bucket("instances") == (0, 0, 0)
@@ -254,7 +254,7 @@ async def test_1_6_a_claim_that_came_before_its_grant_is_denied_and_stays_so(str
     assert await strict.said("a") == DENIED
 
 
-async def test_1_6_the_bucket_is_written_before_the_claim_is_told(strict: Broker) -> None:
+async def test_in_strict_mode_the_bucket_is_written_before_the_claim(strict: Broker) -> None:
     await strict.allow(instances=1)
     before = len(strict.writes.last)
     await strict.claim("a", instances=1)
@@ -262,7 +262,7 @@ async def test_1_6_the_bucket_is_written_before_the_claim_is_told(strict: Broker
     assert [line.split(" status ")[1].split(" ")[0] for line in told] == ["AllowanceBucket", "ResourceClaim"]
 
 
-async def test_1_6_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker) -> None:
+async def test_in_strict_mode_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker) -> None:
     await strict.allow(instances=1)
     fault = strict.faults["demo"].fail(calls("PUT", "resourceclaims"))
     await strict.claim("a", instances=1)
@@ -275,7 +275,7 @@ async def test_1_6_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker
     assert await strict.bucket("instances") == (1, 1, 0)
 
 
-async def test_1_6_a_bucket_whose_last_grant_has_gone_shows_that_nothing_is_left(kind: Broker) -> None:
+async def test_a_bucket_without_grants_shows_a_limit_of_zero(kind: Broker) -> None:
     await kind.allow(instances=10)
     await kind.claim("a", instances=1)
     await kind.client.delete(RESOURCE_GRANT, "instances", "milo-system")
@@ -283,7 +283,7 @@ async def test_1_6_a_bucket_whose_last_grant_has_gone_shows_that_nothing_is_left
     assert await kind.bucket("instances") == (0, 1, 0)
 
 
-async def test_1_6_what_a_claim_asks_for_after_it_was_granted_is_not_given(broker: Broker) -> None:
+async def test_a_granted_claim_keeps_its_amount_whatever_it_requests_later(broker: Broker) -> None:
     await broker.allow(instances=10)
     await broker.claim("a", instances=1)
     more = {"requests": [{"resourceType": _type("instances"), "amount": 1000}]}

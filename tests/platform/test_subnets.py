@@ -13,7 +13,7 @@ AUTO = NetworkSpec()
 TEN = ip_network("10.128.0.0/9")
 
 
-def test_4_3_without_a_range_of_its_own_a_network_has_the_documented_ones() -> None:
+def test_a_network_without_ranges_has_the_documented_ones() -> None:
     assert range_of(AUTO, "uid", IPV4) == TEN
     ipv6 = range_of(AUTO, "uid", IPV6)
     assert ipv6.prefixlen == 48
@@ -22,26 +22,26 @@ def test_4_3_without_a_range_of_its_own_a_network_has_the_documented_ones() -> N
     assert range_of(AUTO, "another", IPV6) != ipv6
 
 
-def test_4_3_a_range_of_its_own_is_taken() -> None:
+def test_the_ranges_of_a_network_are_used() -> None:
     spec = NetworkSpec(NetworkIPAM(ipv4_range="192.0.2.0/24", ipv6_range="2001:db8::/32"))
     assert str(range_of(spec, "uid", IPV4)) == "192.0.2.0/24"
     assert str(range_of(spec, "uid", IPV6)) == "2001:db8::/32"
 
 
 @pytest.mark.parametrize("text", ["banana", "10.0.0.1/8", "10.0.0.0/33", "2001:db8::/32"])
-def test_a_range_that_is_none_is_told_with_its_field(text: str) -> None:
+def test_an_invalid_range_is_reported_with_its_field(text: str) -> None:
     with pytest.raises(BadRange, match=r"spec\.ipam\.ipv4Range is .* no range of IPv4 addresses"):
         range_of(NetworkSpec(NetworkIPAM(ipv4_range=text)), "uid", IPV4)
 
 
-def test_4_9_a_subnet_is_a_20_unless_asked_otherwise_or_the_range_is_smaller() -> None:
+def test_a_subnet_is_a_20_by_default_unless_the_range_is_smaller() -> None:
     assert carve(TEN, [], family=IPV4).prefixlen == 20
     assert carve(TEN, [], family=IPV4, length=28).prefixlen == 28
     assert carve(ip_network("192.0.2.0/24"), [], family=IPV4) == ip_network("192.0.2.0/24")
     assert carve(ip_network("fd20::/48"), [], family=IPV6).prefixlen == 64
 
 
-def test_4_9_a_start_is_honoured_if_it_is_free() -> None:
+def test_a_requested_start_is_used_if_it_is_free() -> None:
     wanted = carve(TEN, [], family=IPV4, length=24, start="10.200.7.0")
     assert str(wanted) == "10.200.7.0/24"
     with pytest.raises(BadRange, match=r"10\.200\.7\.0/24 is taken"):
@@ -59,12 +59,12 @@ def test_4_9_a_start_is_honoured_if_it_is_free() -> None:
         (24, "here", "No subnet of /24 starts at"),
     ],
 )
-def test_what_cannot_be_is_told(length: int, start: str, said: str) -> None:
+def test_impossible_requests_are_refused_with_the_cause(length: int, start: str, said: str) -> None:
     with pytest.raises(BadRange, match=said):
         carve(TEN, [], family=IPV4, length=length, start=start)
 
 
-def test_two_sites_that_cannot_see_each_other_choose_different_subnets() -> None:
+def test_sites_that_cannot_see_each_other_choose_different_subnets() -> None:
     cities = ["dfw", "ord", "ams", "lhr", "sin", "fra", "nrt", "gru"]
     assert len({carve(TEN, [], family=IPV4, near=city) for city in cities}) == len(cities)
 
@@ -74,7 +74,7 @@ lengths = st.lists(st.integers(20, 30), min_size=1, max_size=20)
 
 
 @given(range_=ranges, lengths=lengths, near=st.text(max_size=3))
-def test_what_is_carved_never_overlaps_and_all_of_a_range_can_be_used(
+def test_subnets_never_overlap_and_the_whole_range_can_be_used(
     range_: IPv4Network, lengths: list[int], near: str
 ) -> None:
     taken: list[IPv4Network] = []
@@ -105,7 +105,7 @@ def test_what_is_carved_never_overlaps_and_all_of_a_range_can_be_used(
         ("fd20::/125", "fd20::2", "fd20::7", 6),
     ],
 )
-def test_4_9_addresses_begin_behind_the_gateway(subnet: str, first: str, last: str, count: int) -> None:
+def test_addresses_start_after_the_gateway(subnet: str, first: str, last: str, count: int) -> None:
     prefix = ip_network(subnet)
     assert usable(prefix) == count
     assert first_free(prefix, lambda address: False) == first
@@ -114,13 +114,13 @@ def test_4_9_addresses_begin_behind_the_gateway(subnet: str, first: str, last: s
 
 
 @pytest.mark.parametrize("subnet", ["10.128.0.0/31", "10.128.0.0/32", "fd20::/127"])
-def test_a_subnet_can_be_too_small_for_anybody(subnet: str) -> None:
+def test_a_subnet_can_be_too_small_for_instances(subnet: str) -> None:
     assert usable(ip_network(subnet)) == 0
     assert first_free(ip_network(subnet), lambda address: False) is None
 
 
 @pytest.mark.parametrize("address", ["10.128.0.0", "10.128.0.1", "10.128.0.7", "10.128.0.8", "fd20::2", "x", ""])
-def test_what_is_no_address_for_an_instance(address: str) -> None:
+def test_some_addresses_are_not_for_instances(address: str) -> None:
     assert not assignable(ip_network("10.128.0.0/29"), address)
 
 

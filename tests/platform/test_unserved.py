@@ -127,7 +127,7 @@ CASES = {
     [(case, kind) for case in CASES.values() for kind in case.kinds],
     ids=lambda value: value.plural if isinstance(value, Kind) else value.made.plural,
 )
-async def test_a_plane_that_lacks_a_kind_of_a_built_in_is_engaged_and_served_when_it_has_it(
+async def test_a_plane_that_lacks_a_kind_is_engaged_and_served_once_it_has_it(
     simulation: Simulation, case: Case, lacking: Kind[Any]
 ) -> None:
     planes = {"hub": HUB, "demo": PROJECT, "cell": CELL}
@@ -150,7 +150,7 @@ async def test_a_plane_that_lacks_a_kind_of_a_built_in_is_engaged_and_served_whe
     await harness.stop()
 
 
-async def test_without_quota_an_entitlement_is_active_all_the_same(simulation: Simulation) -> None:
+async def test_an_entitlement_becomes_active_without_quota_kinds(simulation: Simulation) -> None:
     case = CASES["entitlement"]
     harness = ControllerHarness(simulation, {"demo": PROJECT}, lambda fleet: case.build(fleet, simulation))
     harness.faults["demo"].refuse(calls(path=f"/{RESOURCE_GRANT.plural}"), NotFound("no such kind"))

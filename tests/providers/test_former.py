@@ -59,7 +59,7 @@ def simulated(simulation: Simulation) -> Callable[[Fleet], Reconciler]:
 
 
 @pytest.mark.parametrize("current", ["none", "pods"])
-async def test_what_was_only_simulated_is_let_go_of_at_once(simulation: Simulation, current: str) -> None:
+async def test_a_simulated_instance_is_released_at_once(simulation: Simulation, current: str) -> None:
     cell = await ran_by(simulation, simulated(simulation), current)
     assert SIMULATED_FINALIZER in (await cell.instance()).metadata.finalizers
     await cell.start_controllers()
@@ -68,7 +68,7 @@ async def test_what_was_only_simulated_is_let_go_of_at_once(simulation: Simulati
 
 
 @pytest.mark.parametrize("current", ["none", "simulated"])
-async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: Simulation, current: str) -> None:
+async def test_a_deleted_instance_is_held_until_its_pod_is_gone(simulation: Simulation, current: str) -> None:
     cell = await ran_by(simulation, pods(simulation), current)
     held = {"metadata": {"finalizers": ["example.com/stopping"]}}
     await cell.client.merge_patch(POD, "web-0", "ns", held)
@@ -83,7 +83,7 @@ async def test_an_instance_that_goes_is_held_until_its_pod_is_gone(simulation: S
     await cell.stop()
 
 
-async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(simulation: Simulation) -> None:
+async def test_pods_are_stopped_when_another_provider_takes_over(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "simulated")
     await cell.start_controllers()
     await simulation.advance(RECHECK_SECONDS)
@@ -92,7 +92,7 @@ async def test_what_runs_is_stopped_when_another_provider_of_ours_takes_over(sim
     await cell.stop()
 
 
-async def test_what_runs_goes_on_when_no_provider_of_ours_takes_over(simulation: Simulation) -> None:
+async def test_pods_keep_running_when_there_is_no_other_provider(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "none")
     await cell.start_controllers()
     await simulation.advance(3600)
@@ -101,7 +101,7 @@ async def test_what_runs_goes_on_when_no_provider_of_ours_takes_over(simulation:
     await cell.stop()
 
 
-async def test_without_the_right_to_look_at_pods_it_is_held_and_said_once(simulation: Simulation) -> None:
+async def test_an_instance_whose_pod_may_not_be_read_is_held_and_reported_once(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "simulated")
     await cell.client.create(NAMESPACE, NAMESPACE.body("default"))
     await cell.client.delete(INSTANCE, "web-0", "ns")
@@ -117,7 +117,7 @@ async def test_without_the_right_to_look_at_pods_it_is_held_and_said_once(simula
     await cell.stop()
 
 
-async def test_a_pod_of_somebody_else_is_left_alone(simulation: Simulation) -> None:
+async def test_a_pod_of_somebody_else_is_not_deleted(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "simulated")
     await cell.client.delete(POD, "web-0", "ns")
     await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
@@ -127,7 +127,7 @@ async def test_a_pod_of_somebody_else_is_left_alone(simulation: Simulation) -> N
     await cell.stop()
 
 
-async def test_the_finalizer_of_the_provider_in_use_and_of_others_stays(simulation: Simulation) -> None:
+async def test_finalizers_of_the_current_provider_and_of_others_stay(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "pods")
     await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": [PODS_FINALIZER, "other/one"]}})
     await cell.start_controllers()

@@ -32,11 +32,11 @@ def spec(found: Instance, settings: PodSettings = OPEN) -> Json:
     return result
 
 
-def test_an_instance_without_a_policy_has_none() -> None:
+def test_an_instance_without_a_policy_gets_none() -> None:
     assert policy_of(instance(None), OPEN) is None
 
 
-def test_the_policy_is_of_the_instance_and_selects_its_pod() -> None:
+def test_the_instance_owns_the_policy_which_selects_its_pod() -> None:
     policy = policy_of(instance({"ingress": [{}]}), OPEN)
     assert policy is not None
     assert policy["metadata"]["name"] == "web-0"
@@ -72,20 +72,20 @@ def test_the_policy_is_of_the_instance_and_selects_its_pod() -> None:
         ),
     ],
 )
-def test_rules_are_rendered_as_kubernetes_takes_them(rules: list[Json], rendered: list[Json]) -> None:
+def test_rules_are_converted_to_the_format_of_kubernetes(rules: list[Json], rendered: list[Json]) -> None:
     made = spec(instance({"ingress": rules}))
     assert made["policyTypes"] == ["Ingress"]
     assert made["ingress"] == rendered
 
 
 @pytest.mark.parametrize("policy", [{}, {"ingress": []}, {"ingress": [{"from": [{}]}]}])
-def test_a_policy_that_lets_in_nobody_lets_in_nobody(policy: Json) -> None:
+def test_a_policy_without_peers_allows_nobody(policy: Json) -> None:
     made = spec(instance(policy))
     assert made["policyTypes"] == ["Ingress"]
     assert "ingress" not in made
 
 
-def test_the_first_interface_counts_because_its_address_is_the_pods() -> None:
+def test_the_policy_of_the_first_interface_applies() -> None:
     assert policy_of(instance(None, {"ingress": []}), OPEN) is None
     assert spec(instance({"ingress": [{}]}, {"ingress": []}))["ingress"] == [{}]
 
@@ -108,7 +108,7 @@ OUTSIDE: Json = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.16
         ),
     ],
 )
-def test_the_site_decides_for_those_that_do_not_and_on_what_goes_out(
+def test_the_settings_decide_egress_and_the_default_ingress(
     policy: Json | None, settings: PodSettings, expected: dict[str, Any]
 ) -> None:
     made = spec(instance(policy), settings)

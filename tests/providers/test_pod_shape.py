@@ -32,7 +32,7 @@ def spec(*containers: Json, **also: Any) -> Json:
     return result
 
 
-def test_5_4_the_smallest_instance() -> None:
+def test_the_smallest_instance() -> None:
     assert pod_of(instance(), PodSettings()) == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -81,11 +81,11 @@ def test_5_4_the_smallest_instance() -> None:
     }
 
 
-def test_5_4_labels_of_users_stay_out() -> None:
+def test_labels_of_users_are_left_out() -> None:
     assert labels_of(instance(labels=LABELS | {"app": "nginx", "service": "of-the-site"})) == labels_of(instance())
 
 
-def test_5_4_env_is_carried_as_it_is() -> None:
+def test_environment_variables_are_passed_on_unchanged() -> None:
     env = [
         {"name": "A", "value": "1"},
         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "b", "optional": True}}},
@@ -94,7 +94,7 @@ def test_5_4_env_is_carried_as_it_is() -> None:
     assert spec({"env": env})["containers"][0]["env"] == env
 
 
-def test_5_4_what_later_versions_add_passes_through() -> None:
+def test_fields_of_later_versions_are_passed_on() -> None:
     (container,) = spec({"command": ["sh"], "args": ["-c", "true"], "envFrom": [{"secretRef": {"name": "keys"}}]})[
         "containers"
     ]
@@ -102,7 +102,7 @@ def test_5_4_what_later_versions_add_passes_through() -> None:
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
 
 
-def test_5_4_ports_have_name_number_and_protocol() -> None:
+def test_ports_have_name_number_and_protocol() -> None:
     ports = [{"name": "http", "port": 8080}, {"name": "dns", "port": 53, "protocol": "UDP"}]
     assert spec({"ports": ports})["containers"][0]["ports"] == [
         {"name": "http", "containerPort": 8080, "protocol": "TCP"},
@@ -130,7 +130,7 @@ def test_5_4_ports_have_name_number_and_protocol() -> None:
         ),
     ],
 )
-def test_5_4_a_container_gets_its_limits_else_its_part_of_the_instance(
+def test_a_container_gets_its_limits_or_an_equal_share_of_the_instance(
     containers: list[Json], resources: Json, expected: list[Json]
 ) -> None:
     given = [one["resources"] for one in spec(*containers, resources=resources)["containers"]]
@@ -144,7 +144,7 @@ FILES: list[Json] = [
 DISK: Json = {"name": "disk", "disk": {"template": {"spec": {}}}}
 
 
-def test_5_4_files_are_mounted_and_disks_are_left_out() -> None:
+def test_files_are_mounted_and_disks_are_left_out() -> None:
     attached = [
         {"name": "conf", "mountPath": "/etc/app"},
         {"name": "keys", "mountPath": "/keys"},
@@ -159,13 +159,13 @@ def test_5_4_files_are_mounted_and_disks_are_left_out() -> None:
     ]
 
 
-def test_pull_secrets_and_the_runtime_class_pass_through() -> None:
+def test_pull_secrets_and_the_runtime_class_are_passed_on() -> None:
     made = spec(sandbox={"imagePullSecrets": [{"name": "registry"}]}, **{"class": "gvisor"})
     assert made["imagePullSecrets"] == [{"name": "registry"}]
     assert made["runtimeClassName"] == "gvisor"
 
 
-def test_the_settings_of_the_site_are_those_of_every_pod() -> None:
+def test_the_settings_of_the_site_apply_to_every_pod() -> None:
     tolerations: list[Json] = [{"key": "edge", "operator": "Exists"}]
     settings = PodSettings(runtime_class="gvisor", node_selector={"pool": "tenants"}, tolerations=tuple(tolerations))
     named: Any = {"class": "runc"}
@@ -181,7 +181,7 @@ def test_every_container_is_confined() -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & made.keys()
 
 
-def test_a_virtual_machine_is_nothing_for_a_pod() -> None:
+def test_a_virtual_machine_does_not_run_in_a_pod() -> None:
     body = INSTANCE.body("web-0", "ns")
     runtime = {"resources": D1, "virtualMachine": {"volumeAttachments": [{"name": "boot"}]}}
     machine = body | {"spec": {"runtime": runtime, "networkInterfaces": [{"network": {"name": "default"}}]}}

@@ -80,7 +80,7 @@ TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
 @pytest.mark.parametrize(
     ("status", "available", "programmed"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_5_3_phase_and_container_states_become_reasons(
+def test_phase_and_container_states_become_reasons(
     status: Json | None, available: tuple[str, str], programmed: tuple[str, str]
 ) -> None:
     said = report_of(pod(status, containers=2))
@@ -92,18 +92,18 @@ RAW = ("pod", "container", "back-off", "backoff", "rpc", "oomkill", "node", "cra
 
 
 @pytest.mark.parametrize("status", [row[1] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_words_of_the_runtime_never_reach_users(status: Json | None) -> None:
+def test_terms_of_the_runtime_never_reach_users(status: Json | None) -> None:
     said = report_of(pod(status, containers=2))
     assert not [word for word in RAW if word in f"{said.message} {said.reason} {said.programmed}".lower()]
     assert said.reason in {reason.name for reason in REASONS}
     assert said.programmed in {reason.name for reason in REASONS}
 
 
-def test_the_sentence_names_the_image_that_cannot_be_pulled() -> None:
+def test_the_message_names_the_image_that_cannot_be_pulled() -> None:
     assert report_of(pod(state("Pending", waiting("ErrImagePull")))).message == f"The image {IMAGE} cannot be pulled"
 
 
-def test_a_pod_that_goes_away_by_itself_is_set_up_again() -> None:
+def test_a_pod_being_deleted_is_reported_as_set_up_again() -> None:
     said = report_of(pod(state("Running", UP), deleting=True))
     assert (said.status, said.reason) == ("Unknown", "Provisioning")
 

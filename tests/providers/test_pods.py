@@ -132,7 +132,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 
 
 @pytest.mark.parametrize("gates", [["Quota"], ["Network", "Quota"], ["SomethingNew"]])
-async def test_5_1_nothing_is_done_while_a_gate_is_there(cell: Cell, gates: list[str]) -> None:
+async def test_nothing_happens_while_a_gate_is_left(cell: Cell, gates: list[str]) -> None:
     instance = await cell.create(gates)
     assert instance.metadata.finalizers == (COMPUTE,)
     assert await cell.pods() == 0
@@ -140,20 +140,20 @@ async def test_5_1_nothing_is_done_while_a_gate_is_there(cell: Cell, gates: list
     assert cell.writes.total() == 0
 
 
-async def test_5_1_it_starts_when_the_last_gate_goes(cell: Cell) -> None:
+async def test_an_instance_starts_when_the_last_gate_is_removed(cell: Cell) -> None:
     await cell.create(["Quota"])
     await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
     assert await cell.pods() == 1
     assert await cell.said() == STARTING
 
 
-async def test_5_1_a_virtual_machine_is_left_to_others(cell: Cell) -> None:
+async def test_virtual_machines_are_left_to_other_providers(cell: Cell) -> None:
     instance = await cell.create(runtime=MACHINE)
     assert instance.metadata.finalizers == (COMPUTE,)
     assert cell.writes.total() == 0
 
 
-async def test_5_2_its_finalizer_is_there_before_the_pod(cell: Cell) -> None:
+async def test_the_finalizer_is_set_before_the_pod_is_created(cell: Cell) -> None:
     await cell.create()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE, FINALIZER)
     assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "create", "status"]
@@ -162,7 +162,7 @@ async def test_5_2_its_finalizer_is_there_before_the_pod(cell: Cell) -> None:
 # Running
 
 
-async def test_5_3_a_pod_that_runs_is_an_instance_that_does(cell: Cell) -> None:
+async def test_a_running_pod_makes_a_running_instance(cell: Cell) -> None:
     await cell.create()
     await cell.report("Pending", {"waiting": {"reason": "ContainerCreating"}})
     assert await cell.said() == STARTING
@@ -175,14 +175,14 @@ async def test_5_3_a_pod_that_runs_is_an_instance_that_does(cell: Cell) -> None:
     assert [one.assignments.network_ip for one in status.network_interfaces] == ["192.0.2.7"]
 
 
-async def test_5_3_one_entry_an_interface_and_the_first_has_the_address(cell: Cell) -> None:
+async def test_the_first_of_several_interfaces_has_the_address(cell: Cell) -> None:
     await cell.create(networks=["front", "back"])
     await cell.report("Running", podIP="192.0.2.7")
     status = as_dict((await cell.instance()).status_json)
     assert status["networkInterfaces"] == [{"assignments": {"networkIP": "192.0.2.7"}}, {}]
 
 
-async def test_5_3_a_crash_loop_of_a_running_pod_is_told_and_its_hash_taken_back(cell: Cell) -> None:
+async def test_a_crash_loop_in_a_running_pod_is_reported_without_a_template_hash(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running")
     await cell.report("Running", {"waiting": {"reason": "CrashLoopBackOff"}})
@@ -194,7 +194,7 @@ async def test_5_3_a_crash_loop_of_a_running_pod_is_told_and_its_hash_taken_back
     assert await cell.said() == RUNNING
 
 
-async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell) -> None:
+async def test_conditions_of_compute_are_never_changed(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running")
     own = ("Ready", "QuotaGranted")
@@ -202,7 +202,7 @@ async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell) -> Non
     assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
 
 
-async def test_5_4_labels_follow_the_instance(cell: Cell) -> None:
+async def test_labels_follow_the_instance(cell: Cell) -> None:
     await cell.create()
     await cell.patch({"metadata": {"labels": {WORKLOAD_NAME: "renamed"}}})
     assert (await cell.pod()).metadata.labels[WORKLOAD_NAME] == "renamed"
@@ -211,7 +211,7 @@ async def test_5_4_labels_follow_the_instance(cell: Cell) -> None:
     assert (await cell.pod()).metadata.labels["upstream.instance"] == "web-0"
 
 
-async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:
+async def test_nothing_is_written_at_rest(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running", podIP="192.0.2.7")
     before = cell.writes.total()
@@ -222,7 +222,7 @@ async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:
 # Stopping
 
 
-async def test_5_2_the_finalizer_is_held_until_the_pod_is_gone(cell: Cell) -> None:
+async def test_the_finalizer_is_held_until_the_pod_is_gone(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running")
     await cell.hold()
@@ -235,14 +235,14 @@ async def test_5_2_the_finalizer_is_held_until_the_pod_is_gone(cell: Cell) -> No
     assert await cell.pods() == 0
 
 
-async def test_5_2_what_never_started_is_not_held(cell: Cell) -> None:
+async def test_an_instance_that_never_started_is_not_held(cell: Cell) -> None:
     await cell.create(["Quota"])
     await cell.delete()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     assert cell.writes.total() == 0
 
 
-async def test_5_2_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell) -> None:
+async def test_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell) -> None:
     await cell.create()
     await cell.hold()
     await cell.client.delete(INSTANCE, "web-0", "ns")
@@ -264,7 +264,7 @@ async def test_5_2_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell
 # What others do
 
 
-async def test_a_pod_that_somebody_deletes_is_made_again(cell: Cell) -> None:
+async def test_a_deleted_pod_is_created_again(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running")
     first = (await cell.pod()).metadata.uid
@@ -274,7 +274,7 @@ async def test_a_pod_that_somebody_deletes_is_made_again(cell: Cell) -> None:
     assert await cell.said() == STARTING
 
 
-async def test_a_pod_of_somebody_else_is_left_alone(cell: Cell) -> None:
+async def test_a_pod_of_somebody_else_is_not_touched(cell: Cell) -> None:
     theirs = await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
     instance = await cell.create()
     assert (await cell.pod()).metadata.uid == theirs.metadata.uid
@@ -286,7 +286,7 @@ async def test_a_pod_of_somebody_else_is_left_alone(cell: Cell) -> None:
     assert (await cell.pod()).metadata.uid == theirs.metadata.uid
 
 
-async def test_a_pod_that_the_server_refuses_is_a_configuration_error_in_our_words(cell: Cell) -> None:
+async def test_a_pod_that_the_server_refuses_is_reported_as_a_configuration_error(cell: Cell) -> None:
     refused = cell.faults["cell"].refuse(calls("POST", "pods"), Invalid("the Pod is invalid"))
     instance = await cell.create()
     assert await cell.said() == REFUSED
@@ -304,7 +304,7 @@ async def test_a_pod_that_the_server_refuses_is_a_configuration_error_in_our_wor
 # 5.5: failed Pods
 
 
-async def test_5_5_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(cell: Cell) -> None:
+async def test_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(cell: Cell) -> None:
     await cell.create()
     waits: list[float] = []
     for _ in range(7):
@@ -327,11 +327,11 @@ async def test_5_5_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(ce
 @pytest.mark.parametrize(
     ("failures", "seconds"), [(0, 30), (1, 60), (4, 480), (5, 600), (1_023, 600), (1_024, 600), (1_000_000, 600)]
 )
-def test_the_wait_is_bounded_however_often_it_failed(failures: int, seconds: float) -> None:
+def test_the_wait_between_replacements_is_bounded(failures: int, seconds: float) -> None:
     assert wait_after(failures) == seconds
 
 
-async def test_5_5_one_that_ran_again_starts_counting_anew(cell: Cell) -> None:
+async def test_an_instance_that_ran_again_starts_counting_anew(cell: Cell) -> None:
     await cell.create()
     for _ in range(3):
         uid = (await cell.pod()).metadata.uid
@@ -340,7 +340,7 @@ async def test_5_5_one_that_ran_again_starts_counting_anew(cell: Cell) -> None:
         await cell.report("Running")
 
 
-async def test_5_5_one_that_has_succeeded_is_left_alone(cell: Cell) -> None:
+async def test_a_pod_that_has_succeeded_is_not_replaced(cell: Cell) -> None:
     await cell.create()
     uid = (await cell.pod()).metadata.uid
     await cell.report("Succeeded", {"terminated": {"exitCode": 0}})
@@ -350,14 +350,14 @@ async def test_5_5_one_that_has_succeeded_is_left_alone(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cpu", ["1e99", "1e1.5"])
-async def test_an_amount_that_no_machine_has_is_a_configuration_error(cell: Cell, cpu: str) -> None:
+async def test_an_invalid_amount_is_a_configuration_error(cell: Cell, cpu: str) -> None:
     resources = {"instanceType": "datumcloud/d1-standard-2", "requests": {"cpu": cpu, "memory": "1Gi"}}
     await cell.create(runtime=RUNTIME | {"resources": resources})
     assert await cell.said() == REFUSED
     assert await cell.pods() == 0
 
 
-async def test_5_2_a_pod_of_which_nobody_told_is_not_let_go_of(cell: Cell) -> None:
+async def test_an_instance_is_held_while_a_pod_missing_from_the_cache_exists(cell: Cell) -> None:
     cell.faults["cell"].lose_answer(calls("POST", "pods"))
     cell.faults["cell"].drop_event(calls("GET", "pods"))
     await cell.create()
@@ -367,7 +367,7 @@ async def test_5_2_a_pod_of_which_nobody_told_is_not_let_go_of(cell: Cell) -> No
     assert await cell.pods() == 0 or FINALIZER in (await cell.instance()).metadata.finalizers
 
 
-async def test_5_4_disks_are_left_out_with_a_line_in_the_log(cell: Cell) -> None:
+async def test_disks_are_left_out_and_logged(cell: Cell) -> None:
     disk = {"name": "data", "disk": {"template": {"spec": {"type": "pd-standard"}}}}
     with capture_logs() as logs:
         await cell.create(volumes=[disk])
@@ -389,7 +389,7 @@ async def _rules(cell: Cell) -> list[Json]:
     return rules
 
 
-async def test_a_network_policy_is_there_before_the_pod_and_goes_with_the_instance(cell: Cell) -> None:
+async def test_a_network_policy_exists_before_the_pod_and_is_deleted_with_the_instance(cell: Cell) -> None:
     await cell.create(policy=SSH)
     created = [line for line in cell.writes.last if " create " in line]
     assert [line.split(" ")[2] for line in created] == ["NetworkPolicy", "Pod"]
@@ -400,7 +400,7 @@ async def test_a_network_policy_is_there_before_the_pod_and_goes_with_the_instan
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
 
 
-async def test_a_network_policy_that_somebody_edits_or_deletes_is_put_right(cell: Cell) -> None:
+async def test_an_edited_or_deleted_network_policy_is_restored(cell: Cell) -> None:
     await cell.create(policy=SSH)
     await cell.report("Running")
     await cell.client.merge_patch(NETWORK_POLICY, "web-0", "ns", {"spec": {"ingress": [{}]}})
@@ -424,14 +424,14 @@ async def test_an_instance_whose_policy_is_refused_does_not_start_unprotected(ce
     assert await cell.pods() == 1
 
 
-async def test_a_policy_that_makes_no_sense_is_a_configuration_error(cell: Cell) -> None:
+async def test_an_invalid_policy_is_a_configuration_error(cell: Cell) -> None:
     cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Invalid("not a range of addresses"))
     await cell.create(policy=SSH)
     assert await cell.pods() == 0
     assert await cell.said() == REFUSED
 
 
-async def test_what_runs_goes_on_while_its_policy_cannot_be_put_right(cell: Cell) -> None:
+async def test_a_running_pod_continues_while_its_policy_cannot_be_restored(cell: Cell) -> None:
     await cell.create(policy=SSH)
     await cell.report("Running")
     cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Forbidden("not yours"))
@@ -442,7 +442,7 @@ async def test_what_runs_goes_on_while_its_policy_cannot_be_put_right(cell: Cell
     assert (await cell.said())["Available"] == ("Unknown", "InstanceCrashing")
 
 
-async def test_a_replacement_does_not_take_over_the_policy_of_its_predecessor(cell: Cell) -> None:
+async def test_a_replacement_does_not_adopt_the_policy_of_its_predecessor(cell: Cell) -> None:
     theirs = NETWORK_POLICY.body("web-0", "ns") | {"spec": {"podSelector": {}}}
     await cell.client.create(NETWORK_POLICY, theirs)
     await cell.create(policy=SSH)
@@ -453,7 +453,7 @@ async def test_a_replacement_does_not_take_over_the_policy_of_its_predecessor(ce
     assert await cell.pods() == 1
 
 
-async def test_a_site_that_may_not_see_network_policies_runs_what_asks_for_none(
+async def test_a_site_that_may_not_read_network_policies_runs_instances_without_one(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     """As after an update of the program whose roles are yet to follow."""

@@ -116,14 +116,14 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 
 
 @pytest.mark.parametrize("gates", [["Quota"], ["Network", "Quota"], ["SomethingNew"]])
-async def test_5_1_nothing_is_done_while_a_gate_is_there(cell: Cell, gates: list[str]) -> None:
+async def test_nothing_happens_while_a_gate_is_left(cell: Cell, gates: list[str]) -> None:
     instance = await cell.create(gates)
     assert instance.metadata.finalizers == (COMPUTE,)
     assert await cell.said() == NOT_SEEN_YET
     assert cell.writes.total() == 0
 
 
-async def test_5_1_it_starts_when_the_last_gate_goes(cell: Cell) -> None:
+async def test_an_instance_starts_when_the_last_gate_is_removed(cell: Cell) -> None:
     await cell.create(["Network", "Quota"])
     await cell.patch({"spec": {"controller": {"schedulingGates": [{"name": "Network"}]}}})
     assert cell.writes.total() == 0
@@ -131,7 +131,7 @@ async def test_5_1_it_starts_when_the_last_gate_goes(cell: Cell) -> None:
     assert await cell.said() == RUNNING
 
 
-async def test_5_1_no_controller_block_means_no_gates(cell: Cell) -> None:
+async def test_an_instance_without_controller_fields_has_no_gates(cell: Cell) -> None:
     await cell.create(None)
     assert await cell.said() == RUNNING
     assert await cell.hash() is None
@@ -140,13 +140,13 @@ async def test_5_1_no_controller_block_means_no_gates(cell: Cell) -> None:
 # 5.2: finalizer and teardown
 
 
-async def test_5_2_its_finalizer_is_there_before_it_starts_anything(cell: Cell) -> None:
+async def test_the_finalizer_is_set_before_anything_starts(cell: Cell) -> None:
     instance = await cell.create()
     assert instance.metadata.finalizers == (COMPUTE, FINALIZER)
     assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "status"]
 
 
-async def test_5_2_it_holds_its_finalizer_for_as_long_as_a_stop_takes(cell: Cell) -> None:
+async def test_the_finalizer_is_held_until_the_instance_has_stopped(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=20)
     await cell.create()
     began = cell.simulation.time()
@@ -160,7 +160,7 @@ async def test_5_2_it_holds_its_finalizer_for_as_long_as_a_stop_takes(cell: Cell
     assert cell.simulation.time() - began == pytest.approx(20)
 
 
-async def test_5_2_a_look_in_between_does_not_make_the_stop_longer(cell: Cell) -> None:
+async def test_another_pass_does_not_make_a_stop_longer(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=20)
     await cell.create()
     began = cell.simulation.time()
@@ -174,13 +174,13 @@ async def test_5_2_a_look_in_between_does_not_make_the_stop_longer(cell: Cell) -
     assert cell.simulation.time() - began == pytest.approx(20)
 
 
-async def test_5_2_without_a_delay_it_lets_go_at_once_of_its_own_finalizer_only(cell: Cell) -> None:
+async def test_without_a_delay_only_its_own_finalizer_is_removed_at_once(cell: Cell) -> None:
     await cell.create()
     await cell.delete()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
 
 
-async def test_5_2_what_never_started_is_not_held(cell: Cell) -> None:
+async def test_an_instance_that_never_started_is_not_held(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=20)
     await cell.create(["Quota"])
     await cell.delete()
@@ -188,7 +188,7 @@ async def test_5_2_what_never_started_is_not_held(cell: Cell) -> None:
     assert cell.writes.total() == 0
 
 
-async def test_5_2_what_is_deleted_while_it_starts_stops(cell: Cell) -> None:
+async def test_an_instance_deleted_while_starting_stops(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=60, stop_seconds=5)
     await cell.create()
     await cell.delete()
@@ -200,7 +200,7 @@ async def test_5_2_what_is_deleted_while_it_starts_stops(cell: Cell) -> None:
     assert await cell.said() == STOPPING
 
 
-async def test_5_1_a_replacement_of_the_same_name_takes_its_own_time(cell: Cell) -> None:
+async def test_a_replacement_of_the_same_name_starts_anew(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=10)
     await cell.create()
     await cell.until_said(RUNNING, within=10)
@@ -214,7 +214,7 @@ async def test_5_1_a_replacement_of_the_same_name_takes_its_own_time(cell: Cell)
 # 5.3: what it writes
 
 
-async def test_5_3_a_start_takes_its_time(cell: Cell) -> None:
+async def test_a_start_takes_the_configured_time(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=30)
     began = cell.simulation.time()
     await cell.create()
@@ -233,7 +233,7 @@ async def test_5_3_a_start_takes_its_time(cell: Cell) -> None:
         (MISCONFIGURED, "ConfigurationError", "The instance was refused because of its configuration"),
     ],
 )
-async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure, reason: str, sentence: str) -> None:
+async def test_a_failure_is_reported_by_its_reason(cell: Cell, failure: Failure, reason: str, sentence: str) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: failure)
     instance = await cell.create()
     assert await cell.said() == {
@@ -245,13 +245,13 @@ async def test_5_3_a_failure_is_told_by_its_reason(cell: Cell, failure: Failure,
     assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {sentence}
 
 
-async def test_5_3_a_failure_does_not_wait_for_the_start(cell: Cell) -> None:
+async def test_a_failure_is_reported_without_waiting_for_the_start(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=30, fails=lambda instance: IMAGE_UNAVAILABLE)
     await cell.create()
     assert (await cell.said())["Available"] == ("Unknown", "ImageUnavailable")
 
 
-async def test_5_3_a_failure_that_is_over_is_over(cell: Cell) -> None:
+async def test_an_instance_recovers_when_its_failure_ends(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING)
     await cell.create()
     cell.provider.behaviour = Behaviour()
@@ -260,14 +260,14 @@ async def test_5_3_a_failure_that_is_over_is_over(cell: Cell) -> None:
     assert await cell.hash() == HASH
 
 
-async def test_5_3_only_what_fails_fails(cell: Cell) -> None:
+async def test_a_failure_affects_only_the_chosen_instances(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING if instance.name == "web-1" else None)
     await cell.create()
     assert await cell.said() == RUNNING
 
 
 @pytest.mark.parametrize("fails", [None, IMAGE_UNAVAILABLE])
-async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell, fails: Failure | None) -> None:
+async def test_conditions_of_compute_are_never_changed(cell: Cell, fails: Failure | None) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: fails)
     instance = await cell.create()
     own = ("Ready", "QuotaGranted")
@@ -275,7 +275,7 @@ async def test_5_3_it_never_touches_the_conditions_of_compute(cell: Cell, fails:
     assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
 
 
-async def test_5_3_its_conditions_answer_the_generation_they_were_made_for(cell: Cell) -> None:
+async def test_conditions_have_the_generation_they_describe(cell: Cell) -> None:
     await cell.create(["Quota"])
     await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
     instance = await cell.instance()
@@ -287,7 +287,7 @@ async def test_5_3_its_conditions_answer_the_generation_they_were_made_for(cell:
 # Stopping
 
 
-async def test_5_3_what_stops_says_so_and_runs_no_template(cell: Cell) -> None:
+async def test_a_stopping_instance_is_reported_without_a_template_hash(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=20)
     await cell.create()
     await cell.delete()
@@ -295,7 +295,7 @@ async def test_5_3_what_stops_says_so_and_runs_no_template(cell: Cell) -> None:
     assert await cell.hash() is None
 
 
-async def test_a_slow_stop_takes_its_own_time(cell: Cell) -> None:
+async def test_a_slow_stop_takes_longer(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=1, slow_stop_seconds=90)
     await cell.create(annotations={SIMULATE: "slow-stop"})
     assert await cell.said() == RUNNING
@@ -332,7 +332,7 @@ async def test_a_failure_can_be_chosen_by_annotation_or_by_the_tag_of_the_image(
 
 
 @pytest.mark.parametrize("asked", ["", "something-new", "Crashing"])
-async def test_what_is_not_known_is_no_failure(cell: Cell, asked: str) -> None:
+async def test_unknown_failures_are_ignored(cell: Cell, asked: str) -> None:
     await cell.create(annotations={SIMULATE: asked}, image=f"registry.example/hello:{asked}")
     assert await cell.said() == RUNNING
 
@@ -340,7 +340,7 @@ async def test_what_is_not_known_is_no_failure(cell: Cell, asked: str) -> None:
 # By lot
 
 
-async def test_what_is_drawn_by_lot_is_the_same_for_a_seed(cell: Cell) -> None:
+async def test_random_choices_are_the_same_for_a_seed(cell: Cell) -> None:
     outcomes: dict[int, str] = {}
     for seed in (1, 2, 3, 4, 5, 6, 7, 8, 1):
         cell.provider.behaviour = Behaviour(crash_rate=0.5, seed=seed)
@@ -366,20 +366,20 @@ async def test_jitter_makes_a_start_longer_but_never_shorter(cell: Cell) -> None
 # Addresses
 
 
-async def test_5_3_addresses_are_told_with_the_instance_one_an_interface(cell: Cell) -> None:
+async def test_addresses_are_reported_one_per_interface(cell: Cell) -> None:
     instance = await cell.create(annotations={NETWORK_ADDRESSES: '["10.128.0.2"]'})
     assert instance.status is not None
     assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
     assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "status"]
 
 
-async def test_5_3_of_two_families_the_first_address_leads(cell: Cell) -> None:
+async def test_the_first_address_of_two_families_is_reported(cell: Cell) -> None:
     instance = await cell.create(annotations={NETWORK_ADDRESSES: '[["10.128.0.2", "fd20::2"]]'})
     assert instance.status is not None
     assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
 
 
-async def test_5_3_nothing_is_written_of_addresses_until_one_is_known(cell: Cell) -> None:
+async def test_interfaces_are_not_reported_before_an_address_is_known(cell: Cell) -> None:
     instance = await cell.create()
     assert "networkInterfaces" not in as_dict(instance.status_json)
     await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
@@ -388,7 +388,7 @@ async def test_5_3_nothing_is_written_of_addresses_until_one_is_known(cell: Cell
     assert [one.assignments.network_ip for one in status.network_interfaces] == ["10.128.0.2"]
 
 
-async def test_where_addresses_are_handed_out_nothing_starts_without(cell: Cell) -> None:
+async def test_an_instance_waits_for_its_addresses_where_they_are_assigned(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(wait_for_addresses=True)
     await cell.create()
     assert await cell.said() == NOT_SEEN_YET
@@ -397,7 +397,7 @@ async def test_where_addresses_are_handed_out_nothing_starts_without(cell: Cell)
     assert await cell.said() == RUNNING
 
 
-async def test_invariant_4_at_rest_it_writes_nothing(cell: Cell) -> None:
+async def test_nothing_is_written_at_rest(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=1, stop_seconds=1)
     await cell.create()
     await cell.until_said(RUNNING, within=1)
