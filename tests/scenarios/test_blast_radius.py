@@ -9,8 +9,9 @@ In a short run only three of the projects are at work: the one in trouble, one i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import cache, partial
+from typing import TypeVar
 
 import pytest
 from msgspec import Struct
@@ -19,6 +20,7 @@ from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.names import deployment_name, instance_name
 from datum_compute.api.services import PROJECT
+from datum_compute.embedded.storage.log import Row
 from datum_compute.kube.errors import (
     ApiError,
     Conflict,
@@ -69,6 +71,7 @@ STUCK_SECONDS = 600.0
 BURDEN = count(40, 100)  # workloads that the target asks for meanwhile: what waits for a plane takes no place of others
 
 End = Callable[[], None]
+T = TypeVar("T")
 
 
 class Trouble(Struct, frozen=True):
@@ -246,9 +249,9 @@ def for_healing(project: str) -> set[str]:
     return {project, CITIES[CITY_OF[project]]}  # a new Instance asks the project for quota
 
 
-def embedded(simulation: Simulation) -> EmbeddedFederation:
+def embedded(simulation: Simulation, rows: Iterable[Row] = ()) -> EmbeddedFederation:
     plenty = {resource: 1000 * limit for resource, limit in DEFAULT_LIMITS.items()}
-    return EmbeddedFederation(simulation, BEHAVIOUR, limits=plenty, projects=tuple(CITY_OF), cities=CITIES)
+    return EmbeddedFederation(simulation, BEHAVIOUR, rows, limits=plenty, projects=tuple(CITY_OF), cities=CITIES)
 
 
 class World:
@@ -259,6 +262,11 @@ class World:
         self.checks: dict[str, Check] = {}
 
     async def start(self) -> None:
+        await self.resume()
+        await self.deploy("before", AT_WORK)
+
+    async def resume(self) -> None:
+        """Starts on what an earlier process stored, which includes the workloads from before."""
         await self.engine.start()
         own = {ROOT_PLANE, HUB_PLANE, *CITIES.values()}
         for name, manager in self.engine.managers().items():
@@ -268,7 +276,6 @@ class World:
                 f"{name}/planes-tried": latched(all_tried(manager.fleet)),
             }
         await self.check()
-        await self.deploy("before", AT_WORK)
 
     async def check(self) -> None:
         """No process has ended, and no probe would fail."""
@@ -384,10 +391,7 @@ async def day(world: World, plane: str = "", costs: str = "nothing") -> dict[str
     return took
 
 
-Days = Callable[[Simulation], Coroutine[None, None, dict[str, float]]]
-
-
-def simulated(run: Days) -> dict[str, float]:
+def simulated(run: Callable[[Simulation], Coroutine[None, None, T]]) -> T:
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, Simulation)
@@ -395,10 +399,35 @@ def simulated(run: Days) -> dict[str, float]:
 
 
 @cache
+def stored() -> tuple[list[Row], float]:
+    """The log of a federation with the workloads from before, and when it ended: every trouble starts from there."""
+
+    async def run(simulation: Simulation) -> tuple[list[Row], float]:
+        engine = embedded(simulation)
+        await World(simulation, engine).start()
+        await simulation.advance(SOAK_SECONDS)
+        await engine.stop()
+        return list(engine.engine.log.rows()), simulation.time()
+
+    return simulated(run)
+
+
+async def resumed(simulation: Simulation, before: tuple[list[Row], float]) -> tuple[World, EmbeddedFederation]:
+    rows, seconds = before
+    await simulation.advance(seconds)
+    engine = embedded(simulation, rows)
+    world = World(simulation, engine)
+    await world.resume()
+    await world.until_all(AT_WORK, partial(world.is_available, "before"), STUCK_SECONDS)
+    return world, engine
+
+
+@cache
 def undisturbed() -> dict[str, float]:
+    before = stored()
+
     async def run(simulation: Simulation) -> dict[str, float]:
-        world = World(simulation, embedded(simulation))
-        await world.start()
+        world, _ = await resumed(simulation, before)
         took = await day(world)
         await world.engine.stop()
         return took
@@ -409,10 +438,11 @@ def undisturbed() -> dict[str, float]:
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("role", PLANES)
 def test_trouble_on_one_plane_costs_only_what_needs_it(role: str, trouble: str) -> None:
+    before = stored()
+
     async def run(simulation: Simulation) -> dict[str, float]:
-        engine, plane, kind = embedded(simulation), PLANES[role], TROUBLES[trouble]
-        world = World(simulation, engine)
-        await world.start()
+        plane, kind = PLANES[role], TROUBLES[trouble]
+        world, engine = await resumed(simulation, before)
         end = kind.begin(engine, plane)
         await world.ask_for_project("early")
         for number in range(BURDEN if LONG or trouble == "slow" else 0):
