@@ -4,40 +4,50 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from datum_compute.api.services import PROJECT
+from datum_compute.cli.main import main
+from datum_compute.cli.shell.environment import Environment
 from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
 
 pytestmark = pytest.mark.timeout(180)
 
-COMPUTE = Path(sys.executable).with_name("compute")
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+class Result(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Result]
 
 
 @pytest.fixture
-def compute(tmp_path: Path) -> Iterator[Run]:
-    """Types a command as a user does, with a state directory of its own."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DATUM", "KUBECONFIG"))}
-    environ["DATUM_COMPUTE_LOCAL_DIR"] = str(tmp_path / "state")
+def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a command line in this process, with its own state directory; the federation is a process as always."""
+    for name in [name for name in os.environ if name.startswith(("DATUM", "KUBECONFIG"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DATUM_COMPUTE_LOCAL_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
 
-    def typed(line: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            [COMPUTE, *line.split()], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == code, f"compute {line}\n{done.stdout}{done.stderr}"
-        return done
+    def run(line: str, code: int = 0) -> Result:
+        stdout, stderr = StringIO(), StringIO()
+        environment = Environment(program="compute", environ=os.environ, stdin=StringIO(), stdout=stdout, stderr=stderr)
+        ended = main(line.split(), environment)
+        result = Result(stdout.getvalue(), stderr.getvalue())
+        assert ended == code, f"compute {line}\n{result.stdout}{result.stderr}"
+        return result
 
-    yield typed
-    typed("local down")
+    yield run
+    run("local down")
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -48,11 +58,11 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def _cities(compute: Run) -> dict[str, str]:
-    return {one["city"]: one["name"] for one in json.loads(compute("cities -o json").stdout)}
+    return {city["city"]: city["name"] for city in json.loads(compute("cities -o json").stdout)}
 
 
 def _limits(compute: Run) -> dict[str, float]:
-    return {one["resource"]: one["limit"] for one in json.loads(compute("quota -o json").stdout)["resources"]}
+    return {limit["resource"]: limit["limit"] for limit in json.loads(compute("quota -o json").stdout)["resources"]}
 
 
 def test_cities_and_limits_are_chosen_at_the_start_and_kept(compute: Run) -> None:
@@ -178,9 +188,9 @@ def test_a_damaged_state_is_put_aside_for_a_backup(compute: Run, tmp_path: Path)
     compute("local down")
     (tmp_path / "state" / "federation.db").write_text("this is not a database, " * 100)
     assert "go back to a backup with 'compute local restore'" in compute("local up", code=1).stderr
-    said = compute("local restore latest").stdout
-    assert "is kept as " in said
-    assert ".db.damaged." in said
+    restored = compute("local restore latest").stdout
+    assert "is kept as " in restored
+    assert ".db.damaged." in restored
     compute("local up")
     assert _cities(compute) == {"DFW": "Dallas"}
 
