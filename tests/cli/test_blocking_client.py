@@ -211,7 +211,7 @@ class Rotated:
     def authorization(self) -> str:
         return f"Bearer {self.tokens[0]}"
 
-    def refused(self) -> bool:
+    def renew(self) -> bool:
         self.tokens.pop(0)
         return bool(self.tokens)
 

@@ -144,5 +144,5 @@ def test_a_credential_plugin_that_hangs_is_given_up(shop: World, compute: Comput
     result = compute("workloads", "--request-timeout=1s", f"--kubeconfig={path}")
     assert (result.code, result.out) == (7, "")
     assert result.err == (
-        'Error: the credential plugin "plugin" gave nothing in 1 seconds; run it by hand to see why\n'
+        'Error: the credential plugin "plugin" printed nothing in 1 seconds; run it by hand to see why\n'
     )

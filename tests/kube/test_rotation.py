@@ -308,7 +308,7 @@ def test_a_proxy_may_ask_who_is_there(identity: Credentials) -> None:
 
             assert await both(through(f"http://me:s3cret@{address}")) == [Answer(200, b"{}")] * 2
             transport = HttpTransport(through(f"http://me:wr0ng@{address}"))
-            with pytest.raises(Unavailable, match=r"the proxy does not lead to .*: it answered 407") as error:
+            with pytest.raises(Unavailable, match=r"the proxy refused to connect to .*: it answered 407") as error:
                 await transport.call(GET)
             await transport.close()
             assert "wr0ng" not in str(error.value)

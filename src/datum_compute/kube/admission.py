@@ -1,4 +1,4 @@
-"""A write that is about to happen, as rules look at it. Entry points: `Review`, `Admit`, `User`."""
+"""A write that is about to happen, as admission rules see it. Entry points: `Review`, `Admit`, `User`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,15 +15,17 @@ ADMINISTRATORS = "system:masters"  # the group whose members an API server lets 
 
 
 class User(Struct, frozen=True):
-    """Who makes a call, as the server knows them."""
+    """Who makes a call, as authenticated by the server."""
 
     name: str = ""
     groups: tuple[str, ...] = ()
 
 
 class Review(Struct, frozen=True):
-    """`objects` reads what else is on the plane, as of this write. Most rules pass over most writes, so what was and
-    what will be is decoded only when a rule looks at it."""
+    """One write. `objects` reads other objects of the plane, as of this write.
+
+    Most rules ignore most writes, so the object is decoded only when a rule looks at it.
+    """
 
     plane: str
     role: str  # of the plane
@@ -38,14 +40,14 @@ class Review(Struct, frozen=True):
 
     @property
     def before(self) -> Json | None:
-        """None for a new object."""
+        """The object before the write; None for a new one."""
         return self.old() if self.old is not None else None
 
     @property
     def after(self) -> Json | None:
-        """None for one that is being deleted."""
+        """The object after the write; None for a deletion."""
         return self.new() if self.new is not None else None
 
 
 Admit = Callable[[Review], Sequence[Cause]]
-"""What speaks against a write; nothing when it may happen. It raises `ApiError` where the caller is the reason."""
+"""Returns the violations of a write, none when it is allowed. Raises `ApiError` where the caller is the reason."""

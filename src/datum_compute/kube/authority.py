@@ -1,4 +1,4 @@
-"""Certificates that a program makes for itself. Entry points: `new_authority`, `issue`."""
+"""Certificates that a program issues for itself. Entry points: `new_authority`, `issue`."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -55,7 +55,7 @@ def issue(
     organisation: str = "",
     names: Sequence[x509.GeneralName] = (),
 ) -> Pair:
-    """A server is known by `names`; a client is who `name` and `organisation` say."""
+    """A new key and its certificate. `names` identify a server; `name` and `organisation` identify a client."""
     key = new_key()
     identifier = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     builder = (

@@ -1,7 +1,7 @@
-"""HTTP without an event loop, for programs that make a few calls and end. Entry point: `BlockingTransport`.
+"""HTTP without an event loop, for programs that make a few calls and exit. Entry point: `BlockingTransport`.
 
-The same calls and answers as the asynchronous transport, on `http.client`: importing an HTTP library would cost more
-than the whole program. One connection is kept open; a stream has one of its own.
+It takes the same calls and gives the same answers as the asynchronous transport, on `http.client`: importing an HTTP
+library would cost more than the whole program. One connection is reused; each stream has its own.
 """
 
 import base64
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LEAST_SECONDS = 0.001  # a timeout of 0 is none to a socket
-SILENCE_SECONDS = 5.0  # before it is said what is waited for
+_LEAST_SECONDS = 0.001  # to a socket, a timeout of 0 means none
+SILENCE_SECONDS = 5.0  # before the user is told what the call waits for
 
 Alarm = Callable[[float, Callable[[], None]], AbstractContextManager[None]]
-"""Does something from another thread when so many seconds have passed before it is left."""
+"""Runs an action in another thread, unless the block ends within so many seconds."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def alarm(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
 
 class Exchange(Struct, frozen=True):
-    """One call, for whoever traces them; `error` is why there was no answer, with a code of 0."""
+    """One call for a trace; with a code of 0, `error` says why there was no answer."""
 
     call: Call
     code: int
@@ -63,9 +63,9 @@ class Exchange(Struct, frozen=True):
 class BlockingTransport:
     """Calls below one API root, `http://` or `https://`. Not shared between threads, except `stream`.
 
-    `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Calls are made
-    again as `kube.retries` decides, all tries together within `timeout`. `waiting` is called once with what is waited
-    for when nothing was heard for a while.
+    `call` returns every answer, good or bad, and raises `Unavailable` or `Timeout` when there is none. Calls are
+    repeated as `kube.retries` decides, all attempts together within `timeout`. `waiting` is called with what a call
+    waits for when that takes a while.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class BlockingTransport:
         self._alarm = alarm
         self._waiting = waiting
         self._trace = trace
-        self._kept: http.client.HTTPConnection | None = None
+        self._idle: http.client.HTTPConnection | None = None
 
     def call(self, call: Call) -> Answer:
         began, tries = self._monotonic(), 0
         policy = replace(POLICY, deadline=min(POLICY.deadline, self._timeout))
         while True:
-            outcome = self._tried(call, began + self._timeout)
+            outcome = self._attempt(call, began + self._timeout)
             if isinstance(outcome, Answer) and outcome.code < 300:
                 return outcome
-            if isinstance(outcome, Timeout):  # all the time there was
+            if isinstance(outcome, Timeout):  # no time is left
                 raise outcome
-            import random  # only for those who need it
+            import random  # only where it is needed
 
             tries += 1
             spent = self._monotonic() - began
@@ -123,43 +123,43 @@ class BlockingTransport:
         return outcome
 
     def stream(self, call: Call, *, silence: float) -> "Stream":
-        """A watch, one JSON event a line. Raises `ApiError` when the server refuses; ends after `silence` seconds."""
-        response = self._opened(call, silence)
-        if response.code == 401 and self.credentials.refused():
+        """A watch, one JSON event per line. Raises `ApiError` when the server refuses; ends after `silence` seconds."""
+        response = self._open_stream(call, silence)
+        if response.code == 401 and self.credentials.renew():
             response.close()
-            response = self._opened(call, silence)
+            response = self._open_stream(call, silence)
         if response.code >= 300:
             with response:
                 raise from_status(response.code, b"".join(response), "")
         return response
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
 
-    def _tried(self, call: Call, deadline: float) -> Answer | ApiError:
+    def _attempt(self, call: Call, deadline: float) -> Answer | ApiError:
         try:
-            answer = self._once(call, deadline)
-            if answer.code == 401 and self._signed_in_again():
-                self.close()  # the connection may have shown the old certificate
-                answer = self._once(call, deadline)  # it was refused, so it has not happened
+            answer = self._send(call, deadline)
+            if answer.code == 401 and self._renewed():
+                self.close()  # the connection may have presented the old certificate
+                answer = self._send(call, deadline)  # it was refused, so it has not happened
             return answer
         except ApiError as error:
             return error
 
-    def _signed_in_again(self) -> bool:
-        with self._alarm(SILENCE_SECONDS, self._tell_credentials):
-            return self.credentials.refused()
+    def _renewed(self) -> bool:
+        with self._alarm(SILENCE_SECONDS, self._report_credentials):
+            return self.credentials.renew()
 
-    def _tell_credentials(self) -> None:
+    def _report_credentials(self) -> None:
         self._waiting("credentials")
 
-    def _once(self, call: Call, deadline: float) -> Answer:
-        with self._alarm(SILENCE_SECONDS, self._tell_credentials):
-            connection = self._usable()
+    def _send(self, call: Call, deadline: float) -> Answer:
+        with self._alarm(SILENCE_SECONDS, self._report_credentials):
+            connection = self._connection()
             authorization = self.credentials.authorization()
-        self._kept = None  # kept again only when the answer was read whole
+        self._idle = None  # until the whole answer was read
         started = time.monotonic()
         left = max(deadline - self._monotonic(), _LEAST_SECONDS)
         connection.timeout = left
@@ -167,44 +167,44 @@ class BlockingTransport:
             connection.sock.settimeout(left)
         late = _Late(connection)
         try:
-            with self._alarm(SILENCE_SECONDS, self._tell_server), self._alarm(left, late.hang_up):
-                response = self._explained(lambda: self._exchange(connection, call, authorization), late)
-                body = self._explained(response.read, late)
+            with self._alarm(SILENCE_SECONDS, self._report_server), self._alarm(left, late.hang_up):
+                response = self._translated(lambda: self._exchange(connection, call, authorization), late)
+                body = self._translated(response.read, late)
         except BaseException as error:
             connection.close()
-            self._traced_without_answer(call, error, started)
+            self._trace_failure(call, error, started)
             raise
         if response.will_close:
             connection.close()
         else:
-            self._kept = connection
-        self._traced(call, response.status, body, started)
+            self._idle = connection
+        self._trace_answer(call, response.status, body, started)
         warnings = response.headers.get_all("Warning") or ()
         return answer_of(response.status, body, warnings, response.getheader("Retry-After"))
 
-    def _opened(self, call: Call, silence: float) -> "Stream":
+    def _open_stream(self, call: Call, silence: float) -> "Stream":
         connection = self._connect(silence)
         started = time.monotonic()
         try:
-            self._explained(connection.connect)
-            opened = connection.sock  # the connection forgets it when the answer is to end with it
+            self._translated(connection.connect)
+            opened = connection.sock  # the connection drops its reference when the answer ends with it
             authorization = self.credentials.authorization()
-            response = self._explained(lambda: self._exchange(connection, call, authorization))
+            response = self._translated(lambda: self._exchange(connection, call, authorization))
         except BaseException as error:
             connection.close()
-            self._traced_without_answer(call, error, started)
+            self._trace_failure(call, error, started)
             raise
-        self._traced(call, response.status, b"", started)
-        return Stream(connection, opened, response, self._explained)
+        self._trace_answer(call, response.status, b"", started)
+        return Stream(connection, opened, response, self._translated)
 
-    def _usable(self) -> http.client.HTTPConnection:
-        """The kept connection, unless the server has closed it in the meantime."""
-        kept = self._kept
-        if kept is not None and kept.sock is not None:
-            readable, _, _ = select.select([kept.sock], [], [], 0)
-            if not readable:  # with no call under way, anything to read is the end of the connection
-                return kept
-            kept.close()
+    def _connection(self) -> http.client.HTTPConnection:
+        """The idle connection, unless the server has closed it; otherwise a new one."""
+        idle = self._idle
+        if idle is not None and idle.sock is not None:
+            readable, _, _ = select.select([idle.sock], [], [], 0)
+            if not readable:  # without a call under way, anything to read is the end of the connection
+                return idle
+            idle.close()
         return self._connect(self._timeout)
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
@@ -227,10 +227,10 @@ class BlockingTransport:
             from datum_compute.kube.access.tls import ClientTls
 
             self._tls = ClientTls(self._endpoint)
-        shown = self._own.shown()
-        return self._tls.context(shown.certificate, shown.key)
+        credential = self._own.current()
+        return self._tls.context(credential.certificate, credential.key)
 
-    def _tell_server(self) -> None:
+    def _report_server(self) -> None:
         self._waiting(f"{self._host}:{self._port}")
 
     def _exchange(
@@ -244,8 +244,8 @@ class BlockingTransport:
         connection.request(call.method, target, body=call.body or None, headers=headers)
         return connection.getresponse()
 
-    def _explained(self, action: Callable[[], T], late: "_Late | None" = None) -> T:
-        """What `action` gives, its failure turned into the error of a call that has no answer."""
+    def _translated(self, action: Callable[[], T], late: "_Late | None" = None) -> T:
+        """The result of `action`; its failure is turned into the error of a call without an answer."""
         origin = f"{self._host}:{self._port}"
         peer = f"the proxy {self._proxy.hostname}:{self._proxy.port or 80}" if self._proxy else origin
         try:
@@ -264,17 +264,17 @@ class BlockingTransport:
         except OSError as error:
             raise Unavailable(f"{origin} cannot be reached: {error.strerror or error}") from None
 
-    def _traced(self, call: Call, code: int, body: bytes, started: float) -> None:
+    def _trace_answer(self, call: Call, code: int, body: bytes, started: float) -> None:
         if self._trace is not None:
             self._trace(Exchange(call, code, body, time.monotonic() - started))
 
-    def _traced_without_answer(self, call: Call, error: BaseException, started: float) -> None:
+    def _trace_failure(self, call: Call, error: BaseException, started: float) -> None:
         if self._trace is not None and isinstance(error, ApiError):
             self._trace(Exchange(call, 0, b"", time.monotonic() - started, error.message))
 
 
 class _Late:
-    """Ends a connection whose time is over, whatever it is doing: a timeout of the socket counts from its last byte."""
+    """Closes a connection at its deadline, whatever it is doing: a socket's own timeout counts from the last byte."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
@@ -291,28 +291,28 @@ class _Late:
 
 @contextmanager
 def _timing_out(late: _Late | None) -> Iterator[None]:
-    """Whatever goes wrong once the time is over is that the time is over."""
+    """After the deadline, every error is a timeout."""
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError):
         if late is None or not late.hung_up:
             raise
-    if late is not None and late.hung_up:  # the end of the connection may have looked like the end of the answer
+    if late is not None and late.hung_up:  # a closed connection may look like the end of the answer
         raise TimeoutError
 
 
 class _Secure(http.client.HTTPSConnection):
-    """Over TLS to a server whose certificate may be for another name than its address, maybe through a proxy."""
+    """TLS to a server whose certificate may have another name than its address, perhaps through a proxy."""
 
     def __init__(self, host: str, port: int, timeout: float, tls: ssl.SSLContext, server_name: str) -> None:
         super().__init__(host, port, timeout=timeout, context=tls)
         self._tls = tls
-        self._certified = server_name
+        self._server_name = server_name
 
     def connect(self) -> None:
         http.client.HTTPConnection.connect(self)
         assert self.sock is not None
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._certified)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
 
 
 class Stream:
@@ -323,13 +323,13 @@ class Stream:
         connection: http.client.HTTPConnection,
         opened: socket.socket | None,
         response: http.client.HTTPResponse,
-        explained: Callable[[Callable[[], bytes]], bytes],
+        translated: Callable[[Callable[[], bytes]], bytes],
     ) -> None:
         self.code = response.status
         self._connection = connection
         self._socket = opened
         self._response = response
-        self._explained = explained
+        self._translated = translated
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -342,9 +342,9 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            while line := self._explained(self._response.readline):
+            while line := self._translated(self._response.readline):
                 yield line
-        except (ApiError, ValueError, AttributeError):  # the last two: read from a socket that was just closed
+        except (ApiError, ValueError, AttributeError):  # the last two: the socket was closed during the read
             if not self._closed:
                 raise
 
@@ -359,5 +359,5 @@ class Stream:
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
     if not proxy.username:
         return {}
-    said = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"}
+    credentials = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(credentials.encode()).decode()}"}

@@ -1,4 +1,4 @@
-"""How conditions are read and updated. Entry points: `of`, `find`, `is_true`, `updated`, `status_with`."""
+"""Reads and updates conditions. Entry points: `of`, `find`, `is_true`, `updated`, `status_with`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,23 +14,23 @@ class _Status(Protocol):
     def conditions(self) -> tuple[Condition, ...]: ...
 
 
-class _Reported(Protocol):
+class _WithStatus(Protocol):
     @property
     def status(self) -> _Status | None: ...
 
 
-class _Whole(_Reported, Protocol):
+class _WithRawStatus(_WithStatus, Protocol):
     @property
     def status_json(self) -> Raw: ...
 
 
-def of(object_: _Reported) -> tuple[Condition, ...]:
-    """What an object's status says; nothing while it has none."""
+def of(object_: _WithStatus) -> tuple[Condition, ...]:
+    """The conditions in an object's status; none while it has no status."""
     return object_.status.conditions if object_.status is not None else ()
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
-    for condition in conditions:  # a plain loop, because nothing is called as often
+    for condition in conditions:  # a plain loop: this is called more often than anything else
         if condition.type == type_:
             return condition
     return None
@@ -47,32 +47,31 @@ def is_false(conditions: Iterable[Condition], type_: str) -> bool:
 
 
 def updated(conditions: Sequence[Condition], wanted: Sequence[Condition]) -> tuple[Condition, ...]:
-    """`conditions` with each of `wanted` in the place of its type.
+    """`conditions` with each of `wanted` in place of the one of its type.
 
-    The transition time moves only when the status does; an entry that says the same stays as it is, so that comparing
-    the result with what was given tells whether there is anything to write.
+    The transition time changes only with the status. A condition that says the same as before stays equal, so comparing
+    the result with `conditions` shows whether there is anything to write.
     """
     by_type = {condition.type: condition for condition in wanted}
-    kept = [_merged(condition, by_type.pop(condition.type, condition)) for condition in conditions]
-    return (*kept, *by_type.values())
+    merged = [_merged(condition, by_type.pop(condition.type, condition)) for condition in conditions]
+    return (*merged, *by_type.values())
 
 
-def status_with(object_: _Whole, wanted: Sequence[Condition], **fields: object) -> Json:
-    """The whole status of an object, to be written back, with `wanted` among its conditions and these other fields."""
+def status_with(object_: _WithRawStatus, wanted: Sequence[Condition], **fields: object) -> Json:
+    """The whole status of an object, to be written back, with the `wanted` conditions and these other fields."""
     return as_dict(object_.status_json) | fields | {"conditions": to_json(updated(of(object_), wanted))}
 
 
 def _merged(before: Condition, after: Condition) -> Condition:
-    moved = after.last_transition_time if after.status != before.status else before.last_transition_time
-    return Condition(after.type, after.status, after.reason, after.message, moved, after.observed_generation)
+    transition = after.last_transition_time if after.status != before.status else before.last_transition_time
+    return Condition(after.type, after.status, after.reason, after.message, transition, after.observed_generation)
 
 
 def condition(
     type_: str, status: str | bool, reason: str, message: str, *, generation: int, now: datetime
 ) -> Condition:
-    """A condition as it is decided now; `updated` keeps the older transition time where the status did not change."""
-    text = str(status)
-    return Condition(type_, text, reason, message, now.replace(microsecond=0), generation)
+    """A condition decided now; `updated` keeps the older transition time where the status did not change."""
+    return Condition(type_, str(status), reason, message, now.replace(microsecond=0), generation)
 
 
 def to_json(conditions: Iterable[Condition]) -> list[Json]:

@@ -1,7 +1,7 @@
-"""What can go wrong with an API call, named by what failed. Entry points: `ApiError` and `from_status`.
+"""Errors of API calls, named by what failed. Entry points: `ApiError` and `from_status`.
 
-The same classes are raised by the client and by the server inside this process, so a `Status` body is built and read
-in one place. `retryable` says whether the same call can succeed later without anybody changing it.
+The client and the server in this process raise the same classes, so a `Status` body is built and read in one place.
+`retryable` says whether the same call can succeed later without being changed.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct
 
-NAMESPACE_TERMINATING = "NamespaceTerminating"  # a cause: nothing can be made in a namespace that is being deleted
+NAMESPACE_TERMINATING = "NamespaceTerminating"  # a cause: nothing can be created in a namespace that is being deleted
 
 
 class Cause(Struct, frozen=True):
-    """One violation: the Kubernetes cause type, the sentence, and the path of the field."""
+    """One violation: the Kubernetes cause type, the message, and the path of the field."""
 
-    reason: str = ""  # servers leave out what is empty
+    reason: str = ""  # servers omit empty fields
     message: str = ""
     field: str = ""
 
 
 class Subject(Struct, frozen=True):
-    """What an error is about; `kind` is the kind or, where a resource was not found, its plural."""
+    """The object that an error is about; `kind` is its kind or, where the resource was not found, its plural."""
 
     name: str
     group: str
@@ -66,15 +66,15 @@ class ApiError(Exception):
         self.causes = tuple(causes)
         self.about = about
         self.plane = plane
-        self.retry_after = retry_after  # seconds to leave the server alone; 0 when it did not say
-        self.answered = False  # whether it came as an answer, be it a gateway's
+        self.retry_after = retry_after  # seconds for which the server asked for no calls; 0 when it did not
+        self.answered = False  # whether a server answered, or a gateway in its place
 
     def caused_by(self, reason: str) -> bool:
         return any(cause.reason == reason for cause in self.causes)
 
     def status(self) -> dict[str, Any]:
-        told = msgspec.to_builtins(self.about) if self.about else {}
-        details: dict[str, Any] = {key: value for key, value in told.items() if value}
+        about = msgspec.to_builtins(self.about) if self.about else {}
+        details: dict[str, Any] = {key: value for key, value in about.items() if value}
         if self.causes:
             details["causes"] = [msgspec.to_builtins(cause) for cause in self.causes]
         if self.retry_after:
@@ -91,29 +91,29 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """The request itself makes no sense to the server."""
+    """The server does not understand the request."""
 
     code, reason = 400, "BadRequest"
 
 
 class Unauthorized(ApiError):
-    """Who is asking could not be established; rotated credentials mend it."""
+    """The caller could not be authenticated; rotated credentials may help."""
 
     code, reason, retryable = 401, "Unauthorized", True
 
 
 class Forbidden(ApiError):
-    """Not allowed; a role may still be granted."""
+    """The caller is not allowed to do this; a role may still be granted."""
 
     code, reason, retryable = 403, "Forbidden", True
 
 
 class NamespaceTerminating(Forbidden):
-    """The namespace is being deleted: nothing new can be made in it, and what is in it goes."""
+    """The namespace is being deleted with everything in it: nothing new can be created there."""
 
 
 class NotFound(ApiError):
-    """The object, its namespace or its kind does not exist there."""
+    """The object, its namespace or its kind does not exist."""
 
     code, reason = 404, "NotFound"
 
@@ -123,7 +123,7 @@ class MethodNotAllowed(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """The server has no answer in any of the forms the client takes."""
+    """The server cannot answer in any format that the client accepts."""
 
     code, reason = 406, "NotAcceptable"
 
@@ -141,13 +141,13 @@ class Conflict(ApiError):
 
 
 class Gone(ApiError):
-    """The server no longer holds the history that was asked for; list again."""
+    """The server no longer has the requested history; list again."""
 
     code, reason, retryable = 410, "Expired", True
 
 
 class TooLarge(ApiError):
-    """The request is larger than the server reads."""
+    """The request is larger than the server accepts."""
 
     code, reason = 413, "RequestEntityTooLarge"
 
@@ -157,19 +157,19 @@ class UnsupportedMediaType(ApiError):
 
 
 class Invalid(ApiError):
-    """The object breaks a rule of its kind; the causes say which."""
+    """The object violates a rule of its kind; the causes say which."""
 
     code, reason = 422, "Invalid"
 
 
 class TooManyRequests(ApiError):
-    """The server asks for patience."""
+    """The server is overloaded and asks to be called later."""
 
     code, reason, retryable = 429, "TooManyRequests", True
 
 
 class ServerError(ApiError):
-    """The server failed in a way it does not explain."""
+    """The server failed and does not say why."""
 
     code, reason, retryable = 500, "InternalError", True
 
@@ -194,13 +194,13 @@ _BY_REASON: dict[str, type[ApiError]] = {
     )
 }  # fmt: skip
 _BY_CODE: dict[int, type[ApiError]] = {kind.code: kind for kind in _BY_REASON.values() if kind is not AlreadyExists}
-_BY_CODE[502] = Unavailable  # a gateway speaks, since the server does not
+_BY_CODE[502] = Unavailable  # a gateway answers in place of the server
 
 
 def from_status(code: int, body: bytes, plane: str, retry_after: int = 0) -> ApiError:
-    """The error for an answer that is not a success. A body that is no `Status` still gives a useful sentence.
+    """The error for an answer that is not a success. A body that is not a `Status` still gives a useful message.
 
-    `retry_after` is what the answer said beside its body; the longer of the two wishes counts.
+    `retry_after` comes from the header; of the header and the body the longer one counts.
     """
     try:
         status = msgspec.json.decode(body, type=Status)

@@ -1,4 +1,4 @@
-"""Files that only their owner may read. Entry point: `write_private`."""
+"""Files that only their owner can read. Entry point: `write_private`."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; nobody else can read it at any moment, and nobody ever sees half of it."""
+    """Replaces a file atomically; at no moment can anybody else read it, or anybody see half of it."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:

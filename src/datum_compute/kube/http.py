@@ -1,4 +1,4 @@
-"""Calls over HTTP for programs that live long. Entry point: `HttpTransport`."""
+"""HTTP for long-running programs. Entry point: `HttpTransport`."""
 
 import asyncio
 import ssl
@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 import aiohttp
 from yarl import URL
 
-from datum_compute.kube.access.credentials import EndpointCredentials, Shown
+from datum_compute.kube.access.credentials import Credential, EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.access.tls import ClientTls
 from datum_compute.kube.errors import Timeout, Unavailable, from_status
@@ -24,16 +24,16 @@ from datum_compute.kube.transport import (
 )
 
 _IDLE_SECONDS = 60.0
-_WHOLE_ANSWERS = 4  # times the patience with a silent server
-_WATCH_GRACE_SECONDS = 30.0  # that a server may be late to end a watch
+_WHOLE_ANSWERS = 4  # times the limit for a silent server
+_WATCH_GRACE_SECONDS = 30.0  # by which a server may end a watch late
 
 
 class HttpTransport:
-    """Calls below the API root of one endpoint, over connections that are kept and shared.
+    """Calls below the API root of one endpoint, over pooled connections.
 
-    Made anywhere, used on one event loop, closed by whoever made it. At most `calls` are under way at once; watches
-    have connections of their own and are not counted. A call or watch that is refused with 401 is made once more when
-    there are newer credentials; `credentials` may be shared by the transports of one host.
+    Created anywhere, used on one event loop, closed by its creator. At most `calls` are under way at once; watches have
+    their own connections and are not counted. A call or watch that is refused with 401 is repeated once if there are
+    newer credentials; transports of one host may share `credentials`.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class HttpTransport:
     async def call(self, call: Call) -> Answer:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=self._answer_seconds)
         async with self._places:
-            with self._explained():
-                # As a whole too: an answer that comes drop by drop would never be late.
+            with self._translated():
+                # A limit for the whole answer too: one that trickles in would never be late.
                 async with asyncio.timeout(self._connect_seconds + _WHOLE_ANSWERS * self._answer_seconds):
                     async with await self._authorized(call, timeout) as response:
                         body = await response.read()
@@ -72,15 +72,15 @@ class HttpTransport:
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
-        asked = call.query.get("timeoutSeconds", "")
-        silence = float(asked) + _WATCH_GRACE_SECONDS if asked.isdecimal() else None
+        limit = call.query.get("timeoutSeconds", "")
+        silence = float(limit) + _WATCH_GRACE_SECONDS if limit.isdecimal() else None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=silence)
-        with self._explained():
+        with self._translated():
             async with asyncio.timeout(self._answer_seconds + self._connect_seconds):
                 response = await self._authorized(call, timeout)
         try:
             if response.status >= 300:
-                with self._explained():
+                with self._translated():
                     async with asyncio.timeout(self._answer_seconds):
                         body = await response.read()
                 retry_after = retry_after_seconds(response.headers.get("Retry-After"))
@@ -88,52 +88,52 @@ class HttpTransport:
             async with aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
-            _cut(response)
+            _abort(response)
 
     async def close(self, *, for_good: bool = False) -> None:
-        """Ends all connections; a call after it opens new ones, or fails if it was for good."""
+        """Closes all connections; later calls open new ones, or fail if it was `for_good`."""
         self._ended = for_good
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-            await asyncio.sleep(0)  # in which the sockets of watches that were cut are closed
+            await asyncio.sleep(0)  # lets the sockets of aborted watches close
 
     async def _authorized(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        shown = await self._shown()
-        response = await self._send(call, timeout, shown)
+        credential = await self._credential()
+        response = await self._send(call, timeout, credential)
         if response.status != 401:
             return response
         try:
-            renewed = await self._renewed(shown)
+            renewed = await self._renew(credential)
         except BaseException:
             response.close()
             raise
         if not renewed:
             return response
         response.close()  # it was refused, so it has not happened
-        return await self._send(call, timeout, await self._shown())
+        return await self._send(call, timeout, await self._credential())
 
-    async def _shown(self) -> Shown:
+    async def _credential(self) -> Credential:
         if not self._credentials.ready:
-            async with self._renewing:  # one thread is enough for all who wait
+            async with self._renewing:  # one thread is enough for all callers
                 if not self._credentials.ready:
-                    return await asyncio.to_thread(self._credentials.shown)
-        return self._credentials.shown()
+                    return await asyncio.to_thread(self._credentials.current)
+        return self._credentials.current()
 
-    async def _renewed(self, refused: Shown) -> bool:
+    async def _renew(self, refused: Credential) -> bool:
         async with self._renewing:
-            return await asyncio.to_thread(self._credentials.refused, refused)
+            return await asyncio.to_thread(self._credentials.renew, refused)
 
-    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout, shown: Shown) -> aiohttp.ClientResponse:
-        # A new context has a pool of its own, so that no connection shows a certificate that was replaced.
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout, credential: Credential) -> aiohttp.ClientResponse:
+        # A new context has its own pool, so no connection presents a certificate that was replaced.
         tls: ssl.SSLContext | bool = True
         if self._root.scheme == "https":
-            tls = self._tls.context(shown.certificate, shown.key)
-        return await self._opened().request(
+            tls = self._tls.context(credential.certificate, credential.key)
+        return await self._open_session().request(
             call.method,
             self._root.joinpath(call.path.lstrip("/")).with_query(call.query),
             data=call.body or None,
-            headers=request_headers(call, self._agent, shown.authorization),
+            headers=request_headers(call, self._agent, credential.authorization),
             timeout=timeout,
             allow_redirects=False,
             ssl=tls,
@@ -141,20 +141,20 @@ class HttpTransport:
             proxy=self._endpoint.proxy or None,
         )
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._ended:
-            raise Unavailable(f"{self._origin} is no longer called")
+            raise Unavailable(f"the transport to {self._origin} is closed")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
     async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-        """Lines of any length; whatever pieces they arrive in are joined once."""
+        """Lines of any length; the pieces they arrive in are joined once."""
         pieces: list[bytes] = []
         chunks = response.content.iter_any()
         while True:
-            with self._explained():
+            with self._translated():
                 chunk = await anext(chunks, None)
             if chunk is None:
                 break
@@ -170,8 +170,8 @@ class HttpTransport:
             yield b"".join(pieces)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns every way to have no answer into the error that says so."""
+    def _translated(self) -> Iterator[None]:
+        """Turns every reason for having no answer into an `ApiError`."""
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
@@ -179,27 +179,27 @@ class HttpTransport:
             raise Untrusted(f"the certificate of {self._origin} is not trusted: {reason}") from None
         except aiohttp.ClientConnectorSSLError as error:
             reason = getattr(error.os_error, "reason", "") or "the handshake failed"
-            raise Untrusted(f"{self._origin} cannot be talked to over TLS: {reason}") from None
+            raise Untrusted(f"TLS with {self._origin} failed: {reason}") from None
         except aiohttp.ClientProxyConnectionError as error:
             raise Unavailable(f"the proxy to {self._origin} cannot be reached: {error.strerror}") from None
         except aiohttp.ClientHttpProxyError as error:
-            raise Unavailable(f"the proxy does not lead to {self._origin}: it answered {error.status}") from None
+            raise Unavailable(f"the proxy refused to connect to {self._origin}: it answered {error.status}") from None
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             reason = getattr(error, "strerror", None) or "no connection in time"
             raise Unavailable(f"{self._origin} cannot be reached: {reason}") from None
         except TimeoutError:
             raise Timeout(f"no answer from {self._origin} in time") from None
-        # A RuntimeError is how aiohttp says that a connection was closed in the very moment of a read.
+        # aiohttp raises RuntimeError when a connection is closed at the very moment of a read.
         except (aiohttp.ClientError, OSError, RuntimeError):
             raise Broken(f"{self._origin} ended the connection before its answer was complete") from None
         except KubeconfigError as error:
             raise NoCredentials(str(error)) from None
         except ValueError:  # without its text, which may hold a credential
-            raise NoCredentials(f"what is to be sent to {self._origin} cannot be; check its token") from None
+            raise NoCredentials(f"the request to {self._origin} cannot be sent; check its token") from None
 
 
-def _cut(response: aiohttp.ClientResponse) -> None:
-    """Leaves a stream at once: a farewell under TLS would wait for the server's."""
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Aborts a stream: an orderly TLS shutdown would wait for the server."""
     transport = response.connection.transport if response.connection else None
     response.close()
     if transport is not None:

@@ -18,7 +18,7 @@ class LocalServer(Protocol):
 
 
 class InProcess:
-    """Calls a server in this process. It yields before and after, so that others run in between as over a network."""
+    """A transport to a server in this process. It yields before and after each call, as a network would."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
@@ -38,5 +38,5 @@ class InProcess:
                 opened = True
                 yield events
         except ApiError as error:
-            error.answered = error.answered or not opened  # a refusal is an answer
+            error.answered = error.answered or not opened  # a refused watch is an answer
             raise

@@ -1,4 +1,4 @@
-"""What a kind is called and where it is served. Entry point: `Kind`."""
+"""Kinds: their names, and the paths that serve them. Entry point: `Kind`."""
 
 import re
 from datetime import datetime
@@ -13,7 +13,7 @@ from datum_compute.kube.meta import Json, KubeObject, decode
 
 T = TypeVar("T", bound=KubeObject)
 
-_SEGMENT = re.compile(r"(?!\.{1,2}$)[^/\\%?#\s]+")  # of a path, that can lead nowhere else
+_SEGMENT = re.compile(r"(?!\.{1,2}$)[^/\\%?#\s]+")  # of a path; cannot lead to another one
 
 
 class Kind(Struct, Generic[T], frozen=True, dict=True):
@@ -34,7 +34,7 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Raises `BadRequest` for what is no name: part of it might be written by somebody who means another object."""
+        """Raises `BadRequest` for an invalid name, which might otherwise lead to another object."""
         for part in (namespace, name):
             if part and not _SEGMENT.fullmatch(part):
                 raise BadRequest(f"{part[:80]!r} is not the name of a {self.name if part is name else 'Namespace'}")
@@ -44,7 +44,7 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         return f"{root}{scope}/{self.plural}{tail}"
 
     def serves(self, path: str) -> bool:
-        """Whether a path leads to objects of this kind, or to a part of one."""
+        """Whether a path leads to objects of this kind, or to a subresource of one."""
         root, plural = (f"/apis/{self.group}" if self.group else "/api") + f"/{self.version}", self.plural
         parts = path.removeprefix(f"{root}/").split("/") if path.startswith(f"{root}/") else []
         if self.namespaced and len(parts) > 2 and parts[0] == "namespaces":
@@ -52,7 +52,7 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         return parts[:1] == [plural]
 
     def accept(self, *, listed: bool = False) -> str:
-        """What to ask a server for. One that cannot leave out the rest sends whole objects."""
+        """The Accept header. A server that cannot reduce objects to their metadata sends whole ones."""
         if not issubclass(self.type, PartialObject):
             return "application/json"
         form = "PartialObjectMetadataList" if listed else "PartialObjectMetadata"
@@ -63,37 +63,37 @@ class Kind(Struct, Generic[T], frozen=True, dict=True):
         return self.mark(decode(data, self.type))
 
     def mark(self, object_: T) -> T:
-        """Tells an object that was built in this process what kind it is of."""
+        """Sets the kind of an object; needed only for objects that were built in this process."""
         object_.__dict__["_kind"] = self
         return object_
 
     def body(self, name: str, namespace: str = "", **metadata: object) -> Json:
-        """The start of an object to send: who it is, and what else of its metadata is given."""
-        place = {"namespace": namespace} if namespace else {}
-        given = {key: value for key, value in metadata.items() if value}
-        return {"apiVersion": self.api_version, "kind": self.name, "metadata": {"name": name, **place, **given}}
+        """The start of an object to send: its identity, and the fields of `metadata` that are not empty."""
+        identity = {"name": name} | ({"namespace": namespace} if namespace else {})
+        fields = {key: value for key, value in metadata.items() if value}
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": identity | fields}
 
 
 class PartialObject(KubeObject, frozen=True):
-    """The metadata of an object of any kind, and nothing else of it."""
+    """Only the metadata of an object of any kind."""
 
     def __post_init__(self) -> None:
-        """Lets go of the rest, for servers that send it all the same."""
+        """Drops the rest, for servers that send it anyway."""
         msgspec.structs.force_setattr(self, "spec_json", Raw())
         msgspec.structs.force_setattr(self, "status_json", Raw())
 
 
 def only_metadata(kind: Kind[T]) -> Kind[PartialObject]:
-    """The same kind, of which only the metadata is asked for and kept."""
+    """The same kind, of which only the metadata is requested and cached."""
     return Kind(kind.group, kind.version, kind.name, kind.plural, PartialObject, kind.namespaced)
 
 
 class Namespace(KubeObject, frozen=True):
-    """A core Namespace; only its metadata matters here."""
+    """A core Namespace, of which only the metadata is used."""
 
 
 class Event(KubeObject, frozen=True, rename="camel"):
-    """A core Event, as far as it is read here."""
+    """A core Event, with the fields that are read here."""
 
     type: str = ""
     reason: str = ""
@@ -108,7 +108,7 @@ class ConfigMap(KubeObject, frozen=True):
 
 
 class Lease(KubeObject, frozen=True):
-    """A Lease of coordination.k8s.io: who leads, and since when nobody may doubt it."""
+    """A Lease of coordination.k8s.io."""
 
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", Namespace, namespaced=False)

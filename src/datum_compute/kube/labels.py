@@ -1,19 +1,19 @@
-"""Which keys and values labels and annotations may have. Entry points: `key_problem`, `value_problem`.
+"""Validation of labels and annotations. Entry points: `key_problem`, `value_problem`.
 
-Sentences are those of an API server, so that a rule which speaks before the server does reads the same.
+Messages are those of an API server, so that a rule that is checked before the server reads the same.
 """
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-MOST_ANNOTATION_BYTES = 256 * 1024  # keys and values of one object together
+MOST_ANNOTATION_BYTES = 256 * 1024  # all keys and values of one object
 
 _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = f"({_NAME})?"
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _LONGEST_PREFIX, _LONGEST_NAME = 253, 63
-_CACHED = _LONGEST_PREFIX + 1 + _LONGEST_NAME  # a longer key is hostile, and not worth keeping
+_CACHED = _LONGEST_PREFIX + 1 + _LONGEST_NAME  # a longer key is hostile and not worth caching
 
 _ENDS = "and must start and end with an alphanumeric character"
 _NAME_RULE = (
@@ -31,7 +31,7 @@ _PREFIX_RULE = (
 
 
 def key_problem(key: str) -> str:
-    """Why no label can have this key; empty when one can. Of an annotation, ask about the key in lower case."""
+    """Why this is not a valid label key; empty when it is. Annotation keys are checked in lower case."""
     return _key_problem(key) if len(key) <= _CACHED else _key_problem.__wrapped__(key)
 
 
@@ -48,7 +48,7 @@ def _key_problem(key: str) -> str:
 
 
 def value_problem(value: str) -> str:
-    """Why no label can have this value; empty when one can."""
+    """Why this is not a valid label value; empty when it is."""
     if len(value.encode("utf-8", "surrogatepass")) > _LONGEST_NAME:
         return f"must be no more than {_LONGEST_NAME} bytes"
     return _short_value_problem(value)
@@ -60,7 +60,7 @@ def _short_value_problem(value: str) -> str:
 
 
 def annotation_bytes(annotations: Mapping[str, str]) -> int:
-    """The size that the limit is about."""
+    """The size that the limit applies to."""
     return sum(len(text.encode("utf-8", "surrogatepass")) for entry in annotations.items() for text in entry)
 
 

@@ -1,7 +1,7 @@
-"""The types every Kubernetes object shares. Entry points: `KubeObject`, `ObjectMeta`, `Condition`.
+"""The types that all Kubernetes objects share. Entry points: `KubeObject`, `ObjectMeta`, `Condition`.
 
-Structs here are for reading. `KubeObject` keeps spec and status as the JSON that was received, so that fields this
-program does not know survive when they travel on to another plane; the typed view is decoded on first use.
+Structs are for reading. `KubeObject` keeps spec and status as the JSON that was received, so that fields unknown here
+survive a copy to another plane; the typed view is decoded on first use.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def schema(description: str | None = None, **keywords: Any) -> Meta:
-    """Keywords for the structural schema of a field. Unlike msgspec's own constraints they never fail a read."""
+    """Schema keywords of a field, for its CRD. Unlike msgspec's own constraints they never fail a read."""
     renamed = {_KEYWORDS.get(key, key): value for key, value in keywords.items()}
     return Meta(description=description, extra_json_schema=renamed)
 
@@ -41,14 +41,14 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decode(data: bytes | Raw, type_: type[T]) -> T:
-    """Raises `msgspec.DecodeError`, whatever is wrong with the text."""
+    """Raises `msgspec.DecodeError` for every kind of malformed input."""
     decoder: msgspec.json.Decoder[T] | None = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_)
     try:
         return decoder.decode(data)
     except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"JSON is malformed: no UTF-8 ({error.reason})") from None
+        raise msgspec.DecodeError(f"JSON is malformed: not UTF-8 ({error.reason})") from None
     except RecursionError:
         raise msgspec.DecodeError("JSON is nested too deeply") from None
 
@@ -82,7 +82,7 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
 
     @property
     def revision(self) -> int:
-        """resourceVersion as a number for sorting, 0 when it is none; `versions.is_older` compares two."""
+        """resourceVersion as a number for sorting, 0 when it is not one; `versions.is_older` compares two."""
         return as_number(self.resource_version)
 
     @property
@@ -120,8 +120,8 @@ class Condition(Struct, frozen=True, rename="camel"):
 class KubeObject(Struct, frozen=True, dict=True):
     """Any object. Subclasses add typed views of its parts with `part` and `optional_part`.
 
-    One that was read from a server knows its kind. That is no part of its content: it is neither compared nor encoded,
-    and a copy made with `msgspec.structs.replace` lacks it.
+    An object that was read from a server knows its kind. The kind is not part of the content: it is neither compared
+    nor encoded, and a copy made with `msgspec.structs.replace` lacks it.
     """
 
     metadata: ObjectMeta
@@ -129,7 +129,7 @@ class KubeObject(Struct, frozen=True, dict=True):
     status_json: Raw = msgspec.field(default_factory=Raw, name="status")
 
     def __post_init__(self) -> None:
-        """Takes its parts out of the text they came in: one object kept must not keep the whole list it was in."""
+        """Copies its parts out of the answer: a cached object must not keep the whole list in memory."""
         _set(self, "spec_json", self.spec_json.copy())
         _set(self, "status_json", self.status_json.copy())
 
@@ -153,12 +153,12 @@ class KubeObject(Struct, frozen=True, dict=True):
 
 
 def part(json_field: str, type_: type[T]) -> "cached_property[T]":
-    """A required part of an object (its spec), decoded on first use."""
+    """A required part of an object, such as its spec, decoded on first use."""
     return cached_property(lambda self: decode(getattr(self, json_field), type_))
 
 
 def optional_part(json_field: str, type_: type[T]) -> "cached_property[T | None]":
-    """A part that may be absent (a status nobody has written yet), decoded on first use."""
+    """A part that may be absent, such as a status that nobody has written yet, decoded on first use."""
 
     def read(self: KubeObject) -> T | None:
         data: Raw = getattr(self, json_field)
@@ -168,24 +168,24 @@ def optional_part(json_field: str, type_: type[T]) -> "cached_property[T | None]
 
 
 def as_dict(data: Raw) -> Json:
-    """A part of an object as plain values, for building a write from it; {} when absent."""
+    """A part of an object as plain values, to build a write from; {} when absent."""
     return decode(data, dict[str, Any] | None) or {} if bytes(data) else {}  # type: ignore[arg-type]
 
 
-def same_json(one: Raw | bytes, other: Raw | bytes) -> bool:
+def same_json(left: Raw | bytes, right: Raw | bytes) -> bool:
     """Whether two JSON texts mean the same, whatever the order of their keys."""
-    left, right = bytes(one), bytes(other)
+    left, right = bytes(left), bytes(right)
     return left == right or (bool(left and right) and same_value(decode(left, object), decode(right, object)))
 
 
-def same_value(one: object, other: object) -> bool:
+def same_value(left: object, right: object) -> bool:
     """Whether two plain values are the same JSON. Unlike in Python, true is not 1; 1.0 is."""
-    match one, other:
+    match left, right:
         case dict(), dict():
-            return len(one) == len(other) and all(key in other and same_value(one[key], other[key]) for key in one)
+            return len(left) == len(right) and all(key in right and same_value(left[key], right[key]) for key in left)
         case list(), list():
-            return len(one) == len(other) and all(map(same_value, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+            return len(left) == len(right) and all(map(same_value, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 def timestamp(moment: datetime) -> str:
@@ -194,17 +194,17 @@ def timestamp(moment: datetime) -> str:
 
 
 def owner_reference(owner: KubeObject) -> Json:
-    """What the metadata of a dependent says of its owner: it is collected when no owner is left."""
+    """An entry of `ownerReferences`; a dependent is garbage collected when none of its owners is left."""
     kind = owner.kind
     return {"apiVersion": kind.api_version, "kind": kind.name, "name": owner.name, "uid": owner.metadata.uid}
 
 
 def controller_reference(owner: KubeObject) -> Json:
-    """The reference to the one owner that manages an object; that owner's deletion in the foreground waits for it."""
+    """The reference to the one owner that manages an object; its foreground deletion waits for the object."""
     return owner_reference(owner) | {"controller": True, "blockOwnerDeletion": True}
 
 
 def missing_or_different(wanted: Mapping[str, str | None], actual: Mapping[str, str]) -> dict[str, str | None]:
-    """What a merge patch of labels or annotations has to carry: the entries of `wanted` that `actual` lacks, and None
-    for those that it has and should not."""
+    """The merge patch of labels or annotations: the entries of `wanted` that `actual` lacks, and None for those to
+    remove."""
     return {key: value for key, value in wanted.items() if actual.get(key) != value}

@@ -1,5 +1,6 @@
-"""Patches of plain JSON values, given ones untouched. Entry points: `merge`, `difference`, `changes`,
-`apply_json_patch`, `strategic`.
+"""Patches of plain JSON values; arguments are never modified.
+
+Entry points: `merge`, `difference`, `changes`, `apply_json_patch`, `strategic`.
 """
 
 import re
@@ -34,31 +35,31 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def changes(
-    found: KubeObject,
+    object_: KubeObject,
     *,
     labels: Mapping[str, str | None] = {},
     annotations: Mapping[str, str | None] = {},
     owners: Sequence[Json] = (),
     spec: Raw | None = None,
 ) -> Json:
-    """The merge patch that makes an object look like that; empty when it does.
+    """The merge patch that gives an object these labels, annotations, owners and spec; empty when it has them.
 
-    A label or annotation of None is taken away, those that are not named stay. Owners, where given, are the only ones.
+    A label or annotation of None is removed; those that are not named stay. Owners, if any are given, replace all.
     """
     metadata: Json = {
-        "labels": missing_or_different(labels, found.metadata.labels),
-        "annotations": missing_or_different(annotations, found.metadata.annotations),
+        "labels": missing_or_different(labels, object_.metadata.labels),
+        "annotations": missing_or_different(annotations, object_.metadata.annotations),
     }
-    if owners and [owner["uid"] for owner in owners] != [owner.uid for owner in found.metadata.owner_references]:
+    if owners and [owner["uid"] for owner in owners] != [owner.uid for owner in object_.metadata.owner_references]:
         metadata["ownerReferences"] = list(owners)
     changed: Json = {"metadata": {key: value for key, value in metadata.items() if value}}
-    if spec is not None and not same_json(found.spec_json, spec):
-        changed["spec"] = difference(as_dict(found.spec_json), as_dict(spec))
+    if spec is not None and not same_json(object_.spec_json, spec):
+        changed["spec"] = difference(as_dict(object_.spec_json), as_dict(spec))
     return {key: value for key, value in changed.items() if value}
 
 
 def strategic(target: Any, patch: Any) -> Any:
-    """A strategic merge patch of a kind whose only lists that merge are those of metadata, as with a ConfigMap."""
+    """A strategic merge patch for kinds whose only mergeable lists are in metadata, such as ConfigMap."""
     if not isinstance(patch, dict):
         return patch
     if patch.get("$patch") in ("replace", "delete"):
@@ -71,7 +72,7 @@ def strategic(target: Any, patch: Any) -> Any:
         if directive == "$deleteFromPrimitiveList":
             result[field] = [item for item in _items(result.get(field)) if item not in _listed(key, value)]
         elif key.startswith("$"):
-            continue  # an order of elements; here none matters
+            continue  # the order of elements, which does not matter here
         elif value is None:
             result.pop(key, None)
         elif key == "finalizers":
@@ -88,7 +89,7 @@ def _merged_by(key: str, items: list[Any], patches: list[Any]) -> list[Any]:
     by_key = {item[key]: item for item in items if isinstance(item, dict) and isinstance(item.get(key), str)}
     for patch in patches:
         if not isinstance(patch, dict) or not isinstance(patch.get(key), str):
-            raise BadRequest(f'an element of the patch does not say which it is: it has no "{key}"')
+            raise BadRequest(f'an element of the patch has no "{key}", so it is not known which it changes')
         if patch.get("$patch") == "delete":
             by_key.pop(patch[key], None)
         else:
@@ -107,9 +108,9 @@ def _listed(key: str, value: Any) -> list[Any]:
 
 
 def apply_json_patch(target: Any, operations: Sequence[Json]) -> Any:
-    """RFC 6902. An operation that does not fit the object is refused whole, as an API server does.
+    """RFC 6902. A patch with an operation that does not fit the object is refused as a whole, as API servers do.
 
-    So is a patch that would make much out of little: copies of copies double with every operation.
+    So is a small patch with a huge result: copies of copies double with every operation.
     """
     if len(operations) > _MOST_OPERATIONS:
         message = f"The allowed maximum operations in a JSON patch is {_MOST_OPERATIONS}, got {len(operations)}"
@@ -133,7 +134,7 @@ def _apply(target: Any, operation: Json) -> Any:
             return _edit(
                 target, path, lambda container, key: _add(container, key, _value(operation)), _value(operation)
             )
-        case "replace":  # a field that is not there is set: that is how API servers read the standard
+        case "replace":  # sets a field that is missing, as API servers do
             return _edit(
                 target, path, lambda container, key: _set(container, key, _value(operation)), _value(operation)
             )
@@ -141,8 +142,7 @@ def _apply(target: Any, operation: Json) -> Any:
             _read(target, path)
             return _edit(target, path, _remove, None)
         case "test":
-            found = _found(target, path)
-            if not _equal(found, _value(operation)):
+            if not same_value(_value_at(target, path), _value(operation)):
                 raise Invalid(f"the server rejected our request: testing path {operation['path']} failed")
             return target
         case "move" | "copy" as op:
@@ -155,15 +155,6 @@ def _apply(target: Any, operation: Json) -> Any:
             return _edit(target, path, lambda container, key: _add(container, key, value), value)
         case other:
             raise BadRequest(f'"{other}" is not a JSON patch operation; use add, remove, replace, move, copy or test')
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Equality of JSON: unlike Python's it tells true from 1, at any depth."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _value(operation: Json) -> Any:
@@ -201,16 +192,16 @@ def _read(target: Any, path: list[str]) -> Any:
     return target
 
 
-def _found(target: Any, path: list[str]) -> Any:
-    """As `_read`, with null for a field that is not there."""
+def _value_at(target: Any, path: list[str]) -> Any:
+    """As `_read`, with null for a missing field."""
     container = _read(target, path[:-1])
     return container.get(path[-1]) if path and isinstance(container, dict) else _read(target, path)
 
 
-def _edit(target: Any, path: list[str], change: Any, whole: Any) -> Any:
-    """Copies the containers along the path and lets `change` work on the last one."""
+def _edit(target: Any, path: list[str], change: Any, root: Any) -> Any:
+    """Copies the containers along the path and applies `change` to the last one. An empty path gives `root`."""
     if not path:
-        return whole
+        return root
     token, rest = path[0], path[1:]
     if isinstance(target, dict):
         copy: Any = dict(target)
@@ -224,7 +215,7 @@ def _edit(target: Any, path: list[str], change: Any, whole: Any) -> Any:
     key: Any = _index(copy, token, adding=False) if isinstance(copy, list) else token
     if isinstance(copy, dict) and key not in copy:
         raise Invalid(f'the server rejected our request: there is nothing at "{token}"')
-    copy[key] = _edit(copy[key], rest, change, whole)
+    copy[key] = _edit(copy[key], rest, change, root)
     return copy
 
 

@@ -1,8 +1,8 @@
 """Repeats calls that did not succeed, where that is safe and can help. Entry points: `Retrying`, `pause_before_retry`.
 
-Reads are made again after 429, 5xx and when there was no answer. A write is made again only after 429, which says that
-it did not happen; everything else about a write is for its caller to find out. Watches are never repeated here: whoever
-reads one has to know that it ended.
+Reads are repeated after 429, 5xx and when there was no answer. A write is repeated only after 429, which says that it
+did not happen; after anything else its caller has to find out. Watches are never repeated here: their reader has to
+know that they ended.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ class Policy(Struct, frozen=True):
     tries: int = 5
     first_pause: float = 0.1  # doubled with every try
     longest_pause: float = 30.0  # whatever the server asks for
-    deadline: float = 60.0  # after which no further try begins
+    deadline: float = 60.0  # after which no further attempt begins
 
 
 POLICY = Policy()
@@ -27,10 +27,10 @@ POLICY = Policy()
 def pause_before_retry(
     call: Call, outcome: Answer | ApiError, *, tries: int, spent: float, jitter: float, policy: Policy = POLICY
 ) -> float | None:
-    """Seconds to wait before the call is made again; None when `outcome` is what the caller gets.
+    """Seconds to wait before the call is repeated; None when the caller gets `outcome`.
 
-    `tries` were made in `spent` seconds. `jitter` is drawn from 0 to 1, so that many clients do not come back at the
-    same moment.
+    `tries` attempts were made in `spent` seconds. `jitter`, random from 0 to 1, keeps clients from returning all
+    at once.
     """
     if tries >= policy.tries or not _worth_repeating(call, outcome):
         return None
@@ -46,7 +46,7 @@ def _worth_repeating(call: Call, outcome: Answer | ApiError) -> bool:
 
 
 class Retrying:
-    """A transport around another one. `jitter` draws from 0 to 1, as `random.Random(...).random` does."""
+    """A transport that repeats calls of another one. `jitter` is a function like `random.random`."""
 
     def __init__(
         self,

@@ -64,16 +64,16 @@ class LabelSelector(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "LabelSelector":
-        """Reads the query parameter's form: `a=b,c!=d,e in (f,g),h,!i`."""
-        found: list[Requirement] = []
+        """Parses a query parameter such as `a=b,c!=d,e in (f,g),h,!i`."""
+        requirements: list[Requirement] = []
         position = 0
         while position < len(text):
             term = _TERM.match(text, position)
             if term is None or term.end() == position:
                 raise BadRequest(f'unable to parse label selector "{text}" at "{text[position:]}"')
-            found.append(_requirement(term))
+            requirements.append(_requirement(term))
             position = term.end()
-        return cls(tuple(found))
+        return cls(tuple(requirements))
 
     @classmethod
     def of(cls, match_labels: Mapping[str, str], match_expressions: Sequence[Requirement] = ()) -> "LabelSelector":
@@ -102,18 +102,18 @@ def _requirement(term: re.Match[str]) -> Requirement:
 
 
 class FieldSelector(Struct, frozen=True):
-    """The two fields every kind serves, and those a kind declares as selectable."""
+    """Selects by name and namespace, and by the fields that a kind declares as selectable."""
 
     terms: tuple[tuple[str, bool, str], ...] = ()  # field, must be equal, value
 
     @classmethod
     def parse(cls, text: str, selectable: Sequence[str] = ()) -> "FieldSelector":
-        known = (*_METADATA, *selectable)
+        fields = (*_METADATA, *selectable)
         terms = []
         for term in filter(None, text.split(",")):
             field, operator, value = re.split(r"(==|!=|=)", term, maxsplit=1) if "=" in term else (term, "", "")
-            if not operator or field not in known:
-                choice = f"{', '.join(known[:-1])} or {known[-1]}"
+            if not operator or field not in fields:
+                choice = f"{', '.join(fields[:-1])} or {fields[-1]}"
                 raise BadRequest(f'field label not supported: "{field}"; use {choice}')
             terms.append((field, operator != "!=", value))
         return cls(tuple(terms))
@@ -123,7 +123,7 @@ class FieldSelector(Struct, frozen=True):
         return any(field not in _METADATA for field, _, _ in self.terms)
 
     def matches(self, namespace: str, name: str, object_: Mapping[str, object] | None = None) -> bool:
-        """`object_` is looked at only where `needs_object` says so."""
+        """`object_` is needed only where `needs_object` says so."""
         actual = {"metadata.name": name, "metadata.namespace": namespace}
         return all(
             ((actual[field] if field in actual else _text_at(object_, field)) == value) == equal
@@ -135,7 +135,7 @@ _METADATA = ("metadata.name", "metadata.namespace")
 
 
 def _text_at(value: object, path: str) -> str:
-    """A field as selectors compare it: text; "" when it is not there."""
+    """A field as text, which is how selectors compare it; "" when it is missing."""
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, bool):

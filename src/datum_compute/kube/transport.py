@@ -1,4 +1,4 @@
-"""How a call reaches the server of a plane. Entry points: `Transport`, `Call`, `Answer`.
+"""How calls reach the server of a plane. Entry points: `Transport`, `Call`, `Answer`.
 
 Bytes in, bytes out: a transport neither reads nor changes what it carries, so HTTP, the server in this process and
 the fault injector are interchangeable.
@@ -25,32 +25,32 @@ class Call(Struct, frozen=True):
 class Answer(Struct, frozen=True):
     code: int
     body: bytes
-    warnings: tuple[str, ...] = ()  # for the person who asked; no program acts on them
-    retry_after: int = 0  # seconds the server wants to be left alone; 0 when it did not say
-    content_type: str = ""  # of the body, where it is another than its look tells
+    warnings: tuple[str, ...] = ()  # for people to read; no program acts on them
+    retry_after: int = 0  # seconds for which the server asked for no calls; 0 when it did not
+    content_type: str = ""  # of the body, where it is not what the body looks like
 
 
 class Broken(Unavailable):
-    """The connection ended in the middle, so that the call may or may not have happened."""
+    """The connection ended in the middle: the call may or may not have happened."""
 
 
 class NoCredentials(Unavailable):
-    """There is nothing to show to the server: a credential cannot be read, made or sent."""
+    """A credential cannot be read, issued or sent."""
 
 
 class Untrusted(Unavailable):
-    """TLS does not come about, as with a certificate that is not trusted; asking again at once is no use."""
+    """The TLS handshake failed, for example because a certificate is not trusted; retrying does not help."""
 
     retryable = False
 
 
 class Transport(Protocol):
     async def call(self, call: Call) -> Answer:
-        """Raises `Unavailable` or `Timeout` when there is no answer; every answer, good or bad, is returned."""
+        """Returns every answer, good or bad. Raises `Unavailable` or `Timeout` when there is none."""
         ...
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A watch: one JSON event an item. Entering raises `ApiError` when the server refuses."""
+        """A watch, one JSON event per item. Entering it raises `ApiError` when the server refuses."""
         ...
 
 
@@ -77,5 +77,5 @@ def warning_text(header: str) -> str:
 
 
 def retry_after_seconds(header: str | None) -> int:
-    """A Retry-After header in the form API servers use; a date is taken for no header."""
+    """A Retry-After header in seconds, the form that API servers use; 0 for a date or no header."""
     return int(header) if header and header.isascii() and header.isdecimal() else 0

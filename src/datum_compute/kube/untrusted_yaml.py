@@ -1,31 +1,31 @@
-"""YAML from outside, looked through before anything is built from it. Entry points: `check`, `building`, `TooMuch`.
+"""Checks YAML from outside before it is loaded. Entry points: `check`, `building`, `TooMuch`.
 
-The loader builds by recursion in C, where depth ends the process instead of raising, and an alias stands for any
-amount. Events cost neither stack nor memory, so they are counted first.
+The loader recurses in C, where deep nesting ends the process instead of raising, and an alias can stand for any amount
+of data. Parser events cost neither stack nor memory, so they are counted first.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-MAX_BYTES = 3 << 20  # what an API server takes in one request
+MAX_BYTES = 3 << 20  # what an API server accepts in one request
 MAX_DEPTH = 100
-MAX_NODES = 500_000  # with every alias written out
+MAX_NODES = 500_000  # with all aliases expanded
 
 
 class TooMuch(ValueError):
-    """The text is larger or deeper than any document that is meant seriously; the message completes "it is ..."."""
+    """The text is larger or deeper than any sensible document; the message completes "it is ..."."""
 
 
 def check(text: str | bytes, max_depth: int = MAX_DEPTH) -> None:
-    """Raises `TooMuch`, or what the YAML parser raises for a text that is no YAML."""
+    """Raises `TooMuch`, or the parser's error for text that is not YAML."""
     import yaml
 
     if len(text) > MAX_BYTES:
         raise TooMuch(f"larger than {MAX_BYTES >> 20} MiB")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    sizes: dict[str, int] = {}  # nodes behind each anchor, aliases written out
-    open_: list[tuple[str | None, int]] = []  # anchors of the collections around, and how many nodes came before each
+    sizes: dict[str, int] = {}  # nodes behind each anchor, aliases expanded
+    open_: list[tuple[str | None, int]] = []  # anchors of enclosing collections, and nodes before each
     nodes = 0
     for event in yaml.parse(text, Loader=loader):
         match event:
@@ -52,7 +52,7 @@ def check(text: str | bytes, max_depth: int = MAX_DEPTH) -> None:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Around a loader, which stumbles over tags that do not fit their values (`!!bool maybe`): a `ValueError` here."""
+    """Turns the errors of a loader for tags that do not fit their value (`!!bool maybe`) into `ValueError`."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""Which of two resourceVersions is older, where that can be known. Entry point: `is_older`.
+"""Compares resourceVersions, where that is possible. Entry point: `is_older`.
 
-Servers may choose any string. Those that count upwards are compared as numbers of any length; of all others only
-equality means something.
+Servers may choose any string. Versions that count upwards are compared as numbers of any length; of all others only
+equality means anything.
 """
 
 
@@ -11,7 +11,7 @@ def is_older(version: str, other: str) -> bool:
 
 
 def as_number(version: str) -> int:
-    """A resourceVersion as a number, and 0 for one that is none or longer than any server counts."""
+    """A resourceVersion as a number; 0 when it is not one, or longer than any server counts."""
     return int(version) if _is_number(version) and len(version) <= _LONGEST else 0
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from datum_compute.kube.access.credentials import EndpointCredentials, Issued, Shown
+from datum_compute.kube.access.credentials import Credential, EndpointCredentials, PluginCredential
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, load, write_kubeconfig
-from datum_compute.kube.access.plugin import ask
+from datum_compute.kube.access.plugin import run
 from datum_compute.kube.files import write_private
 from tests.kube.program import V1, Program
 
@@ -39,7 +39,7 @@ def test_a_token_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     for token in ("one", "two", "three"):
         write_private(file, f"{token}\n".encode())
         assert credentials.authorization() == f"Bearer {token}"
-        assert not credentials.refused()
+        assert not credentials.renew()
 
 
 def test_a_token_inside_a_kubeconfig_is_taken_up_when_the_file_changes(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_token_inside_a_kubeconfig_is_taken_up_when_the_file_changes(tmp_path:
     seconds[0] += 1
     assert credentials.authorization() == "Bearer two"
     write_kubeconfig(file, {"any": Endpoint(SERVER, token="three")}, "any")
-    assert credentials.refused(Shown("Bearer two"))
+    assert credentials.renew(Credential("Bearer two"))
     assert credentials.authorization() == "Bearer three"
 
 
@@ -77,7 +77,7 @@ def test_a_change_that_left_no_trace_is_found_when_the_token_is_refused(tmp_path
     file.write_text("two")
     os.utime(file, ns=times)
     assert credentials.authorization() == "Bearer one"
-    assert credentials.refused()
+    assert credentials.renew()
     assert credentials.authorization() == "Bearer two"
 
 
@@ -87,7 +87,7 @@ def test_a_token_file_without_a_token_is_named(tmp_path: Path, content: str | No
     if content is not None:
         file.write_text(content)
     with pytest.raises(KubeconfigError, match=f"the token file {file} {sentence}"):
-        EndpointCredentials(Endpoint(SERVER, token_file=str(file))).shown()
+        EndpointCredentials(Endpoint(SERVER, token_file=str(file))).current()
 
 
 @pytest.mark.parametrize("content", ["update available\ns3cret\n", "s3cret two", "s3cret\x07", "s3crét"])
@@ -96,9 +96,9 @@ def test_what_can_be_no_token_is_refused_without_being_quoted(tmp_path: Path, co
     file.write_text(content)
     program = Program(tmp_path, token=content)
     for credentials, sentence in (
-        (EndpointCredentials(Endpoint(SERVER, token_file=str(file))), f"the token file {file} holds something"),
-        (credentials_of(program, Time()), "the credential plugin .* gave something that is no token"),
-        (EndpointCredentials(Endpoint(SERVER, token=content)), f"the token for {SERVER} is no token"),
+        (EndpointCredentials(Endpoint(SERVER, token_file=str(file))), f"the token file {file} does not contain"),
+        (credentials_of(program, Time()), "the credential plugin .* printed something that is not a token"),
+        (EndpointCredentials(Endpoint(SERVER, token=content)), f"the token for {SERVER} is invalid"),
     ):
         with pytest.raises(KubeconfigError, match=sentence) as error:
             credentials.authorization()
@@ -118,11 +118,16 @@ def test_certificates_are_read_again_when_they_have_changed(tmp_path: Path) -> N
     for text in ("one", "two"):
         write_private(certificate, f"{text} crt".encode())
         write_private(key, f"{text} key".encode())
-        assert credentials.shown() == Shown("", f"{text} crt", f"{text} key")
+        assert credentials.current() == Credential("", f"{text} crt", f"{text} key")
 
 
 def test_nothing_secret_is_in_a_representation() -> None:
-    for value in (Shown("Bearer s3cret", "c", "s3cret"), Issued("s3cret", "c", "s3cret"), Plugin("x", V1, ("s3cret",))):
+    secrets = (
+        Credential("Bearer s3cret", "c", "s3cret"),
+        PluginCredential("s3cret", "c", "s3cret"),
+        Plugin("x", V1, ("s3cret",)),
+    )
+    for value in secrets:
         assert "s3cret" not in repr(value)
 
 
@@ -162,8 +167,8 @@ def test_what_has_expired_when_it_is_given_is_no_use(tmp_path: Path) -> None:
     program = Program(tmp_path, token="one", expirationTimestamp="2026-05-31T23:59:59Z")
     credentials = credentials_of(program, Time())
     for _ in range(3):
-        with pytest.raises(KubeconfigError, match="gave has already expired; check the clock of this machine"):
-            credentials.shown()
+        with pytest.raises(KubeconfigError, match="printed has already expired; check the clock of this machine"):
+            credentials.current()
     assert program.runs == 1
 
 
@@ -174,28 +179,28 @@ def test_what_does_not_expire_is_kept_until_it_is_refused(tmp_path: Path) -> Non
     time.seconds = 1e6
     assert (credentials.authorization(), program.runs) == ("Bearer one", 1)
     program.gives(token="two")
-    assert credentials.refused()
+    assert credentials.renew()
     assert (credentials.authorization(), program.runs) == ("Bearer two", 2)
 
 
 def test_many_who_are_refused_at_once_run_it_once(tmp_path: Path) -> None:
     program = Program(tmp_path, token="one")
     credentials = credentials_of(program, Time())
-    shown = credentials.shown()
+    shown = credentials.current()
     program.gives(token="two")
-    assert all(credentials.refused(shown) for _ in range(5))
+    assert all(credentials.renew(shown) for _ in range(5))
     assert program.runs == 2
 
 
 def test_a_plugin_that_gives_the_refused_token_again_is_left_alone_for_a_while(tmp_path: Path) -> None:
     program, time = Program(tmp_path, token="one"), Time()
     credentials = credentials_of(program, time)
-    credentials.shown()
-    assert not any(credentials.refused() for _ in range(5))
+    credentials.current()
+    assert not any(credentials.renew() for _ in range(5))
     assert program.runs == 2
     time.seconds = 6
     program.gives(token="two")
-    assert credentials.refused()
+    assert credentials.renew()
 
 
 def test_a_plugin_that_fails_is_left_alone_for_a_while(tmp_path: Path) -> None:
@@ -204,7 +209,7 @@ def test_a_plugin_that_fails_is_left_alone_for_a_while(tmp_path: Path) -> None:
     credentials = credentials_of(program, time)
     for _ in range(3):
         with pytest.raises(KubeconfigError, match=r"failed with code 3: session expired, log in again$"):
-            credentials.shown()
+            credentials.current()
     assert program.runs == 1
     time.seconds = 6
     program.gives(token="one")
@@ -213,7 +218,7 @@ def test_a_plugin_that_fails_is_left_alone_for_a_while(tmp_path: Path) -> None:
 
 def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
     program = Program(tmp_path, clientCertificateData="crt", clientKeyData="key")
-    assert credentials_of(program, Time()).shown() == Shown("", "crt", "key")
+    assert credentials_of(program, Time()).current() == Credential("", "crt", "key")
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
@@ -222,7 +227,7 @@ def test_a_plugin_is_told_what_it_may_need(tmp_path: Path, version: str) -> None
     program = Program(tmp_path)
     program.gives(token="t", api_version=api_version)
     endpoint = program.endpoint(SERVER, api_version, args=("get", "token"), environ=(("WHO", "me"),))
-    assert ask(endpoint.plugin, endpoint, interactive=True) == Issued("t")  # type: ignore[arg-type]
+    assert run(endpoint.plugin, endpoint, interactive=True) == PluginCredential("t")  # type: ignore[arg-type]
     assert program.info == {"apiVersion": api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
     assert (tmp_path / "rest").read_text() == "get token/me/"
 
@@ -235,7 +240,7 @@ def test_a_plugin_is_told_about_the_cluster_when_it_asks_for_that(tmp_path: Path
         server_name="other.test",
         proxy="http://proxy.test",
     )
-    ask(endpoint.plugin, endpoint, interactive=False)  # type: ignore[arg-type]
+    run(endpoint.plugin, endpoint, interactive=False)  # type: ignore[arg-type]
     assert program.info["spec"]["cluster"] == {
         "server": SERVER,
         "tls-server-name": "other.test",
@@ -255,7 +260,7 @@ JWT = "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"
         ("[]", 0, "", "printed no ExecCredential$"),
         ('{"apiVersion":"v1","kind":"Pod"}', 0, "", f"printed no ExecCredential of {V1}$"),
         (f'{{"apiVersion":"{V1}beta1","kind":"ExecCredential"}}', 0, "", f"no ExecCredential of {V1}$"),
-        (f'{{"apiVersion":"{V1}","kind":"ExecCredential"}}', 0, "", "gave neither a token nor"),
+        (f'{{"apiVersion":"{V1}","kind":"ExecCredential"}}', 0, "", "printed neither a token nor"),
         (
             f'{{"apiVersion":"{V1}","kind":"ExecCredential","status":{{"clientKeyData":"s3cret"}}}}',
             0,
@@ -278,7 +283,7 @@ def test_a_plugin_that_is_no_use_is_told_in_a_sentence(
     program = Program(tmp_path)
     program.prints(stdout, code, stderr)
     with pytest.raises(KubeconfigError, match=sentence) as error:
-        credentials_of(program, Time()).shown()
+        credentials_of(program, Time()).current()
     assert "s3cret" not in str(error.value)
     assert JWT not in str(error.value)
 
@@ -286,12 +291,12 @@ def test_a_plugin_that_is_no_use_is_told_in_a_sentence(
 def test_a_plugin_that_is_not_there_is_named_with_its_hint() -> None:
     plugin = Plugin("/nowhere/login-helper", V1, install_hint="get it\nfrom the store")
     with pytest.raises(KubeconfigError, match=r'"login-helper" cannot be run: No such file .*; get it from the store'):
-        ask(plugin, Endpoint(SERVER), interactive=False)
+        run(plugin, Endpoint(SERVER), interactive=False)
 
 
 def test_a_plugin_that_needs_a_person_is_not_run_without_one(tmp_path: Path) -> None:
     program = Program(tmp_path, token="t")
     plugin = Plugin(str(program.path), V1, interactive_mode="Always")
-    with pytest.raises(KubeconfigError, match="needs a person at a terminal"):
-        ask(plugin, Endpoint(SERVER), interactive=False)
+    with pytest.raises(KubeconfigError, match="needs a user at a terminal"):
+        run(plugin, Endpoint(SERVER), interactive=False)
     assert program.runs == 0

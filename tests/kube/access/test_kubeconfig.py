@@ -184,7 +184,7 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
         (config({"certificate-authority-data": "%%"}), "", 'authority-data of cluster "c" in .*config is not base64'),
         (config({"certificate-authority": "nope.crt"}), "", "certificate-authority .*nope.crt cannot be read: No such"),
         (config({"certificate-authority": "a\0b"}), "", "certificate-authority .* cannot be read: .*null"),
-        (config({"certificate-authority": "/dev/zero"}), "", "certificate-authority /dev/zero is no file"),
+        (config({"certificate-authority": "/dev/zero"}), "", "certificate-authority /dev/zero is not a file"),
         (config(user={"client-certificate": "nope"}), "", "client-certificate .*nope cannot be read: No such"),
         (config(user={"client-key": "nope"}), "", "client-key .*nope cannot be read: No such"),
         (config(user={"token": 3}), "", 'token of user "u" in kubeconfig .*config is not text'),

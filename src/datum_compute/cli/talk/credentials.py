@@ -35,7 +35,7 @@ class HelperToken:
                 self._ask()
             return f"Bearer {self._token}"
 
-    def refused(self) -> bool:
+    def renew(self) -> bool:
         with self._lock:
             before = self._token
             self._ask()

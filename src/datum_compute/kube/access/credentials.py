@@ -1,7 +1,7 @@
-"""What a caller shows to a server, as it is now. Entry points: `Credentials`, `EndpointCredentials`.
+"""The current credentials of a caller. Entry points: `Credentials`, `EndpointCredentials`.
 
-Others rotate it under a program that runs: token files, certificate files, what a plugin gave for an hour. Nothing of
-it is ever part of an error or a trace.
+They change while a program runs: token and certificate files are rotated, and what a plugin issued expires. No part of
+them is ever in an error or a trace.
 """
 
 import base64
@@ -20,12 +20,12 @@ from msgspec import Struct
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, Plugin, Source, load, text_of
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can carry
-_NO_USE_SECONDS = 5.0  # a plugin that failed, or gave again what was refused, is not run again sooner
-_UNUSABLE_SECONDS = 1.0  # a kubeconfig that cannot be read, perhaps half written, is not read again sooner
+_PLUGIN_PAUSE_SECONDS = 5.0  # before a plugin is run again that failed, or repeated what was refused
+_KUBECONFIG_PAUSE_SECONDS = 1.0  # before a kubeconfig is read again that cannot be used, perhaps half written
 
 
 def is_token(text: str) -> bool:
-    """Whether it can be one. Anything else must not get as far as a header, whose error would quote it."""
+    """Whether a text can be a token. Anything else must not reach a header, whose error would quote it."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -36,24 +36,24 @@ class Credentials(Protocol):
         """The value of the Authorization header; empty to send none."""
         ...
 
-    def refused(self) -> bool:
-        """Told that the server answered 401; true when there is something newer to try."""
+    def renew(self) -> bool:
+        """Called after a 401; true when there is a newer credential to try."""
         ...
 
 
-class Shown(Struct, frozen=True):
-    """Everything a server sees of its caller: a header, and the certificate of a connection with its key."""
+class Credential(Struct, frozen=True):
+    """What is presented to a server: a header, and a client certificate with its key."""
 
     authorization: str = ""
     certificate: str = ""
     key: str = ""
 
     def __repr__(self) -> str:
-        return "Shown()"
+        return "Credential()"
 
 
-class Issued(Struct, frozen=True):
-    """What a plugin gave; `expires` is None when it did not say."""
+class PluginCredential(Struct, frozen=True):
+    """What a plugin issued; `expires` is None when it did not say."""
 
     token: str = ""
     certificate: str = ""
@@ -61,15 +61,14 @@ class Issued(Struct, frozen=True):
     expires: datetime | None = None
 
     def __repr__(self) -> str:
-        return "Issued()"
+        return "PluginCredential()"
 
 
 class EndpointCredentials:
-    """The credentials of an endpoint. Files, the kubeconfig itself among them, are read again when they changed, a
-    plugin is run again when what it gave has expired or was refused. May be shared between threads and by all
-    transports that show the same.
+    """The credentials of an endpoint. Files, including the kubeconfig itself, are read again when they change; a plugin
+    is run again when what it issued has expired or was refused. May be shared between threads and transports.
 
-    `interactive` allows a plugin to talk to the person at the terminal; without one it has `patience` seconds. Raises
+    `interactive` lets a plugin talk to the user at the terminal; otherwise it has `patience` seconds. Raises
     `KubeconfigError`.
     """
 
@@ -89,15 +88,15 @@ class EndpointCredentials:
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._last = Shown()
-        self._issued: Issued | None = None
+        self._last = Credential()
+        self._issued: PluginCredential | None = None
         self._failure: KubeconfigError | None = None  # of the plugin's last run
-        self._no_use_until = -math.inf
+        self._plugin_pause_until = -math.inf
 
     def authorization(self) -> str:
-        return self.shown().authorization
+        return self.current().authorization
 
-    def shown(self) -> Shown:
+    def current(self) -> Credential:
         """May run a plugin; see `ready`."""
         plugin = self._current().plugin
         if plugin is not None and not self.ready:
@@ -109,26 +108,26 @@ class EndpointCredentials:
 
     @property
     def ready(self) -> bool:
-        """Whether `shown` answers at once; when not, it is for a thread of its own."""
+        """Whether `current` returns at once; if not, call it in a thread."""
         return self._configured.plugin is None or (self._issued is not None and self._valid(self._issued))
 
-    def refused(self, shown: Shown | None = None) -> bool:
-        """`shown` is what was refused, where several may be at once and the first of them renews it for all."""
-        before = shown or self._last
+    def renew(self, refused: Credential | None = None) -> bool:
+        """`refused` is for concurrent callers: the first of them renews the credential for all."""
+        before = refused or self._last
         if self._kubeconfig is not None:
             self._kubeconfig.forget()
         configured = self._current()
         configured.forget()
         if configured.plugin is not None:
             with self._lock:
-                if self._assembled() == before and self._monotonic() >= self._no_use_until:
+                if self._assembled() == before and self._monotonic() >= self._plugin_pause_until:
                     self._run(configured.plugin)
                     if self._assembled() == before:
-                        self._no_use_until = self._monotonic() + _NO_USE_SECONDS
-        return self.shown() != before
+                        self._plugin_pause_until = self._monotonic() + _PLUGIN_PAUSE_SECONDS
+        return self.current() != before
 
     def _current(self) -> "_Configured":
-        """What the kubeconfig says now; what it said before while it cannot be used."""
+        """The latest usable content of the kubeconfig."""
         endpoint = self._kubeconfig.newer() if self._kubeconfig is not None else None
         if endpoint is not None:
             if endpoint.plugin != self._configured.plugin:
@@ -136,63 +135,63 @@ class EndpointCredentials:
             self._configured = _Configured(endpoint)
         return self._configured
 
-    def _assembled(self) -> Shown:
-        configured, issued = self._configured, self._issued or Issued()
+    def _assembled(self) -> Credential:
+        configured, issued = self._configured, self._issued or PluginCredential()
         endpoint = configured.endpoint
-        return Shown(
+        return Credential(
             self._authorization(configured, issued),
             endpoint.client_cert or configured.certificate.text() or issued.certificate,
             endpoint.client_key or configured.key.text() or issued.key,
         )
 
-    def _authorization(self, configured: "_Configured", issued: Issued) -> str:
+    def _authorization(self, configured: "_Configured", issued: PluginCredential) -> str:
         endpoint = configured.endpoint
         if token := configured.file_token() or endpoint.token or issued.token:
             if not is_token(token):
-                raise KubeconfigError(f"the token for {endpoint.server} is no token: it has spaces or odd characters")
+                raise KubeconfigError(f"the token for {endpoint.server} is invalid: it has spaces or odd characters")
             return f"Bearer {token}"
         if endpoint.username:
             return f"Basic {base64.b64encode(f'{endpoint.username}:{endpoint.password}'.encode()).decode()}"
         return ""
 
     def _run(self, plugin: Plugin) -> None:
-        from datum_compute.kube.access.plugin import ask
+        from datum_compute.kube.access.plugin import run
 
-        if self._failure is not None and self._monotonic() < self._no_use_until:
+        if self._failure is not None and self._monotonic() < self._plugin_pause_until:
             raise self._failure
         try:
-            issued = ask(plugin, self._configured.endpoint, interactive=self._interactive, patience=self._patience)
-            named = f'the credential plugin "{os.path.basename(plugin.command)}"'
+            issued = run(plugin, self._configured.endpoint, interactive=self._interactive, patience=self._patience)
+            name = f'the credential plugin "{os.path.basename(plugin.command)}"'
             if issued.token and not is_token(issued.token):
-                raise KubeconfigError(f"{named} gave something that is no token")
+                raise KubeconfigError(f"{name} printed something that is not a token")
             if not self._valid(issued):
-                raise KubeconfigError(f"what {named} gave has already expired; check the clock of this machine")
+                raise KubeconfigError(f"what {name} printed has already expired; check the clock of this machine")
             self._issued, self._failure = issued, None
         except KubeconfigError as error:
-            self._failure, self._no_use_until = error, self._monotonic() + _NO_USE_SECONDS
+            self._failure, self._plugin_pause_until = error, self._monotonic() + _PLUGIN_PAUSE_SECONDS
             raise
 
-    def _valid(self, issued: Issued) -> bool:
+    def _valid(self, issued: PluginCredential) -> bool:
         return issued.expires is None or self._now() < issued.expires
 
 
 class _Configured:
-    """What one reading of a kubeconfig says about credentials, and the files that it names."""
+    """The credentials in one version of a kubeconfig, and the files that it names."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.token = _File(endpoint.token_file, "the token file")
         self.certificate = _File(endpoint.client_cert_file, "client-certificate")
         self.key = _File(endpoint.client_key_file, "client-key")
-        known = endpoint.token or endpoint.token_file or endpoint.username
-        self.plugin = None if known else endpoint.plugin
+        has_own = endpoint.token or endpoint.token_file or endpoint.username
+        self.plugin = None if has_own else endpoint.plugin
 
     def file_token(self) -> str:
-        """What the file holds; when it cannot be had, a token that is known otherwise is as good."""
+        """The content of the token file; empty when that cannot be read and there is another token."""
         try:
             token = self.token.text().strip()
             if token and not is_token(token):
-                raise KubeconfigError(f"the token file {self.endpoint.token_file} holds something that is no token")
+                raise KubeconfigError(f"the token file {self.endpoint.token_file} does not contain a token")
         except KubeconfigError:
             if self.endpoint.token:
                 return ""
@@ -207,32 +206,32 @@ class _Configured:
 
 
 class _Kubeconfig:
-    """The kubeconfig that an endpoint came from: tokens and certificates inside it are rotated by replacing it."""
+    """The kubeconfig that an endpoint came from; tokens and certificates in it are rotated by replacing the file."""
 
     def __init__(self, source: Source, monotonic: Callable[[], float]) -> None:
         self._source = source
         self._monotonic = monotonic
-        self._versions = self._looked_at()
+        self._versions = self._stat_all()
         self._not_before = -math.inf
 
     def newer(self) -> Endpoint | None:
-        """What the files say, if they changed since the last time and can be used."""
-        versions = self._looked_at()
+        """The endpoint from the files, if they have changed and can be used."""
+        versions = self._stat_all()
         if versions == self._versions or self._monotonic() < self._not_before:
             return None
         try:
             endpoint = load(self._source.files, self._source.context)
         except KubeconfigError:
-            self._not_before = self._monotonic() + _UNUSABLE_SECONDS
+            self._not_before = self._monotonic() + _KUBECONFIG_PAUSE_SECONDS
             return None
         self._versions = versions
         return endpoint
 
     def forget(self) -> None:
-        """For a change that left no trace."""
+        """For a change that the file's attributes do not show."""
         self._versions = ()
 
-    def _looked_at(self) -> tuple[tuple[int, ...], ...]:
+    def _stat_all(self) -> tuple[tuple[int, ...], ...]:
         return tuple(_version(path) for path in self._source.files)
 
 
@@ -254,13 +253,13 @@ class _File:
         return self._text
 
     def forget(self) -> None:
-        """For a change that left no trace."""
+        """For a change that the file's attributes do not show."""
         self._version = ()
 
 
 def _version(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """Changes with the file; empty when it is not there, which reading it says in words."""
+    """Changes with the file; empty when it is missing, which reading it reports."""
     with suppress(OSError):
-        found = os.stat(path)
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        stat = os.stat(path)
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
     return ()

@@ -1,4 +1,4 @@
-"""The API of the cluster that this process runs in. Entry point: `in_cluster`."""
+"""The API server of the cluster that this process runs in. Entry point: `in_cluster`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def in_cluster(environ: Mapping[str, str], folder: Path = _SERVICE_ACCOUNT) -> Endpoint:
-    """As the service account of the pod; its token is rotated by others."""
+    """The endpoint with the service account of the pod, whose token file is rotated by the kubelet."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         raise KubeconfigError(

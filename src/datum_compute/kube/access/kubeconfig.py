@@ -1,7 +1,6 @@
-"""Where a plane is and how to be let in, from and to kubeconfig files. Entry points: `load`, `Endpoint`,
-`write_kubeconfig`.
+"""Reads and writes kubeconfig files. Entry points: `load`, `Endpoint`, `write_kubeconfig`.
 
-Nothing here imports an HTTP library: one-shot commands use it as well.
+Nothing here imports an HTTP library, because one-shot commands use it as well.
 """
 
 import base64
@@ -30,16 +29,16 @@ class KubeconfigError(Exception):
 
 
 class Plugin(Struct, frozen=True):
-    """A program that is asked for credentials by the protocol `client.authentication.k8s.io`."""
+    """A program that issues credentials by the protocol `client.authentication.k8s.io`."""
 
-    command: str  # a name to be found in PATH, or a path
+    command: str  # a name in PATH, or a path
     api_version: str
     args: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
     interactive_mode: str = "IfAvailable"  # or Never, Always
     install_hint: str = ""
     provide_cluster_info: bool = False
-    config: Json = {}  # of the plugin, kept with the cluster
+    config: Json = {}  # for the plugin, from an extension of the cluster
 
     def __repr__(self) -> str:  # arguments and variables may be secrets
         return f"Plugin({self.command!r})"
@@ -49,16 +48,16 @@ class Source(Struct, frozen=True):
     """The files and the context that an endpoint was read from."""
 
     files: tuple[Path, ...]
-    context: str  # empty: the current one, whichever that is
+    context: str  # empty: the current context, also when that changes
 
 
 class Endpoint(Struct, frozen=True):
-    """One API root and what it takes to call it. Certificates and keys are PEM texts, or files that others rotate."""
+    """One API root and the credentials to call it. Certificates and keys are PEM texts, or files that are rotated."""
 
     server: str
     ca_pem: str = ""  # empty: the certificates this machine trusts
     token: str = ""
-    token_file: str = ""  # what it holds goes before `token`
+    token_file: str = ""  # its content takes precedence over `token`
     client_cert: str = ""
     client_key: str = ""
     client_cert_file: str = ""
@@ -66,17 +65,17 @@ class Endpoint(Struct, frozen=True):
     username: str = ""
     password: str = ""
     plugin: Plugin | None = None
-    server_name: str = ""  # that the certificate must be for, when it is not the host
-    insecure: bool = False  # takes any certificate
-    proxy: str = ""  # URL of the HTTP proxy all connections go through
+    server_name: str = ""  # that the certificate must have, where that is not the host
+    insecure: bool = False  # accepts any certificate
+    proxy: str = ""  # URL of the HTTP proxy for all connections
     namespace: str = ""
-    source: Source | None = None  # where newer credentials will be found
+    source: Source | None = None  # where to look for newer credentials
 
-    def __repr__(self) -> str:  # credentials have no place in a log
+    def __repr__(self) -> str:  # credentials must not be logged
         return f"Endpoint({self.server!r})"
 
     def tls(self) -> "ssl.SSLContext | None":
-        """How to verify the server, with the client certificate as it is now; None for plain HTTP."""
+        """A context with the current client certificate; None for plain HTTP."""
         if not self.server.startswith("https:"):
             return None
         from datum_compute.kube.access.tls import ClientTls
@@ -87,36 +86,35 @@ class Endpoint(Struct, frozen=True):
         )
 
     def at(self, template: str, **values: str) -> "Endpoint":
-        """The same host and credentials at another place; `{name}` in the template is replaced by that value.
+        """The same credentials at another URL; `{name}` in the template is replaced by that value.
 
-        A template that begins with a slash replaces the path, one that is a whole URL everything, and an empty one
-        nothing.
+        A template that begins with a slash replaces the path, a whole URL replaces everything, an empty one nothing.
         """
         if not template:
             return self
-        place = template
+        url = template
         for name, value in values.items():
             if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", value) or ".." in value:
                 raise KubeconfigError(f'"{value}" cannot stand for {{{name}}} in the URL template {template}')
-            place = place.replace(f"{{{name}}}", value)
-        if unknown := re.search(r"\{[^}]*\}?", place):
+            url = url.replace(f"{{{name}}}", value)
+        if unknown := re.search(r"\{[^}]*\}?", url):
             known = " and ".join(f"{{{name}}}" for name in values)
             raise KubeconfigError(f"the URL template {template} names {unknown[0]}; it may name {known}")
-        if place.startswith("/"):
+        if url.startswith("/"):
             parts = urlsplit(self.server)
-            place = f"{parts.scheme}://{parts.netloc}{place}"
-        elif not place.startswith(("https://", "http://")):
+            url = f"{parts.scheme}://{parts.netloc}{url}"
+        elif not url.startswith(("https://", "http://")):
             raise KubeconfigError(f"the URL template {template} begins neither with a slash nor with https://")
-        return replace(self, server=place.rstrip("/"))
+        return replace(self, server=url.rstrip("/"))
 
 
 def text_of(path: str, what: str) -> str:
-    """The content of a file that a kubeconfig names; "" where it names none."""
+    """The content of a file that a kubeconfig names; "" for no path."""
     if not path:
         return ""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise KubeconfigError(f"{what} {path} is no file")  # reading a pipe or a device might never end
+            raise KubeconfigError(f"{what} {path} is not a file")  # reading a pipe or a device might never end
         return Path(path).read_text("utf-8")
     except OSError as error:
         raise KubeconfigError(f"{what} {path} cannot be read: {error.strerror}") from None
@@ -127,40 +125,40 @@ def text_of(path: str, what: str) -> str:
 
 
 def load(paths: Sequence[Path], context: str = "") -> Endpoint:
-    """The endpoint of a context, or of the current one. Of several files the first that names a thing wins."""
+    """The endpoint of a context, or of the current one. If several files define the same entry, the first wins."""
     endpoint = Kubeconfig.read(paths).endpoint(context)
     return replace(endpoint, source=Source(tuple(paths), context))
 
 
 class _Entry(Struct, frozen=True):
-    """One cluster, user or context; `called` says in errors which one it is."""
+    """One cluster, user or context; `title` names it in errors."""
 
     value: Json
     file: Path
-    called: str
+    title: str
 
     def wrong(self, field: str, why: str) -> KubeconfigError:
-        return KubeconfigError(f"{field} of {self.called} in kubeconfig {self.file} {why}")
+        return KubeconfigError(f"{field} of {self.title} in kubeconfig {self.file} {why}")
 
     def text(self, key: str) -> str:
-        found = self.value.get(key) or ""
-        if not isinstance(found, str):
+        value = self.value.get(key) or ""
+        if not isinstance(value, str):
             raise self.wrong(key, "is not text")
-        return found
+        return value
 
-    def truth(self, key: str) -> bool:
-        found = self.value.get(key) or False
-        if not isinstance(found, bool):
+    def flag(self, key: str) -> bool:
+        value = self.value.get(key) or False
+        if not isinstance(value, bool):
             raise self.wrong(key, "is neither true nor false")
-        return found
+        return value
 
     def path(self, key: str) -> str:
-        """A relative path is meant from the folder of the file that says it."""
-        said = self.text(key)
-        return str(self.file.resolve().parent / said) if said else ""
+        """A path, relative to the folder of the kubeconfig."""
+        path = self.text(key)
+        return str(self.file.resolve().parent / path) if path else ""
 
     def pem(self, key: str) -> str:
-        """What `<key>-data` holds."""
+        """The decoded value of `<key>-data`."""
         try:
             return base64.b64decode(self.text(f"{key}-data"), validate=True).decode("ascii")
         except (binascii.Error, ValueError):
@@ -168,7 +166,7 @@ class _Entry(Struct, frozen=True):
 
 
 class Kubeconfig(Struct, frozen=True):
-    """All files of a KUBECONFIG together."""
+    """The merged content of all files in KUBECONFIG."""
 
     files: tuple[Path, ...]
     current: str
@@ -200,12 +198,12 @@ class Kubeconfig(Struct, frozen=True):
             raise KubeconfigError(f"{where} has no current context; name one of {_listed(self.contexts)}")
         if chosen not in self.contexts:
             raise KubeconfigError(f'{where} has no context "{chosen}"; it has {_listed(self.contexts)}')
-        said = self.contexts[chosen]
-        cluster = self._entry("cluster", self.clusters, said.get("cluster"), chosen)
-        user = self._entry("user", self.users, said["user"], chosen) if said.get("user") else _Entry({}, Path(), "")
+        names = self.contexts[chosen]
+        cluster = self._entry("cluster", self.clusters, names.get("cluster"), chosen)
+        user = self._entry("user", self.users, names["user"], chosen) if names.get("user") else _Entry({}, Path(), "")
         server = cluster.text("server")
         if not server.startswith(("https://", "http://")):
-            raise KubeconfigError(f'cluster "{said["cluster"]}" in {where} has no http:// or https:// server')
+            raise KubeconfigError(f'cluster "{names["cluster"]}" in {where} has no http:// or https:// server')
         proxy = cluster.text("proxy-url")
         if proxy and not proxy.startswith(("https://", "http://")):
             raise cluster.wrong("proxy-url", "is not an http:// or https:// address, and others are not supported")
@@ -227,11 +225,11 @@ class Kubeconfig(Struct, frozen=True):
             password=user.text("password"),
             plugin=_plugin(user, cluster),
             server_name=cluster.text("tls-server-name"),
-            insecure=cluster.truth("insecure-skip-tls-verify"),
+            insecure=cluster.flag("insecure-skip-tls-verify"),
             proxy=proxy,
-            namespace=_Entry(said, self.files[0], f'context "{chosen}"').text("namespace"),
+            namespace=_Entry(names, self.files[0], f'context "{chosen}"').text("namespace"),
         )
-        text_of(endpoint.client_cert_file, "client-certificate")  # what is not there is told now, not at the first call
+        text_of(endpoint.client_cert_file, "client-certificate")  # reports a missing file now, not at the first call
         text_of(endpoint.client_key_file, "client-key")
         return endpoint
 
@@ -246,51 +244,51 @@ _MODES = ("IfAvailable", "Never", "Always")
 
 
 def _plugin(user: _Entry, cluster: _Entry) -> Plugin | None:
-    said = user.value.get("exec")
-    if not said:
+    value = user.value.get("exec")
+    if not value:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(value, dict):
         raise user.wrong("exec", "is not a mapping")
-    inside = _Entry(said, user.file, f"exec of {user.called}")
-    command, version = inside.text("command"), inside.text("apiVersion")
+    entry = _Entry(value, user.file, f"exec of {user.title}")
+    command, version = entry.text("command"), entry.text("apiVersion")
     if not command:
-        raise inside.wrong("command", "is missing")
+        raise entry.wrong("command", "is missing")
     if version not in (f"{_PLUGIN_GROUP}/v1", f"{_PLUGIN_GROUP}/v1beta1"):
-        raise inside.wrong("apiVersion", f'is "{version}"; use {_PLUGIN_GROUP}/v1 or {_PLUGIN_GROUP}/v1beta1')
-    mode = inside.text("interactiveMode") or ("" if version.endswith("/v1") else "IfAvailable")
+        raise entry.wrong("apiVersion", f'is "{version}"; use {_PLUGIN_GROUP}/v1 or {_PLUGIN_GROUP}/v1beta1')
+    mode = entry.text("interactiveMode") or ("" if version.endswith("/v1") else "IfAvailable")
     if mode not in _MODES:
-        raise inside.wrong("interactiveMode", f'is "{mode}"; use one of {", ".join(_MODES)}')
+        raise entry.wrong("interactiveMode", f'is "{mode}"; use one of {", ".join(_MODES)}')
     return Plugin(
-        inside.path("command") if "/" in command else command,
+        entry.path("command") if "/" in command else command,
         version,
-        args=_texts(inside, "args"),
-        environ=_variables(inside),
+        args=_texts(entry, "args"),
+        environ=_variables(entry),
         interactive_mode=mode,
-        install_hint=inside.text("installHint"),
-        provide_cluster_info=inside.truth("provideClusterInfo"),
+        install_hint=entry.text("installHint"),
+        provide_cluster_info=entry.flag("provideClusterInfo"),
         config=_plugin_config(cluster),
     )
 
 
 def _texts(entry: _Entry, key: str) -> tuple[str, ...]:
-    found = entry.value.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    values = entry.value.get(key) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise entry.wrong(key, "is not a list of texts")
-    return tuple(found)
+    return tuple(values)
 
 
 def _variables(entry: _Entry) -> tuple[tuple[str, str], ...]:
-    found = entry.value.get("env") or []
-    if not isinstance(found, list) or not all(
+    items = entry.value.get("env") or []
+    if not isinstance(items, list) or not all(
         isinstance(item, dict) and isinstance(item.get("name"), str) and isinstance(item.get("value"), str)
-        for item in found
+        for item in items
     ):
         raise entry.wrong("env", "is not a list of name and value")
-    return tuple((item["name"], item["value"]) for item in found)
+    return tuple((item["name"], item["value"]) for item in items)
 
 
 def _plugin_config(cluster: _Entry) -> Json:
-    """What the cluster holds for the plugin, under the extension of that name."""
+    """The cluster's configuration for the plugin, from the extension of that name."""
     extensions = cluster.value.get("extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(item, dict) for item in extensions):
         raise cluster.wrong("extensions", "are not a list of mappings")
@@ -304,7 +302,7 @@ _EXTENSION = f"{_PLUGIN_GROUP}/exec"
 
 
 def write_kubeconfig(path: Path, contexts: Mapping[str, Endpoint], current: str) -> None:
-    """Writes a file of mode 0600 with one context an endpoint, each with a cluster and a user of its own."""
+    """Writes a file of mode 0600 with one context, cluster and user per endpoint."""
     import yaml
 
     if current not in contexts:
@@ -321,11 +319,11 @@ def write_kubeconfig(path: Path, contexts: Mapping[str, Endpoint], current: str)
 
 
 def _context(name: str, endpoint: Endpoint) -> Json:
-    return _given({"cluster": name, "user": name, "namespace": endpoint.namespace})
+    return _non_empty({"cluster": name, "user": name, "namespace": endpoint.namespace})
 
 
 def _cluster(endpoint: Endpoint) -> Json:
-    return _given(
+    return _non_empty(
         {
             "server": endpoint.server,
             "certificate-authority-data": _base64(endpoint.ca_pem),
@@ -340,7 +338,7 @@ def _cluster(endpoint: Endpoint) -> Json:
 
 
 def _user(endpoint: Endpoint) -> Json:
-    return _given(
+    return _non_empty(
         {
             "token": endpoint.token,
             "tokenFile": endpoint.token_file,
@@ -356,7 +354,7 @@ def _user(endpoint: Endpoint) -> Json:
 
 
 def _exec(plugin: Plugin) -> Json:
-    return _given(
+    return _non_empty(
         {
             "apiVersion": plugin.api_version,
             "command": plugin.command,
@@ -369,7 +367,7 @@ def _exec(plugin: Plugin) -> Json:
     )
 
 
-def _given(value: Json) -> Json:
+def _non_empty(value: Json) -> Json:
     return {key: item for key, item in value.items() if item}
 
 
@@ -390,7 +388,7 @@ def _content(path: Path) -> Json:
     except untrusted_yaml.TooMuch as error:
         raise KubeconfigError(f"kubeconfig {path} is {error}") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        # Only the place: what stands there may be a credential.
+        # Only the line number: the text itself may be a credential.
         mark = getattr(error, "problem_mark", None)
         place = f" (line {mark.line + 1})" if mark else ""
         raise KubeconfigError(f"kubeconfig {path} is not YAML{place}") from None

@@ -1,4 +1,4 @@
-"""Certificates with their keys, from memory into TLS. Entry point: `load_pair`."""
+"""Loads certificates with their keys into TLS contexts. Entry point: `load_pair`."""
 
 import os
 import ssl
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 class NoFolder(Exception):
-    """One sentence for a machine on which nothing can be written."""
+    """No temporary file can be written on this machine; the message says what to do."""
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Raises `ssl.SSLError` or `ValueError` for what is no pair, and `NoFolder`."""
+    """Raises `ssl.SSLError` or `ValueError` when the two do not belong together, and `NoFolder`."""
     with _file(key + b"\n" + certificate) as path:
-        context.load_cert_chain(path, password=lambda: "")  # a locked key is an error, never a question
+        context.load_cert_chain(path, password=lambda: "")  # an encrypted key is an error, never a prompt
 
 
 @contextmanager
 def _file(content: bytes) -> Iterator[Path]:
-    """A file for a moment, because the library reads nothing else; in memory where the machine has such files."""
+    """A temporary file, because the library loads nothing else; in memory where the machine supports it."""
     descriptor = _in_memory(content)
     if descriptor is not None:
         try:

@@ -1,4 +1,4 @@
-"""How a client verifies a server and shows who it is. Entry point: `ClientTls`."""
+"""TLS contexts of clients. Entry point: `ClientTls`."""
 
 import ssl
 
@@ -7,7 +7,7 @@ from datum_compute.kube.access.pairs import NoFolder, load_pair
 
 
 class ClientTls:
-    """The context for the next connection to an endpoint, made anew when the client's certificate has changed."""
+    """The context for the next connection to an endpoint; a new one when the client's certificate has changed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -15,19 +15,19 @@ class ClientTls:
         self._context: ssl.SSLContext | None = None
 
     def context(self, certificate: str, key: str) -> ssl.SSLContext:
-        """With `insecure` nothing is verified, as whoever set it wants."""
+        """With `insecure` the server is not verified."""
         if self._context is None or (certificate, key) != self._pair:
             try:
-                self._context = _made(self._endpoint, certificate, key)
+                self._context = _new_context(self._endpoint, certificate, key)
                 self._pair = (certificate, key)
             except KubeconfigError:
-                # Two files are not replaced in one step: in between the old pair is still the better one.
+                # Two files are not replaced atomically: in between, the old pair is still good.
                 if self._context is None:
                     raise
         return self._context
 
 
-def _made(endpoint: Endpoint, certificate: str, key: str) -> ssl.SSLContext:
+def _new_context(endpoint: Endpoint, certificate: str, key: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=endpoint.ca_pem or None)
     except ssl.SSLError:
