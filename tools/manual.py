@@ -201,7 +201,7 @@ def _section(one: Command) -> Iterator[str]:
         yield f"Output: `{first}`, or with `-o` {', '.join(f'`{other}`' for other in others)}."
     for example in one.examples:
         yield _plain(example.title)
-        shown = "" if example.shown == "...\n" else example.shown
+        shown = "" if example.output == "...\n" else example.output
         yield f"```console\n$ {PROGRAM} {example.line}\n{shown}```"
         if example.code:
             yield f"Exit code {example.code}."

@@ -80,7 +80,7 @@ def _details(one: "Command") -> Iterator[str]:
 def _example(example: Example) -> Iterator[str]:
     yield from (".PP", _text(example.title), ".PP", ".nf", ".RS 4")
     yield _text(f"$ {PROGRAM} {example.line}")
-    yield from (_text(line) for line in example.shown.splitlines())
+    yield from (_text(line) for line in example.output.splitlines())
     yield from (".RE", ".fi")
 
 

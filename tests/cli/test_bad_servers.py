@@ -166,7 +166,7 @@ def test_a_write_that_breaks_off_says_that_nobody_knows(shop: World, compute: Co
     first, second = result.err.splitlines()
     assert first.startswith('Error: updating workload "shop": ')
     assert "ended the connection before its answer was complete" in first
-    assert second == "  Whether the change was made is not known; look before you try again."
+    assert second == "  It is not known whether the change was made; check before you try again."
     assert [seen.method for seen in shop.api.writes()] == ["PUT"]
 
 

@@ -82,7 +82,7 @@ def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
     later.after(2, lambda: withdraw(api))
     later.after(20, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
     result = compute("destroy", "shop", "-y", "--wait", "--timeout=5m")
-    sentence = "workload/shop is deleted, but AMS did not stop 1 instance within 5m; it goes on by itself"
+    sentence = "workload/shop is deleted, but AMS did not stop 1 instance within 5m; the deletion continues"
     assert (result.code, result.err.splitlines()[0]) == (5, f"Error: {sentence}")
     assert GONE not in result.out
 
@@ -91,7 +91,7 @@ def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
 def test_a_deletion_that_is_not_over_in_time_names_what_has_not_stopped(compute: Compute) -> None:
     result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m")
     assert result.code == 5
-    assert "workload/shop is still being deleted after 1m; it goes on by itself" in result.err
+    assert "workload/shop is still being deleted after 1m; the deletion continues" in result.err
     assert "Not stopped yet: 2 instances in AMS, DFW." in result.err
 
 
@@ -163,7 +163,7 @@ def test_a_claim_from_before_its_workload_was_restored_is_waited_for(
 def test_without_quota_it_says_that_sites_may_still_be_stopping(api: ApiServer, compute: Compute, later: Later) -> None:
     later.after(2, lambda: withdraw(api))
     result = compute("destroy", "shop", "-y", "--wait")
-    warning = "Its sites may still be stopping: no quota claim tells when its instances have stopped."
+    warning = "Its sites may still be stopping: no quota claim shows when its instances have stopped."
     assert (result.code, result.lines[-2:]) == (0, [GONE, warning])
 
 

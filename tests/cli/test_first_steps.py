@@ -31,7 +31,7 @@ async def test_a_bad_image_is_named_for_every_city_and_the_way_back_is_offered(
 
         await command("deploy blog --image=registry.example/blog:crashing --timeout=20s")
         await command("rollout pause blog")
-        assert "    Go on:             compute rollout resume blog\n" in (await command("status blog")).out
+        assert "    Resume:            compute rollout resume blog\n" in (await command("status blog")).out
 
 
 async def test_the_first_deploy_has_nothing_to_go_back_to(

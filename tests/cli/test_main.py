@@ -53,7 +53,7 @@ def test_a_manifest_from_a_closed_stdin_is_empty() -> None:
 
 def test_an_argument_that_is_no_text_is_told_without_it() -> None:
     done = shell("", "deploy", "shop", b"--env=KEY=s3cret\xff")
-    assert (done.returncode, done.stderr) == (2, "Error: argument 3 is no text in UTF-8\n")
+    assert (done.returncode, done.stderr) == (2, "Error: argument 3 is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize("redirected", [">/dev/full", ">&-"])

@@ -129,20 +129,20 @@ def _as_always(text: str, state: Path) -> str:
 
 
 def check(example: Example, shown: str, code: int) -> None:
-    if example.shown == "...\n":
+    if example.output == "...\n":
         assert shown
-        shown = example.shown
+        shown = example.output
     if REWRITE:
         rewrite(example, shown, code)
     else:
-        assert shown == example.shown
+        assert shown == example.output
         assert code == example.code
 
 
 def rewrite(example: Example, shown: str, code: int) -> None:
     """One example after the other, in one process."""
     introduction = module.FILE.read_text("utf-8").partition("\n\n== ")[0]
-    now = [one._replace(shown=shown, code=code) if one.line == example.line else one for one in examples()]
+    now = [one._replace(output=shown, code=code) if one.line == example.line else one for one in examples()]
     module.FILE.write_text(text_of(introduction, now), "utf-8")
 
 

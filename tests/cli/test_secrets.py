@@ -153,7 +153,7 @@ def test_a_helper_that_prints_more_than_a_token_is_not_quoted(
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
     result = compute("workloads", "-vv", environ=environ)
     assert (result.code, result.out) == (7, "")
-    assert result.err == f"Error: getting credentials: {helper} gave something that is no token\n"
+    assert result.err == f"Error: getting credentials: {helper} printed something that is not a token\n"
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, environment: Environment | None = None) -> int:
-    """Runs one command line and returns its exit code; every error is told in words, on stderr."""
+    """Runs one command line and returns its exit code; errors are reported on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if environment is None:
-        # Also where it was started with interrupts ignored, as nohup and many runners of jobs do: a Ctrl-C that is
-        # typed here is meant for us.
+        # Even if it was started with interrupts ignored, as nohup and many job runners do: a Ctrl-C typed here is meant
+        # for us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    environment = environment or _of_this_process()
+    environment = environment or _process_environment()
     try:
         if "--plugin-manifest" in words:
             put(environment.stdout, _manifest() + "\n")
@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
         if words[:1] == ["__complete"]:
             return _complete(words[1:], environment)
         return _run(words, environment)
-    except BrokenPipeError:  # whoever read us has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         return 0
     except Failure as failure:
-        with suppress(Failure, BrokenPipeError):  # it may be the stream that it is told on
+        with suppress(Failure, BrokenPipeError):  # stderr itself may be what failed
             put(environment.stderr, f"{failure.prefix}{failure.message}\n")
         return failure.code
     finally:
@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
         _finish(environment.stderr)
 
 
-def _of_this_process() -> Environment:
-    """A stream that was closed is replaced, in this order, so that no other file gets its number. There is nothing to
-    read then, and what is said reaches nobody; but a result that cannot be given is an error."""
+def _process_environment() -> Environment:
+    """The environment of this process. Closed streams are replaced, in this order, so that no other file gets their
+    numbers. Reading returns nothing then, and notes are lost; but a result that cannot be written is an error."""
     stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  (open as long as we run)
-    stdout = sys.stdout or open(os.devnull)  # noqa: SIM115  (takes nothing)
+    stdout = sys.stdout or open(os.devnull)  # noqa: SIM115  (refuses writes)
     stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     columns = os.get_terminal_size(stdout.fileno()).columns if stdout.isatty() else 0
     return Environment(
@@ -59,7 +59,7 @@ def _of_this_process() -> Environment:
 
 
 def _complete(words: Sequence[str], environment: Environment) -> int:
-    """Whatever goes wrong: the shell that asked has no use for an error."""
+    """Never fails: a shell that waits for completions has no use for an error."""
     try:
         from datum_compute.cli.shell.completion import answer
 
@@ -72,7 +72,7 @@ def _complete(words: Sequence[str], environment: Environment) -> int:
 
 
 def _finish(stream: TextIO) -> None:
-    """What a stream did not take Python would write once more when it ends, and complain."""
+    """Flushes a stream. One that fails is redirected: Python would try again when it exits, and complain."""
     try:
         stream.flush()
     except OSError:
@@ -80,7 +80,7 @@ def _finish(stream: TextIO) -> None:
 
 
 def _manifest() -> str:
-    """What datumctl wants to know of a plugin; asked with a short deadline, so nothing is loaded for it."""
+    """The manifest for datumctl, which gives us little time: nothing is loaded for it."""
     description = "Deploy and manage containerized workloads on Datum Cloud"
     return (
         f'{{"name": "compute", "version": "{__version__}", "description": "{description}", '
@@ -91,7 +91,7 @@ def _manifest() -> str:
 def _run(words: Sequence[str], environment: Environment) -> int:
     import click
 
-    from datum_compute.cli.shell.flags import FLAGS
+    from datum_compute.cli.shell.flags import GLOBAL_FLAGS
     from datum_compute.cli.shell.tree import Root
 
     root = Root()
@@ -99,21 +99,21 @@ def _run(words: Sequence[str], environment: Environment) -> int:
     try:
         _check_text(words)
         with root.make_context(environment.program, list(words), obj=environment) as ctx:
-            flags = ctx.meta[FLAGS]
+            flags = ctx.meta[GLOBAL_FLAGS]
             return int(root.invoke(ctx) or Exit.OK)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.UsageError as error:
-        return _tell(environment, _in_words(error, environment.program))
+        return _report(environment, _usage_failure(error, environment.program))
     except Failure as failure:
-        return _tell(environment, failure, flags)
+        return _report(environment, failure, flags)
     except KeyboardInterrupt:
         put(environment.stderr, "\n")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as error:
-        return _tell_defect(environment, words, error)
+        return _report_bug(environment, words, error)
 
 
 def _check_text(words: Sequence[str]) -> None:
@@ -121,11 +121,11 @@ def _check_text(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise usage(f"argument {number} is no text in UTF-8") from None
+            raise usage(f"argument {number} is not UTF-8 text") from None
 
 
-def _in_words(error: "click.UsageError", program: str) -> Failure:
-    """What click found wrong with the words, told as we tell everything."""
+def _usage_failure(error: "click.UsageError", program: str) -> Failure:
+    """An error that click found, in our words."""
     import click
 
     path = error.ctx.command_path if error.ctx else program
@@ -133,8 +133,8 @@ def _in_words(error: "click.UsageError", program: str) -> Failure:
     match error:
         case click.NoSuchOption():
             message = f"unknown flag: {error.option_name}"
-            if meant := _meant(error):
-                advice = f"Did you mean: {meant}"
+            if suggestion := _suggested_flag(error):
+                advice = f"Did you mean: {suggestion}"
         case click.MissingParameter(param=click.Parameter() as param):
             message = f"{param.make_metavar(error.ctx) if error.ctx else param.name} is required"
         case _:
@@ -144,19 +144,19 @@ def _in_words(error: "click.UsageError", program: str) -> Failure:
     return Failure(message, Exit.USAGE, advice=advice, next_command="" if advice else help_)
 
 
-def _meant(error: "click.NoSuchOption") -> str:
-    """The flag that was meant by one that is not known: kubectl's name for it, or a slip."""
-    from datum_compute.cli.shell.habits import FLAGS, closest
+def _suggested_flag(error: "click.NoSuchOption") -> str:
+    """The flag that was probably meant: ours for one of kubectl, or a similar one."""
+    from datum_compute.cli.shell.habits import KUBECTL_FLAGS, closest
 
     params = error.ctx.command.params if error.ctx else []
-    known = [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
-    ours = FLAGS.get(error.option_name, "")
-    return ours if ours in known else closest(error.option_name, known)
+    flags = [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
+    ours = KUBECTL_FLAGS.get(error.option_name, "")
+    return ours if ours in flags else closest(error.option_name, flags)
 
 
-def _tell(environment: Environment, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
-    """`flags` are the global ones that were given: what to run next goes to the same place."""
-    from datum_compute.cli.shell.flags import placed
+def _report(environment: Environment, failure: Failure, flags: Mapping[str, Any] | None = None) -> int:
+    """`flags` are the global flags: the suggested command uses the same target."""
+    from datum_compute.cli.shell.flags import with_target_flags
     from datum_compute.cli.show.terminal import Style, Terminal
     from datum_compute.cli.talk.redaction import masked
 
@@ -164,7 +164,7 @@ def _tell(environment: Environment, failure: Failure, flags: Mapping[str, Any] |
     terminal.warn(f"{failure.prefix}{masked(failure.message)}")
     for detail in failure.details:
         terminal.warn(f"  {masked(detail)}")
-    next_command = placed(failure.next_command, flags or {}) if failure.next_command else ""
+    next_command = with_target_flags(failure.next_command, flags or {}) if failure.next_command else ""
     advice = failure.advice or (f"{environment.program} {next_command}" if next_command else "")
     if advice:
         terminal.warn("")
@@ -172,8 +172,8 @@ def _tell(environment: Environment, failure: Failure, flags: Mapping[str, Any] |
     return int(failure.code)
 
 
-def _tell_defect(environment: Environment, words: Sequence[str], error: Exception) -> int:
-    """Something this program should have foreseen; where it happened is told on request."""
+def _report_bug(environment: Environment, words: Sequence[str], error: Exception) -> int:
+    """Reports an exception that this program should have handled; its traceback only with -v."""
     import traceback
 
     from datum_compute.cli.show.escapes import visible
@@ -181,8 +181,8 @@ def _tell_defect(environment: Environment, words: Sequence[str], error: Exceptio
 
     if environment.environ.get("DATUM_COMPUTE_VERBOSE") or any(word in ("-v", "-vv", "--verbose") for word in words):
         put(environment.stderr, masked("".join(traceback.format_exception(error))))
-    told = f"this should not happen: {type(error).__name__}: {error} (-v shows where)"
-    put(environment.stderr, f"Error: {visible(masked(told))}\n")
+    message = f"this should not happen: {type(error).__name__}: {error} (-v shows where)"
+    put(environment.stderr, f"Error: {visible(masked(message))}\n")
     return Exit.FAILED
 
 

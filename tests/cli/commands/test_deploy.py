@@ -86,7 +86,7 @@ def test_while_the_rollout_is_paused_nobody_waits(api: ApiServer, compute: Compu
     api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
     result = compute("deploy", "shop", "--image=shop:9")
     assert (result.code, result.lines[-2:]) == (
-        0, ['Rollout of workload "shop" is paused.', "Run 'compute rollout resume shop' to let it go on."],
+        0, ['Rollout of workload "shop" is paused.', "Run 'compute rollout resume shop' to resume it."],
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_change_flags_belong_into_the_manifest(api: ApiServer, compute: Compute,
         (["--exit-code"], "--exit-code needs --dry-run"),
         (["--detach", "--wait"], "--detach cannot be combined with --wait"),
         (["--save", "--no-save"], "--save cannot be combined with --no-save"),
-        (["--save=x", "--dry-run"], "--save cannot be combined with --dry-run: nothing is made that could be saved"),
+        (["--save=x", "--dry-run"], "--save cannot be combined with --dry-run: there is nothing to save"),
         (["--detach", "--timeout=5m"], "--timeout cannot be combined with --detach: there is no wait"),
         (["--no-wait", "--fail-fast"], "--fail-fast cannot be combined with --no-wait: there is no wait"),
     ],
@@ -146,7 +146,7 @@ def test_flags_that_contradict_each_other(api: ApiServer, compute: Compute, flag
     ("content", "error"),
     [
         (None, "shop.yaml cannot be read: no such file or directory"),
-        (b"\xff\xfe", "shop.yaml: this is no UTF-8 text"),
+        (b"\xff\xfe", "shop.yaml: this is not UTF-8 text"),
         (b"kind: Pod", "manifest must contain exactly one Workload"),
     ],
 )
@@ -278,7 +278,7 @@ class TestSaving:
             (
                 "# Managed by `datumctl compute deploy`.\n"
                 + yaml.safe_dump(manifest() | {"metadata": {"name": "web"}}),
-                'it holds workload "web"',
+                'it contains workload "web"',
             ),
         ],
     )
@@ -288,7 +288,7 @@ class TestSaving:
         path = tmp_path / "workload.yaml"
         path.write_text(content)
         result = compute(*NEW, "--save")
-        assert (result.code, result.err) == (0, f"  warning: workload.yaml was left as it is: {reason}\n")
+        assert (result.code, result.err) == (0, f"  warning: workload.yaml was not overwritten: {reason}\n")
         assert path.read_text() == content
 
     def test_the_next_deploy_renews_it(self, api: ApiServer, compute: Compute, tmp_path: Path) -> None:

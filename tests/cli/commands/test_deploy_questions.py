@@ -60,12 +60,12 @@ def test_enter_takes_the_defaults(api: ApiServer, compute: Compute) -> None:
 @pytest.mark.parametrize(
     ("wrong", "right", "problem"),
     [
-        (("My Shop", "shop", IMAGE), 1, '"My Shop" is no workload name'),
+        (("My Shop", "shop", IMAGE), 1, '"My Shop" is not a valid workload name'),
         (("shop", "", IMAGE), 2, "name the image to run"),
         (("shop", IMAGE, "", "XYZ", "DFW"), 4, 'city "XYZ" is not offered to project demo'),
         (("shop", IMAGE, "", "", "DFW"), 4, "name at least one city"),
         (("shop", IMAGE, "", "DFW", "0", "1"), 5, "min replicas must be at least 1"),
-        (("shop", IMAGE, "", "DFW", "1", "99999", "80"), 6, '"99999" is no port'),
+        (("shop", IMAGE, "", "DFW", "1", "99999", "80"), 6, '"99999" is not a port'),
     ],
 )
 def test_a_wrong_answer_is_explained_and_asked_for_again(
@@ -82,7 +82,7 @@ def test_three_wrong_answers_are_enough(api: ApiServer, compute: Compute) -> Non
     code, out, err = ask(compute, "A", "B", "C", "shop")
     assert (code, out) == (2, "")
     assert err.count(NAME) == 3
-    assert err.splitlines()[-1].startswith('Error: no usable answer in three tries: "C" is no workload name')
+    assert err.splitlines()[-1].startswith('Error: no usable answer in three tries: "C" is not a valid workload name')
     assert api.writes() == []
 
 

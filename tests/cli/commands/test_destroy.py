@@ -75,7 +75,7 @@ def test_wait_gives_up_in_time(api: ApiServer, compute: Compute, world: World) -
     result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m30s")
     assert result.code == 5
     assert result.err == (
-        "Error: workload/shop is still being deleted after 1m30s; it goes on by itself\n\n"
+        "Error: workload/shop is still being deleted after 1m30s; the deletion continues\n\n"
         "compute instances --workload=shop\n"
     )
 

@@ -297,5 +297,5 @@ def test_undo_to_what_is_there_already_starts_nothing(api: ApiServer, deployed: 
     deployed("scale", "shop", "--min=1")
     api.requests.clear()
     result = deployed("rollout", "undo", "shop", "--to-revision=1")
-    assert (result.code, result.out) == (0, 'Workload "shop" already is as revision #1 asks; nothing to do.\n')
+    assert (result.code, result.out) == (0, 'Workload "shop" already matches revision #1; nothing to do.\n')
     assert api.writes() == []

@@ -186,7 +186,7 @@ def test_backups_are_listed_and_one_is_restored(compute: Compute, pretended: Pre
     folder = tmp_path / "local" / "backups"
     assert compute("local", "restore", "2026-11-02T10").lines == [
         f"The local federation was restored from {folder}/2026-11-02T100000Z.db.",
-        f"What was there before is kept as {folder}/replaced-2026-11-02T120000Z.db.",
+        f"The state before is kept as {folder}/replaced-2026-11-02T120000Z.db.",
         "Run 'compute local up' to start it.",
     ]
     assert pretended.calls == [("restore", tmp_path / "local", "2026-11-02T10")]

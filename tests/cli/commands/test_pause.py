@@ -49,7 +49,7 @@ def test_pausing_twice_writes_once(api: ApiServer, paused: Compute) -> None:
 
 def test_resume_takes_the_mark_away_and_nothing_else(api: ApiServer, paused: Compute) -> None:
     result = paused("rollout", "resume", "shop")
-    assert (result.code, result.lines[0]) == (0, 'Rollout of workload "shop" goes on.')
+    assert (result.code, result.lines[0]) == (0, 'Rollout of workload "shop" is resumed.')
     assert api.get(WORKLOAD, "shop").metadata.annotations == {"team": "web"}
 
 

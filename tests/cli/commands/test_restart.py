@@ -105,8 +105,8 @@ def test_without_the_right_to_help_along_it_says_what_is_left_to_do(
     assert result.code == 7
     assert result.err == (
         'Error: the server did not restart workload "shop" in DFW within 10 s, and you may not write its deployments\n'
-        "  The restart is noted on the workload and happens when compute takes it up.\n"
-        "  A server that knows nothing of such notes needs the role compute-user-on-project-city-restart:"
+        "  The restart is noted on the workload and happens when the server processes the note.\n"
+        "  A server that does not know these notes needs the role compute-user-on-project-city-restart:"
         " ask an administrator.\n"
     )
     assert noted(api) == {"DFW": "2026-11-02T12:00:00Z"}

@@ -64,7 +64,7 @@ def test_a_flag_that_is_switched_off_wins_over_the_environment(shop: World, comp
     ("words", "error"),
     [
         (["workloads", "--watch=maybe"], '--watch: "maybe" is neither true nor false'),
-        (["workloads", "-v=loud"], '--verbose: "loud" is no number; use 0 to 9'),
+        (["workloads", "-v=loud"], '--verbose: "loud" is not a number; use 0 to 9'),
     ],
 )
 def test_a_switch_takes_true_or_false(offline: Compute, words: list[str], error: str) -> None:
@@ -99,9 +99,9 @@ def test_what_a_list_prints_with_o_name_can_be_given_back(shop: World, compute: 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["status", "instance/shop"], '"instance/shop" is no workload: name one as shop or workload/shop'),
-        (["status", "deployment/shop"], '"deployment/shop" is no workload: name one as shop or workload/shop'),
-        (["instances", "describe", "workload/x"], '"workload/x" is no instance: name one as x or instance/x'),
+        (["status", "instance/shop"], '"instance/shop" is not a workload: write shop or workload/shop'),
+        (["status", "deployment/shop"], '"deployment/shop" is not a workload: write shop or workload/shop'),
+        (["instances", "describe", "workload/x"], '"workload/x" is not an instance: write x or instance/x'),
     ],
 )
 def test_a_name_of_another_type_is_an_error_that_says_so(offline: Compute, words: list[str], error: str) -> None:
@@ -210,17 +210,17 @@ def test_nothing_is_suggested_that_is_not_close(offline: Compute, word: str) -> 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["scale", "api", "--min=abc"], '--min: "abc" is no number; use 1 or more'),
-        (["scale", "api", "--min=1.5"], '--min: "1.5" is no number; use 1 or more'),
+        (["scale", "api", "--min=abc"], '--min: "abc" is not a number; use 1 or more'),
+        (["scale", "api", "--min=1.5"], '--min: "1.5" is not a number; use 1 or more'),
         (
             ["scale", "api", "--min=99999999999999999999"],
-            '--min: "99999999999999999999" is too large; use 2147483647 at most',
+            '--min: "99999999999999999999" is too large; use at most 2147483647',
         ),
-        (["deploy", "api", "--min=3000000000"], '--min: "3000000000" is too large; use 2147483647 at most'),
+        (["deploy", "api", "--min=3000000000"], '--min: "3000000000" is too large; use at most 2147483647'),
         (["scale", "api"], "--min is required"),
         (
             ["rollout", "history", "api", "--limit=99999999999999999999"],
-            '--limit: "99999999999999999999" is too large; use 2147483647 at most',
+            '--limit: "99999999999999999999" is too large; use at most 2147483647',
         ),
         (["deploy", "api", "--image"], "--image needs a value: --image=IMAGE"),
         (["deploy", "api", "--image", "--city=DFW"], "--image needs a value: --image=IMAGE"),
@@ -243,7 +243,8 @@ def test_a_bad_image_is_refused_by_flag_before_anything_is_asked(offline: Comput
     result = offline("deploy", "shop", f"--image={image}", "--city=DFW")
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[0] == (
-        f'Error: --image: "{image}" is no image; write it like registry.example/shop:2.1, with the name in lower case'
+        f'Error: --image: "{image}" is not an image; '
+        "write it like registry.example/shop:2.1, with the name in lower case"
     )
 
 
@@ -251,7 +252,7 @@ def test_a_bad_image_is_refused_by_flag_before_anything_is_asked(offline: Comput
 def test_a_bad_image_is_refused_in_a_manifest_alike(offline: Compute, tmp_path: Path, image: str) -> None:
     result = offline("deploy", "-f", str(_manifest(tmp_path, "shop", image)))
     assert (result.code, result.out) == (1, "")
-    assert f'spec.template.spec.runtime.sandbox.containers[0].image: "{image}" is no image; ' in result.err
+    assert f'spec.template.spec.runtime.sandbox.containers[0].image: "{image}" is not an image; ' in result.err
 
 
 @pytest.mark.parametrize(

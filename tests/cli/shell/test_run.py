@@ -31,5 +31,5 @@ def test_a_flag_wins_over_the_environment(
 
 
 def test_an_environment_that_makes_no_sense_is_named() -> None:
-    with pytest.raises(Failure, match='DATUM_COMPUTE_REQUEST_TIMEOUT: "soon" is no duration'):
+    with pytest.raises(Failure, match='DATUM_COMPUTE_REQUEST_TIMEOUT: "soon" is not a duration'):
         Settings.of({}, {"DATUM_COMPUTE_REQUEST_TIMEOUT": "soon"})

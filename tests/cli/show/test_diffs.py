@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datum_compute.cli.show.diffs import diff_lines, masked
+from datum_compute.cli.show.diffs import diff_lines, without_values
 from datum_compute.cli.show.lines import Line, Tone, text_of
 from datum_compute.kube.meta import Json
 from tests.cli.conftest import placement, template
@@ -76,7 +76,7 @@ def test_no_value_of_a_variable_is_ever_part_of_a_diff(old: list[Json], new: lis
 
 @given(variables, variables)
 def test_hiding_changes_nothing_else(old: list[Json], new: list[Json]) -> None:
-    hidden = masked(workload(env=new), workload(env=old))
+    hidden = without_values(workload(env=new), workload(env=old))
     container = hidden["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]
     assert [one["name"] for one in container["env"]] == [one["name"] for one in new]
     assert hidden | {"spec": None} == workload() | {"spec": None}

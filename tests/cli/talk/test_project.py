@@ -18,7 +18,7 @@ from tests.cli.server import ApiServer, Rule
 
 def asked(compute: Compute) -> str:
     """The line that tells where the kubeconfig led, which may not be where its user thinks."""
-    return f'  asked in context "project-demo" of {compute.environ["KUBECONFIG"]}\n'
+    return f'  in context "project-demo" of {compute.environ["KUBECONFIG"]}\n'
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_write_that_was_cut_off_is_told_to_be_looked_at(api: ApiServer, comput
     api.rules.append(Rule("PUT", "/workloads/shop", _gone))
     result = compute("scale", "shop", "--min=3")
     assert result.code == 1
-    assert result.err.splitlines()[1] == "  Whether the change was made is not known; look before you try again."
+    assert result.err.splitlines()[1] == "  It is not known whether the change was made; check before you try again."
 
 
 def _gone() -> Answer:
@@ -254,7 +254,7 @@ def test_a_name_that_no_object_can_have_is_told_by_every_call(api: ApiServer, na
         lambda: project.delete(WORKLOAD, name, "1"),
     ]
     for call in calls:
-        with pytest.raises(Failure, match="is no name that a workload can have") as error:
+        with pytest.raises(Failure, match="is not a valid workload name") as error:
             call()
         assert error.value.code is Exit.USAGE
     assert api.requests == []

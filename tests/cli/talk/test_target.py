@@ -113,7 +113,11 @@ def test_2_a_token_that_is_refused_again_is_told(alone: Compute, api: ApiServer,
         ),
         ({"DATUM_API_HOST": ""}, 1, "DATUM_API_HOST is not set; is this plugin running via datumctl?"),
         ({"DATUM_PROJECT": ""}, 2, "no project set — pass --project or run 'datumctl ctx use <org>/<project>'"),
-        ({"DATUM_PROJECT": "../x"}, 2, '"../x" is no project name: use lower-case letters, digits and hyphens'),
+        (
+            {"DATUM_PROJECT": "../x"},
+            2,
+            '"../x" is not a valid project name: use lower-case letters, digits and hyphens',
+        ),
         (
             {"DATUM_CREDENTIALS_HELPER": "/no/such/file"},
             7,
@@ -315,7 +319,7 @@ def test_an_address_that_is_none_is_told(alone: Compute, helper: Path, host: str
     result = alone("workloads", environ=environ)
     assert (result.code, len(result.err.splitlines())) == (2, 1)
     assert result.err.startswith('Error: DATUM_API_HOST: "')
-    assert "is no address of a server" in result.err
+    assert "is not the address of a server" in result.err
 
 
 def test_so_is_one_in_a_kubeconfig(alone: Compute, tmp_path: Path) -> None:
@@ -323,7 +327,7 @@ def test_so_is_one_in_a_kubeconfig(alone: Compute, tmp_path: Path) -> None:
     result = alone("workloads", "--kubeconfig", str(path))
     assert (result.code, result.err) == (
         2,
-        'Error: "http://127.0.0.1:notaport" is no address of a server; write it like https://api.example.com:443\n',
+        'Error: "http://127.0.0.1:notaport" is not the address of a server; write it like https://api.example.com:443\n',
     )
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.cli.workload.edits import (
-    Asked,
     EnvChange,
+    SpecChange,
     edited_spec,
     networks,
     new_spec,
@@ -33,7 +33,7 @@ def container(spec: Json) -> Json:
 
 
 def test_a_new_workload_is_one_container_in_one_placement_on_the_default_network() -> None:
-    assert new_spec(Asked(image="shop:1", cities=("DFW", "AMS"), min_replicas=3, port=8080)) == {
+    assert new_spec(SpecChange(image="shop:1", cities=("DFW", "AMS"), min_replicas=3, port=8080)) == {
         "template": {
             "spec": {
                 "runtime": {
@@ -62,14 +62,14 @@ def test_a_new_workload_is_one_container_in_one_placement_on_the_default_network
 
 
 def test_a_new_workload_runs_one_instance_and_opens_no_port_unless_told() -> None:
-    spec = new_spec(Asked(image="shop:1", cities=("DFW",)))
+    spec = new_spec(SpecChange(image="shop:1", cities=("DFW",)))
     assert spec["placements"][0]["scaleSettings"]["minReplicas"] == 1
     assert "ports" not in container(spec)
 
 
 def test_only_what_a_flag_names_changes() -> None:
     before = live(env=[{"name": "LOG_LEVEL", "value": "debug"}], ports=[{"name": "http", "port": 80}])
-    after = edited_spec(before, Asked(image="shop:2"))
+    after = edited_spec(before, SpecChange(image="shop:2"))
     assert container(after) == container(before) | {"image": "shop:2"}
     container(after)["image"] = container(before)["image"]
     assert after == before
@@ -77,7 +77,7 @@ def test_only_what_a_flag_names_changes() -> None:
 
 def test_nothing_that_was_given_is_changed_in_place() -> None:
     before = live()
-    edited_spec(before, Asked("shop:2", ("SIN",), 5, 99, "big", (EnvChange("A", "b"),)))
+    edited_spec(before, SpecChange("shop:2", ("SIN",), 5, 99, "big", (EnvChange("A", "b"),)))
     with_restart(before, NOW)
     assert before == live()
 
@@ -96,7 +96,7 @@ def test_nothing_that_was_given_is_changed_in_place() -> None:
     ],
 )
 def test_the_port_flag_sets_or_removes_the_port_named_http(ports: list[Json], asked: int, result: list[Json]) -> None:
-    after = edited_spec(live(ports=ports), Asked(port=asked))
+    after = edited_spec(live(ports=ports), SpecChange(port=asked))
     assert container(after).get("ports") == result
 
 
@@ -115,12 +115,12 @@ def test_variables_are_set_and_removed_in_their_place(
     changes: list[tuple[str, str | None]], result: list[Json]
 ) -> None:
     before = live(env=[{"name": "A", "value": "1"}, {"name": "S", "valueFrom": {}}])
-    after = edited_spec(before, Asked(env=tuple(EnvChange(*change) for change in changes)))
+    after = edited_spec(before, SpecChange(env=tuple(EnvChange(*change) for change in changes)))
     assert container(after)["env"] == result
 
 
 def test_the_last_variable_takes_the_list_with_it() -> None:
-    after = edited_spec(live(env=[{"name": "A", "value": "1"}]), Asked(env=(EnvChange("A", None),)))
+    after = edited_spec(live(env=[{"name": "A", "value": "1"}]), SpecChange(env=(EnvChange("A", None),)))
     assert "env" not in container(after)
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from datum_compute.cli.shell.failures import Failure
-from datum_compute.cli.workload.manifest import applied, asked_for, names_other, parsed, saved_text
+from datum_compute.cli.workload.manifest import applied, manifest_of, overwrite_problem, parsed, saved_text
 from datum_compute.kube.meta import Json
 from tests.cli.conftest import placement, template
 
@@ -83,20 +83,20 @@ ONE_WORKLOAD = "manifest must contain exactly one Workload"
         (as_yaml(kind="Instance"), ONE_WORKLOAD),
         (as_yaml(kind="List", items=[manifest()]), ONE_WORKLOAD),
         ("a: b: c", None),
-        ("kind: Workload\nkind: Workload\n", 'w.yaml: line 1: "kind" is there twice'),
+        ("kind: Workload\nkind: Workload\n", 'w.yaml: line 1: "kind" occurs twice'),
         ('{"kind": "Workload"', None),
         ("a: !!python/object:os.system x", None),
         ("a: \x01", None),
         (
             as_yaml(apiVersion="apps/v1"),
-            'w.yaml: apiVersion "apps/v1" is not known; use compute.datumapis.com/v1alpha',
+            'w.yaml: unknown apiVersion "apps/v1"; use compute.datumapis.com/v1alpha',
         ),
         (as_yaml(metadata={}), "w.yaml: metadata.name is missing"),
         (as_yaml(metadata=None), "w.yaml: metadata.name is missing"),
         (
             as_yaml(metadata={"name": "My Shop"}),
-            'w.yaml: metadata.name "My Shop" is no workload name: '
-            "use lower-case letters, digits and hyphens, at most 63 of them",
+            'w.yaml: metadata.name "My Shop" is not a valid workload name: '
+            "use at most 63 lower-case letters, digits and hyphens",
         ),
         (
             as_yaml(metadata={"name": 7}),
@@ -166,7 +166,7 @@ def test_a_saved_manifest_is_one_that_can_be_read_again() -> None:
         "# Apply with `datumctl compute deploy -f workload.yaml`.",
         "apiVersion: compute.datumapis.com/v1alpha",
     ]
-    assert parsed(text, "file") == asked_for(live)
+    assert parsed(text, "file") == manifest_of(live)
     assert yaml.safe_load(text)["metadata"] == {"name": "shop", "namespace": "default", "labels": {"a": "b"}}
 
 
@@ -192,9 +192,9 @@ def test_whatever_a_value_looks_like_it_is_saved_and_read_again_as_it_was(value:
         (saved_text(WANTED, "x"), ""),
         (as_yaml(), "it was not saved by this program"),
         ("", "it was not saved by this program"),
-        (saved_text(manifest(metadata={"name": "web"}), "x"), 'it holds workload "web"'),
-        (saved_text(WANTED, "x") + "---\n" + as_yaml(), "it holds something else than one workload"),
+        (saved_text(manifest(metadata={"name": "web"}), "x"), 'it contains workload "web"'),
+        (saved_text(WANTED, "x") + "---\n" + as_yaml(), "it does not contain exactly one workload"),
     ],
 )
 def test_only_a_file_of_ours_with_the_same_workload_may_be_overwritten(text: str, reason: str) -> None:
-    assert names_other(text, "shop") == reason
+    assert overwrite_problem(text, "shop") == reason

@@ -1,10 +1,9 @@
-"""The script that teaches a shell this program. Entry point: `command`."""
+"""Shell scripts that complete command lines of this program. Entry point: `command`."""
 
 import click
 
 from datum_compute.cli.shell.completion import SHELLS, script
-from datum_compute.cli.shell.flags import Choice
-from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import Choice, verb
 from datum_compute.cli.shell.run import Run
 
 

@@ -4,71 +4,50 @@ import click
 
 from datum_compute.api.instance_types import CATALOG, InstanceType
 from datum_compute.cli.shell.failures import Exit, Failure
-from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import verb
 from datum_compute.cli.shell.run import Run
-from datum_compute.cli.shell.tree import Verbs
-from datum_compute.cli.show.fragments import head
-from datum_compute.cli.show.lines import Column, Piece, Table, good
+from datum_compute.cli.shell.tree import listing_verbs
+from datum_compute.cli.show.fragments import labelled
+from datum_compute.cli.show.lines import good, table
+from datum_compute.cli.show.views import Page, View
 from datum_compute.kube.meta import Json
 
 _OUTPUTS = ("table", "json", "yaml", "name")
 
 
 @verb("list", outputs=_OUTPUTS)
-def list_(run: Run) -> None:
+def list_(run: Run) -> View:
     """List the instance types."""
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data([_document(one) for one in CATALOG.values()], run.output)
-        case "name":
-            for one in CATALOG.values():
-                run.terminal.name(f"instancetype/{one.name}")
-        case _:
-            titles = ("NAME", "VCPU", "MEMORY", "STATUS")
-            run.terminal.show(Table(tuple(map(Column, titles)), [_row(one) for one in CATALOG.values()]))
+    types = CATALOG.values()
+    rows = [(type_.name, _vcpus(type_), _memory(type_), good("Active")) for type_ in types]
+    records = {f"instancetype/{type_.name}": _document(type_) for type_ in types}
+    page = Page([table(("NAME", "VCPU", "MEMORY", "STATUS"), rows)])
+    return View(lambda _now: page, list(records.values()), records)
 
 
 @verb("describe", outputs=_OUTPUTS)
 @click.argument("instance_type", metavar="NAME")
-def describe(run: Run, instance_type: str) -> None:
+def describe(run: Run, instance_type: str) -> View:
     """Describe an instance type."""
-    found = CATALOG.get(instance_type)
-    if found is None:
+    type_ = CATALOG.get(instance_type)
+    if type_ is None:
         raise Failure(f'instance type "{instance_type}" not found', Exit.NOT_FOUND, next_command="instance-types")
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data(_document(found), run.output)
-        case "name":
-            run.terminal.name(f"instancetype/{found.name}")
-        case _:
-            run.terminal.show(
-                head("Name", found.name),
-                head("vCPU", _vcpus(found)),
-                head("Memory", _memory(found)),
-                head("Status", "Active"),
-            )
+    facts = {"Name": type_.name, "vCPU": _vcpus(type_), "Memory": _memory(type_), "Status": "Active"}
+    page = Page([labelled(label, value) for label, value in facts.items()])
+    document = _document(type_)
+    return View(lambda _now: page, document, {f"instancetype/{type_.name}": document})
 
 
-def _row(one: InstanceType) -> tuple[Piece, ...]:
-    return (one.name, _vcpus(one), _memory(one), good("Active"))
+def _vcpus(type_: InstanceType) -> str:
+    return f"{type_.millicores / 1000:g}"
 
 
-def _vcpus(one: InstanceType) -> str:
-    return f"{one.millicores / 1000:g}"
+def _memory(type_: InstanceType) -> str:
+    return f"{type_.mebibytes / 1024:g} GiB"
 
 
-def _memory(one: InstanceType) -> str:
-    return f"{one.mebibytes / 1024:g} GiB"
+def _document(type_: InstanceType) -> Json:
+    return {"name": type_.name, "vcpus": type_.millicores / 1000, "memoryMiB": type_.mebibytes, "status": "Active"}
 
 
-def _document(one: InstanceType) -> Json:
-    return {"name": one.name, "vcpus": one.millicores / 1000, "memoryMiB": one.mebibytes, "status": "Active"}
-
-
-command = Verbs(
-    "instance-types",
-    "List the sizes an instance can have.",
-    [list_, describe],
-    bare="list",
-    aliases={"ls": "list", "get": "describe"},
-)
+command = listing_verbs("instance-types", "List the sizes an instance can have.", list_, describe)

@@ -1,4 +1,4 @@
-"""Instances, all of them or one. Entry point: `command`."""
+"""Instances: a list of them, or the details of one. Entry point: `command`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -8,130 +8,129 @@ from msgspec import Struct
 
 from datum_compute.answers.cities import affordable, cities
 from datum_compute.answers.health import Judged, State, judge
-from datum_compute.answers.owners import Owner, Owners, labelled
+from datum_compute.answers.owners import Owner, Owners
+from datum_compute.answers.owners import labelled as has_owner_labels
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Assignments, Instance
-from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.reasons import explain
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.shell.flags import INSTANCE_NAME, WORKLOAD_NAME, Choice, option, watch_option
-from datum_compute.cli.shell.flags import command as verb
-from datum_compute.cli.shell.run import Run, project
-from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.shell.flags import INSTANCE_NAME, WORKLOAD_NAME, Choice, option, verb, watch_option
+from datum_compute.cli.shell.run import Run
+from datum_compute.cli.shell.tree import listing_verbs
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines
-from datum_compute.cli.show.lines import Column, Line, Piece, Table, bad, busy, good, line
+from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines, labelled, next_steps
+from datum_compute.cli.show.lines import Column, Item, Line, Piece, Table, bad, busy, good, table
 from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
-from datum_compute.cli.show.views import Look, Page, keep_showing, show
-from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.show.views import Page, View, Watch, object_view
+from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.project import of_workload
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import EVENT, Event
 from datum_compute.kube.meta import Condition
 
 _EPOCH = datetime(1971, 1, 1, tzinfo=UTC)
+_TONES: dict[str, Callable[[str], Piece]] = {"Available": good, "Pending": busy, "Failed": bad}
 
 
 class Entry(Struct, frozen=True):
-    """An instance, whose it is, and how it is."""
+    """An instance with its owner and its state."""
 
     instance: Instance
     owner: Owner
     judged: Judged
 
+    @property
+    def group(self) -> str:
+        """One of the three states that instances are counted by."""
+        if self.judged.state is State.AVAILABLE:
+            return "Available"
+        return "Failed" if self.judged.state.failed else "Pending"
 
-@verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
+
+class Filter(Struct, frozen=True):
+    """Which instances to list."""
+
+    names: tuple[str, ...]
+    workload: str | None
+    city: str | None
+    status: str | None
+    watch: bool
+
+    def matches(self, entry: Entry) -> bool:
+        belongs = not self.names or self.workload in (None, entry.owner.workload)
+        in_city = self.city is None or entry.owner.city.lower() == self.city.lower()
+        return belongs and in_city and (self.status is None or entry.group.lower() == self.status)
+
+    def __str__(self) -> str:
+        flags = {"workload": self.workload, "city": self.city, "status": self.status}
+        return ", ".join(f"{name}={value}" for name, value in flags.items() if value is not None)
+
+
+@verb("list", needs=ENTITLED_PROJECT, outputs=("table", "wide", "json", "yaml", "name"), flags=Filter)
 @click.argument("names", type=INSTANCE_NAME, nargs=-1, metavar="[NAME]...")
 @option("--workload", type=WORKLOAD_NAME, metavar="NAME", help="Only those of this workload.")
 @option("--city", metavar="CITY", help="Only those in this city.")
 @option("--status", type=Choice("available", "pending", "failed"), help="Only those in this state.")
 @watch_option
-def list_(
-    run: Run, names: Sequence[str], workload: str | None, city: str | None, status: str | None, watch: bool
-) -> None:
+def list_(run: Run, flags: Filter) -> View | Watch:
     """List instances with their addresses and what they wait for, all of them or those that are named."""
-    if not watch:
-        show(run, _look(run, names, workload, city, status))
-        return
-    keep_showing(run, [run.project.watch_call(INSTANCE)], lambda: _look(run, names, workload, city, status))
+    if not flags.watch:
+        return _list(run, flags)
+    return Watch([run.project.watch_call(INSTANCE)], lambda: _list(run, flags))
 
 
-def _look(run: Run, names: Sequence[str], workload: str | None, city: str | None, status: str | None) -> Look:
+def _list(run: Run, filter_: Filter) -> View:
     selector = ""
-    if workload is not None:
-        selector = f"{WORKLOAD_UID}={run.project.get(WORKLOAD, workload).object.metadata.uid}"
-    listing = run.project.get_all(INSTANCE, names) if names else run.project.list(INSTANCE, selector)
-    owners = _owners(run, listing.items)
-    entries = {one.name: Entry(one, owners.of(one), judge(one)) for one in listing.items}
-
-    def wanted(instance: Instance) -> bool:
-        entry = entries[instance.name]
-        belongs = not names or workload in (None, entry.owner.workload)
-        in_city = city is None or entry.owner.city.lower() == city.lower()
-        return belongs and in_city and (status is None or _group(entry.judged).lower() == status)
+    if filter_.workload is not None:
+        selector = of_workload(run.project.get(WORKLOAD, filter_.workload).object)
+    listing = run.project.get_all(INSTANCE, filter_.names) if filter_.names else run.project.list(INSTANCE, selector)
+    entries = {entry.instance.name: entry for entry in _entries(run, listing.items)}
 
     def order(instance: Instance) -> tuple[str, str, str]:
         owner = entries[instance.name].owner
         return owner.workload, owner.city, instance.name
 
-    kept = listing.kept(wanted, order)
-    shown = [entries[instance.name] for instance in kept.items]
+    listing = listing.select(lambda instance: filter_.matches(entries[instance.name]), order)
+    rows = [entries[instance.name] for instance in listing.items]
 
     def page(now: datetime) -> Page:
-        if not shown:
-            return Page([_nothing(run.project.name, workload, city, status)])
-        return Page([_table(shown, now, wide=run.output == "wide")], footer=["", _footer(shown)])
+        if not rows:
+            criteria = f" with {filter_}" if str(filter_) else ""
+            return Page([f"No instances found in project {run.project.name}{criteria}."])
+        return Page([_table(rows, now, wide=run.wide)], footer=["", _footer(rows)])
 
-    return Look(page, kept.document(names), {f"instance/{one.object.name}": one.json for one in kept.found})
+    return View(page, listing.document(filter_.names), listing.records)
 
 
-@verb("describe", needs=[project, active_entitlement], outputs=("table", "json", "yaml", "name"))
+@verb("describe", needs=ENTITLED_PROJECT, outputs=("table", "json", "yaml", "name"))
 @click.argument("instance", type=INSTANCE_NAME, metavar="INSTANCE")
-def describe(run: Run, instance: str) -> None:
-    """Show one instance: whose it is, what it runs, its conditions, and what happened to it."""
-    seen = run.project.get(INSTANCE, instance)
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data(seen.json, run.output)
-        case "name":
-            run.terminal.name(f"instance/{seen.object.name}")
-        case _:
-            owner = _owners(run, [seen.object]).of(seen.object)
-            entry = Entry(seen.object, owner, judge(seen.object))
-            happened = run.project.list_served(EVENT, fields=f"involvedObject.uid={seen.object.metadata.uid}")
-            run.terminal.show(*_details(entry, happened.items if happened else [], run.clock.now()))
-            run.terminal.hint(*_next_steps(run, entry))
+def describe(run: Run, instance: str) -> View:
+    """Show one instance: its workload, what it runs, its conditions and events."""
+    read = run.project.get(INSTANCE, instance)
+
+    def page(now: datetime) -> Page:
+        (entry,) = _entries(run, [read.object])
+        events = run.project.list_served(EVENT, fields=f"involvedObject.uid={read.object.metadata.uid}")
+        return Page(_details(entry, events.items if events else [], now), notes=_next_steps(run, entry))
+
+    return object_view(INSTANCE, read, page)
 
 
-def _owners(run: Run, instances: Iterable[Instance]) -> Owners:
-    """Deployments are read only where labels are missing."""
-    if all(labelled(one) for one in instances):
-        return Owners()
-    return Owners(run.project.list(WORKLOAD_DEPLOYMENT).items)
-
-
-def _nothing(project_name: str, workload: str | None, city: str | None, status: str | None) -> str:
-    given = {"workload": workload, "city": city, "status": status}
-    filters = ", ".join(f"{key}={value}" for key, value in given.items() if value is not None)
-    return f"No instances found in project {project_name}" + (f" with {filters}." if filters else ".")
-
-
-def _group(judged: Judged) -> str:
-    if judged.state is State.AVAILABLE:
-        return "Available"
-    return "Failed" if judged.state.failed else "Pending"
-
-
-_TONES: dict[str, Callable[[str], Piece]] = {"Available": good, "Failed": bad, "Pending": busy}
+def _entries(run: Run, instances: Sequence[Instance]) -> list[Entry]:
+    """The deployments are read only if the labels of an instance do not tell its owner."""
+    is_known = all(has_owner_labels(instance) for instance in instances)
+    owners = Owners(() if is_known else run.project.list(WORKLOAD_DEPLOYMENT).items)
+    return [Entry(instance, owners.of(instance), judge(instance)) for instance in instances]
 
 
 def _table(entries: Sequence[Entry], now: datetime, *, wide: bool) -> Table:
-    """Where room is scarce, what the name or other columns tell as well goes first, and addresses that nobody has."""
-    are_public = any(first_addresses(entry.instance).external_ip for entry in entries)
+    """On a narrow terminal, columns that repeat others are left out first, and external addresses that nobody has."""
+    has_external = any(first_addresses(entry.instance).external_ip for entry in entries)
     columns = [
         Column("NAME"),
         Column("WORKLOAD", left_out=4),
         Column("CITY"),
-        Column("EXTERNAL IP", left_out=2 if are_public else 6),
+        Column("EXTERNAL IP", left_out=2 if has_external else 6),
         Column("INTERNAL IP", left_out=3),
         Column("TYPE", left_out=5),
         Column("AGE", left_out=1),
@@ -139,7 +138,7 @@ def _table(entries: Sequence[Entry], now: datetime, *, wide: bool) -> Table:
     ]
     if wide:
         columns = [*(Column(column.title) for column in columns), Column("INSTANCE TYPE")]
-    return Table(tuple(columns), [_row(entry, now, wide=wide) for entry in entries])
+    return table(columns, [_row(entry, now, wide=wide) for entry in entries])
 
 
 def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
@@ -153,73 +152,73 @@ def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
         addresses.network_ip,
         "vm" if is_machine(instance.spec) else "sandbox",
         age(instance.metadata.creation_timestamp, now),
-        _TONES[_group(entry.judged)](entry.judged.status),
+        _TONES[entry.group](entry.judged.status),
         *((instance_type(instance.spec),) if wide else ()),
     )
 
 
 def first_addresses(instance: Instance) -> Assignments:
-    """Those of the first interface."""
+    """The addresses of the first interface."""
     interfaces = instance.status.network_interfaces if instance.status else ()
     return interfaces[0].assignments if interfaces else Assignments()
 
 
 def _footer(entries: Sequence[Entry]) -> str:
-    groups = [_group(entry.judged) for entry in entries]
-    counted = ", ".join(f"{groups.count(name)} {name}" for name in ("Available", "Pending", "Failed"))
-    return f"{len(entries)} instance{'' if len(entries) == 1 else 's'} — {counted}"
+    groups = [entry.group for entry in entries]
+    summary = ", ".join(f"{groups.count(name)} {name}" for name in _TONES)
+    return f"{len(entries)} instance{'' if len(entries) == 1 else 's'} — {summary}"
 
 
-def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[str | Line | Table]:
+def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]:
     instance, judged = entry.instance, entry.judged
     facts = [*runtime_facts(instance.spec), Fact("Type", (instance_type(instance.spec),))]
+    head: dict[str, Piece] = {
+        "Instance": instance.name,
+        "Workload": entry.owner.workload,
+        "Placement": entry.owner.placement,
+        "City": entry.owner.city,
+        "Age": age(instance.metadata.creation_timestamp, now),
+        "Status": _TONES[entry.group](judged.line),
+    }
+    if judged.message:
+        head[""] = judged.message
     return [
-        _head("Instance", instance.name),
-        _head("Workload", entry.owner.workload),
-        _head("Placement", entry.owner.placement),
-        _head("City", entry.owner.city),
-        _head("Age", age(instance.metadata.creation_timestamp, now)),
-        _head("Status", _TONES[_group(judged)](judged.line)),
-        *([_head("", judged.message)] if judged.message else []),
-        *_meaning(instance, now),
+        *(labelled(label, value, width=14) for label, value in head.items()),
+        *_explanation(instance, now),
         "",
         "Runtime",
         *fact_lines(facts),
         "",
-        _head("Network", _network(first_addresses(instance))),
+        labelled("Network", _network(first_addresses(instance)), width=14),
         *condition_table(instance.status.conditions if instance.status else (), now),
         *event_table(events, now),
     ]
 
 
-def _meaning(instance: Instance, now: datetime) -> list[str | Line | Table]:
-    """What the reason of an Instance that waits means, who can do something about it, and how long it has been so."""
-    waiting = _blocker(instance)
-    if waiting is None:
+def _explanation(instance: Instance, now: datetime) -> list[Item]:
+    """What the reason of an instance that is not ready means, who can act on it, and how long it has been there."""
+    condition = _blocker(instance)
+    if condition is None:
         return []
-    since = waiting.last_transition_time
-    known = _EPOCH < since <= now  # a default is dated 1970, and another machine's clock may be ahead
-    explained = explain(waiting.reason, now - since if known else None)
-    told = {
+    since = condition.last_transition_time
+    is_plausible = _EPOCH < since <= now  # a default is dated 1970, and another machine's clock may be ahead
+    explained = explain(condition.reason, now - since if is_plausible else None)
+    texts = {
         "What this means": explained.sentence,
         "What to do": explained.line,
-        "In this state for": age(since, now) if known else "",
+        "In this state for": age(since, now) if is_plausible else "",
     }
-    lines: list[str | Line | Table] = [line(f"{label:<18} {text}") for label, text in told.items() if text]
+    lines: list[Item] = [labelled(label, text, width=18) for label, text in texts.items() if text]
     return ["", *lines] if lines else []
 
 
 def _blocker(instance: Instance) -> Condition | None:
-    """The condition that says why it is not ready; a reason that only points is followed to what it points at."""
+    """The condition that explains why it is not ready, following a reason that only points to another condition."""
     found = instance.status.conditions if instance.status else ()
     ready, quota = conditions.find(found, READY), conditions.find(found, QUOTA_GRANTED)
     if ready is not None and (ready.status == "True" or not explain(ready.reason).is_pointer):
         return ready if ready.status != "True" else None
     return quota if quota is not None and quota.status != "True" else ready
-
-
-def _head(label: str, value: Piece) -> Line:
-    return line(f"{label:<14} ", value)
 
 
 def _network(addresses: Assignments) -> str:
@@ -228,30 +227,23 @@ def _network(addresses: Assignments) -> str:
     return f"External: {addresses.external_ip or 'not assigned'}  Internal: {addresses.network_ip or 'not assigned'}"
 
 
-def _next_steps(run: Run, entry: Entry) -> list[str]:
+def _next_steps(run: Run, entry: Entry) -> list[Line]:
     if entry.judged.state is not State.QUOTA_EXCEEDED:
         return []
-    steps = [f"  Check quota:       {run.try_next('quota')}"]
-    if most := _affordable(run, entry.owner.workload):
-        fewer = run.try_next(f"scale {entry.owner.workload} --min={most}")
-        steps.insert(0, f"  Reduce replicas:   {fewer}")
-    return ["", "Next steps:", *steps]
+    steps = {"Check quota:": "quota"}
+    if replicas := _affordable_replicas(run, entry.owner.workload):
+        steps = {"Reduce replicas:": f"scale {entry.owner.workload} --min={replicas}"} | steps
+    return next_steps(run, steps, width=18)
 
 
-def _affordable(run: Run, name: str) -> int:
-    """As `status` has it; 0 when the workload is gone, or not short of quota any more."""
+def _affordable_replicas(run: Run, name: str) -> int:
+    """The number that `status` suggests; 0 if the workload is gone or no longer short of quota."""
     workload = run.project.find(WORKLOAD, name)
     if workload is None:
         return 0
-    of_workload = f"{WORKLOAD_UID}={workload.object.metadata.uid}"
-    deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
-    return affordable(cities(workload.object, deployments, run.project.list(INSTANCE, of_workload).items))
+    selector = of_workload(workload.object)
+    deployments = run.project.list(WORKLOAD_DEPLOYMENT, selector).items
+    return affordable(cities(workload.object, deployments, run.project.list(INSTANCE, selector).items))
 
 
-command = Verbs(
-    "instances",
-    "List or describe instances.",
-    [list_, describe],
-    bare="list",
-    aliases={"ls": "list", "get": "describe"},
-)
+command = listing_verbs("instances", "List or describe instances.", list_, describe)

@@ -1,4 +1,4 @@
-"""The whole federation on this machine. Entry point: `command`."""
+"""The local federation. Entry point: `command`."""
 
 import re
 from collections import deque
@@ -10,59 +10,61 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from datum_compute.cli.shell.failures import Exit, Failure, usage
-from datum_compute.cli.shell.flags import Count, option
-from datum_compute.cli.shell.flags import command as verb
+from datum_compute.cli.shell.flags import Count, option, verb, yes_option
 from datum_compute.cli.shell.tree import Verbs
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from datum_compute.cli.shell.run import Run
+    from datum_compute.cli.show.views import Page, View
     from datum_compute.local.backups import Backup
     from datum_compute.local.settings import Settings
     from datum_compute.local.state import Running
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _MOST_NAMES = 10
-_ANSWER_SECONDS = 5.0  # longer than a federation on this machine ever needs
+_ANSWER_SECONDS = 5.0  # longer than a local federation ever needs
 
 directory_option = option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="PATH",
-    help="Where its state is kept (DATUM_COMPUTE_LOCAL_DIR).",
+    help="Directory of its state (DATUM_COMPUTE_LOCAL_DIR).",
 )
 
 
 @verb("up")
 @directory_option
-@option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port to listen on; the last one unless given.")
+@option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port to listen on; by default the last one.")
 @option(
     "--city",
     "cities",
     multiple=True,
     metavar="CODE[=NAME],...",
-    help="Cities to have, all of them; those chosen last unless given, at first DFW, AMS and SIN.",
+    help="All cities to have; by default those of the last start, at first DFW, AMS and SIN.",
 )
 @option(
     "--limit",
     "limits",
     multiple=True,
     metavar="WHAT=AMOUNT,...",
-    help="What a project may use: instances, vcpus or memory; at first 10 instances, 40 vCPUs and 80 GiB.",
+    help="Limit of a project for instances, vcpus or memory; at first 10 instances, 40 vCPUs and 80 GiB.",
 )
 def up(run: "Run", directory: Path | None, port: int | None, cities: tuple[str, ...], limits: tuple[str, ...]) -> None:
     """Start the federation in the background and return when it is ready.
 
     Cities and limits are kept for the next start. A city can be removed when nothing runs there any more.
 
-    Instances are simulated: no image is pulled and no container runs. The tag of an image decides what becomes of its
-    instances: :crashing, :image-unavailable and :configuration-error never get ready, :slow-stop takes a minute to
-    stop; with any other tag they run.
+    Instances are simulated: no image is pulled and no container runs. The tag of an image decides how its instances
+    behave: with :crashing, :image-unavailable and :configuration-error they never become ready, with :slow-stop they
+    take a minute to stop, and with any other tag they run.
     """
     from datum_compute.local import daemon
     from datum_compute.local.settings import limits_in_words
 
-    running = _said(run, directory, daemon.up, _directory(directory), port or 0, _wanted(cities, limits))
+    running = _call(run, directory, daemon.up, _directory(directory), port or 0, _settings(cities, limits))
     deploy = f"deploy hello --image=registry.example/hello:1 --city={','.join(running.cities[:2])} --min=2"
     run.terminal.show(
         f"The local federation is running at {running.url} (process {running.pid}).",
@@ -77,23 +79,23 @@ def up(run: "Run", directory: Path | None, port: int | None, cities: tuple[str, 
         f"  (:crashing does not; see '{run.program} local up --help').",
         "",
         "  Next steps:",
-        f"    Deploy:    {run.program} {deploy}{_way(run, running)}",
+        f"    Deploy:    {run.program} {deploy}{_target_flag(run, running)}",
         f"    kubectl:   export KUBECONFIG={quote(str(_kubeconfig(running)))}",
         f"    Stop:      {run.program} local down{_flag(directory)}",
     )
 
 
-def _way(run: "Run", running: "Running") -> str:
-    """The flag by which a command reaches this federation, where it would not without."""
+def _target_flag(run: "Run", running: "Running") -> str:
+    """The flag that a command needs to reach this federation; empty if it needs none."""
     from datum_compute.local import state
 
     environ, path = run.environment.environ, str(_kubeconfig(running))
-    usual = not environ.get("KUBECONFIG") and Path(running.directory) == state.default_directory()
+    is_default = not environ.get("KUBECONFIG") and Path(running.directory) == state.default_directory()
     project = environ.get("DATUM_PROJECT") or running.project
     if (
         project == running.project
         and not environ.get("DATUM_API_HOST")
-        and (usual or environ.get("KUBECONFIG") == path)
+        and (is_default or environ.get("KUBECONFIG") == path)
     ):
         return ""
     return f" --kubeconfig={quote(path)}"
@@ -105,7 +107,7 @@ def _kubeconfig(running: "Running") -> Path:
     return state.kubeconfig_path(Path(running.directory))
 
 
-def _wanted(cities: tuple[str, ...], limits: tuple[str, ...]) -> "Settings":
+def _settings(cities: tuple[str, ...], limits: tuple[str, ...]) -> "Settings":
     from datum_compute.local.settings import Settings, read_cities, read_limits
 
     flag = "--city"
@@ -122,35 +124,38 @@ def _wanted(cities: tuple[str, ...], limits: tuple[str, ...]) -> "Settings":
 @verb("down")
 @directory_option
 def down(run: "Run", directory: Path | None) -> None:
-    """Stop the federation; its state is kept."""
+    """Stop the federation and keep its state."""
     from datum_compute.local import daemon
 
-    stopped = _said(run, directory, daemon.down, _directory(directory), run.terminal.aside)
+    stopped = _call(run, directory, daemon.down, _directory(directory), run.terminal.aside)
     run.terminal.show("The local federation was stopped." if stopped else "The local federation is not running.")
 
 
 @verb("status", outputs=("table", "json", "yaml"))
 @directory_option
-def status(run: "Run", directory: Path | None) -> None:
-    """Show whether the federation runs, and where; exit code 1 when it does not."""
+def status(run: "Run", directory: Path | None) -> "View":
+    """Show whether the federation is running, and where; exits with 1 if it is not."""
     from msgspec import to_builtins
 
-    from datum_compute.local import projects
+    from datum_compute.cli.show.views import Page, View
+    from datum_compute.local.projects import projects
     from datum_compute.local.settings import limits_in_words
 
     running = _running(directory)
-    found = _said(run, directory, projects.projects, running, min(run.settings.request_timeout, _ANSWER_SECONDS))
-    if run.output != "table":
-        run.terminal.data(to_builtins(running) | {"projects": [one.name for one in found]}, run.output)
-        return
-    names = [one.name if one.state == "Ready" else f"{one.name} ({one.state.lower()})" for one in found]
-    run.terminal.show(
-        f"The local federation is running at {running.url} (process {running.pid}).",
-        f"  Projects:  {_few(names) or 'none'}",
-        f"  Cities:    {_few(running.cities)}",
-        f"  Limits:    {limits_in_words(running.limits)}",
-        f"  State:     {running.directory}",
+    found = _call(run, directory, projects, running, min(run.settings.request_timeout, _ANSWER_SECONDS))
+    names = [
+        project.name if project.state == "Ready" else f"{project.name} ({project.state.lower()})" for project in found
+    ]
+    page = Page(
+        [
+            f"The local federation is running at {running.url} (process {running.pid}).",
+            f"  Projects:  {_few(names) or 'none'}",
+            f"  Cities:    {_few(running.cities)}",
+            f"  Limits:    {limits_in_words(running.limits)}",
+            f"  State:     {running.directory}",
+        ]
     )
+    return View(lambda _now: page, to_builtins(running) | {"projects": [project.name for project in found]})
 
 
 @verb("kubeconfig")
@@ -158,7 +163,7 @@ def status(run: "Run", directory: Path | None) -> None:
 def kubeconfig(run: "Run", directory: Path | None) -> None:
     """Print the path of its kubeconfig.
 
-    Contexts: project-NAME (the default project's is current), root, hub and cell-CITY.
+    Contexts: project-NAME (that of the default project is current), root, hub and cell-CITY.
     """
     from datum_compute.local import state
 
@@ -170,105 +175,113 @@ def kubeconfig(run: "Run", directory: Path | None) -> None:
 @click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
 @directory_option
 def backup(run: "Run", path: Path | None, directory: Path | None) -> None:
-    """Copy everything that it stored to a new file, while it runs or not.
+    """Copy everything that is stored to a new file, whether the federation is running or not.
 
-    Without PATH the file goes to the backups in the state directory, named after the time.
+    Without PATH the file is added to the backups in the state directory, and named after the current time.
     """
     from datum_compute.local import backups
 
     to = path.absolute() if path else None
-    made = _said(run, directory, backups.backup, _directory(directory), to, run.clock.now())
-    run.terminal.show(f"The local federation was copied to {path or made}.")
-    kept = quote(str(path)) if path else made.stem
-    run.terminal.note(f"Run '{run.program} local restore {kept}{_flag(directory)}' to go back to it.")
+    created = _call(run, directory, backups.backup, _directory(directory), to, run.clock.now())
+    run.terminal.show(f"The local federation was copied to {path or created}.")
+    name = quote(str(path)) if path else created.stem
+    run.terminal.note(f"Run '{run.program} local restore {name}{_flag(directory)}' to go back to it.")
 
 
 @verb("restore", outputs=("table", "json", "yaml", "name"))
 @click.argument("backup", metavar="[BACKUP]", required=False)
 @directory_option
-def restore(run: "Run", backup: str | None, directory: Path | None) -> None:
+def restore(run: "Run", backup: str | None, directory: Path | None) -> "View | None":
     """Go back to a backup; without BACKUP, list those in the state directory.
 
-    BACKUP is a file, a name from the list or the beginning of one, or `latest`, the last that was asked for. The
-    federation must be down. What it stored until now is kept as a backup too, so that a restore can be undone.
+    BACKUP is a file, a name from the list or the beginning of one, or `latest` for the newest that you made. The
+    federation must be stopped. Its current state is kept as a backup too, so that a restore can be undone.
     """
     from datum_compute.local import backups
 
-    where = _directory(directory)
+    state_directory = _directory(directory)
     if not backup:
-        _list(run, backups.backups(where), directory)
-        return
-    done = _said(run, directory, backups.restore, where, backup, run.clock.now())
-    run.terminal.show(f"The local federation was restored from {done.source}.")
-    if done.aside is not None:
-        run.terminal.show(f"What was there before is kept as {done.aside}.")
+        return _backups(run, backups.backups(state_directory), directory)
+    restored = _call(run, directory, backups.restore, state_directory, backup, run.clock.now())
+    run.terminal.show(f"The local federation was restored from {restored.source}.")
+    if restored.aside is not None:
+        run.terminal.show(f"The state before is kept as {restored.aside}.")
     run.terminal.note(f"Run '{run.program} local up{_flag(directory)}' to start it.")
+    return None
 
 
-def _list(run: "Run", found: "list[Backup]", directory: Path | None) -> None:
+def _backups(run: "Run", backups: "list[Backup]", directory: Path | None) -> "View":
     from datum_compute.cli.show.durations import age
-    from datum_compute.cli.show.lines import Column, Table
+    from datum_compute.cli.show.lines import table
+    from datum_compute.cli.show.views import Page, View
 
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data([_document(one) for one in found], run.output)
-        case "name":
-            for one in found:
-                run.terminal.name(one.name)
-        case _ if not found:
-            run.terminal.show("There are no backups yet.")
-            run.terminal.note(f"Run '{run.program} local backup{_flag(directory)}' to make one.")
-        case _:
-            now = run.clock.now()
-            rows = [
-                (one.name, age(one.taken, now), f"{one.size / 1024:.0f} KiB", "a restore" if one.replaced else "backup")
-                for one in found
-            ]
-            run.terminal.show(Table(tuple(map(Column, ("NAME", "AGE", "SIZE", "MADE BY"))), rows))
-            run.terminal.note("", f"Run '{run.program} local restore NAME{_flag(directory)}' to go back to one.")
+    def page(now: "datetime") -> "Page":
+        if not backups:
+            hint = f"Run '{run.program} local backup{_flag(directory)}' to make one."
+            return Page(["There are no backups yet."], [hint])
+        rows = [
+            (
+                backup.name,
+                age(backup.taken, now),
+                f"{backup.size / 1024:.0f} KiB",
+                "a restore" if backup.replaced else "backup",
+            )
+            for backup in backups
+        ]
+        hint = f"Run '{run.program} local restore NAME{_flag(directory)}' to go back to one."
+        return Page([table(("NAME", "AGE", "SIZE", "MADE BY"), rows)], ["", hint])
+
+    documents = {backup.name: _document(backup) for backup in backups}
+    return View(page, list(documents.values()), documents)
 
 
-def _document(one: "Backup") -> dict[str, object]:
-    return {"name": one.name, "path": str(one.path), "taken": one.taken, "size": one.size, "replaced": one.replaced}
+def _document(backup: "Backup") -> dict[str, object]:
+    return {
+        "name": backup.name,
+        "path": str(backup.path),
+        "taken": backup.taken,
+        "size": backup.size,
+        "replaced": backup.replaced,
+    }
 
 
 @verb("reset")
 @directory_option
-@option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def reset(run: "Run", directory: Path | None, yes: bool) -> None:
-    """Stop the federation and remove everything that it stored; backups are kept."""
+    """Stop the federation and remove everything that it stored, except backups."""
     from datum_compute.local import daemon
 
-    where = _directory(directory)
+    state_directory = _directory(directory)
     if not yes:
         if not run.terminal.asks:
             raise usage(
-                f"removing the state in {where} has to be confirmed: pass -y to confirm",
+                f"removing the state in {state_directory} has to be confirmed: pass -y to confirm",
                 f"local reset -y{_flag(directory)}",
             )
-        question = f"This will remove everything in {where} but backups. Continue? (y/N): "
+        question = f"This will remove everything in {state_directory} except backups. Continue? (y/N): "
         if not run.terminal.confirm(question, default=False):
             run.terminal.show("Aborted.")
             return
-    _said(run, directory, daemon.reset, where)
+    _call(run, directory, daemon.reset, state_directory)
     run.terminal.show("The local federation was removed.")
 
 
 @verb("logs", outputs=("table", "json"))
 @directory_option
-@option("--tail", type=Count(), default=200, metavar="N", help="Show at most this many lines; 200 unless given.")
-@option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on; Ctrl-C ends it.")
+@option("--tail", type=Count(), default=200, metavar="N", help="Show at most this many lines; 200 by default.")
+@option("-f", "--follow", is_flag=True, help="Continue with new lines until Ctrl-C.")
 def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
-    """Show what the federation logged last, also when it does not run any more.
+    """Show the last lines of the log, also when the federation is not running any more.
 
-    A line is time, level, plane, controller and message, then the object and what else is known. With -o json lines
-    are shown as they were logged, with all fields and whole tracebacks.
+    A line has time, level, plane, controller and message, then the object and other fields. With -o json lines are
+    shown as they were logged, with all fields and whole tracebacks.
     """
     from datum_compute.cli.show.log_lines import readable
     from datum_compute.local import state
 
     def show(text: str) -> None:
-        if run.output == "json":
+        if run.terminal.structured:
             run.terminal.name(text)
         else:
             run.terminal.show(readable(text))
@@ -283,7 +296,7 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
                 if text:
                     show(text.rstrip("\n"))
                 else:
-                    run.clock.sleep(_LOOK_SECONDS)
+                    run.clock.sleep(_POLL_SECONDS)
     except FileNotFoundError:
         raise Failure(
             "the local federation has logged nothing yet", next_command=f"local up{_flag(directory)}"
@@ -293,7 +306,7 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
 
 
 def _few(names: Sequence[str]) -> str:
-    """What fits on a line; `cities` and `-o json` have all of them."""
+    """The names, shortened to fit on a line; `cities` and `-o json` have all of them."""
     hidden = len(names) - _MOST_NAMES
     return ", ".join(names) if hidden <= 1 else f"{', '.join(names[:_MOST_NAMES])} and {hidden} more"
 
@@ -307,28 +320,28 @@ def _running(directory: Path | None) -> "Running":
     return running
 
 
-def _directory(given: Path | None) -> Path:
+def _directory(directory: Path | None) -> Path:
     from datum_compute.local import state
 
-    return given.absolute() if given else state.default_directory()
+    return directory.absolute() if directory else state.default_directory()
 
 
 def _flag(directory: Path | None) -> str:
-    """Absolute, so that what is printed works from any directory."""
+    """The flag for printed commands; absolute, so that they work from any directory."""
     return f" --dir={quote(str(directory.absolute()))}" if directory else ""
 
 
-def _said(run: "Run", directory: Path | None, action: Any, *arguments: Any) -> Any:
-    """What the daemon does; its own sentence when it cannot, with commands as they are typed for this directory."""
+def _call(run: "Run", directory: Path | None, action: Any, *arguments: Any) -> Any:
+    """Calls a function of `local`, and adapts commands in its errors to the program and directory in use."""
     from datum_compute.local.state import LocalError
 
-    def typed(command: "re.Match[str]") -> str:
-        return f"'{run.program} {command[1]}{_flag(directory)}'"
+    def adapted(match: "re.Match[str]") -> str:
+        return f"'{run.program} {match[1]}{_flag(directory)}'"
 
     try:
         return action(*arguments)
     except LocalError as error:
-        raise Failure(re.sub(r"'compute (local \w+)'", typed, str(error)), Exit.FAILED) from None
+        raise Failure(re.sub(r"'compute (local \w+)'", adapted, str(error)), Exit.FAILED) from None
 
 
 command = Verbs(

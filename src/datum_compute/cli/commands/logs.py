@@ -1,8 +1,7 @@
 """Logs, which this platform does not have yet. Entry point: `command`."""
 
 from datum_compute.cli.shell.failures import Exit, Failure
-from datum_compute.cli.shell.flags import command as verb
-from datum_compute.cli.shell.flags import workload_argument
+from datum_compute.cli.shell.flags import verb, workload_argument
 from datum_compute.cli.shell.run import Run
 
 
@@ -11,7 +10,7 @@ from datum_compute.cli.shell.run import Run
 def command(run: Run, workload: str) -> None:
     """Logs are not available yet.
 
-    What is known of an instance is shown by `instances describe`.
+    `instances describe` shows the state and the events of an instance.
     """
     raise Failure(
         "logs are not available on this platform yet",

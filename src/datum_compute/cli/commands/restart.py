@@ -1,124 +1,137 @@
 """Replaces instances without changing anything else. Entry point: `command`, also `rollout restart`."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
-from datum_compute.api.labels import RESTARTED_AT, WORKLOAD_UID
+from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.restarts import newest
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.failures import Exit, Failure
-from datum_compute.cli.shell.flags import Duration, message_option, option, workload_argument
-from datum_compute.cli.shell.flags import command as verb
-from datum_compute.cli.shell.run import Run, project
-from datum_compute.cli.show.results import WRITTEN, check_not_paused, show_written, to_change
-from datum_compute.cli.talk.entitlement import active_entitlement
-from datum_compute.cli.talk.project import Read
+from datum_compute.cli.shell.flags import message_option, option, timeout_option, verb, wait_option, workload_argument
+from datum_compute.cli.shell.run import Run
+from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import edits, history
-from datum_compute.cli.workload.follow import announce, follow, patience
+from datum_compute.cli.workload.follow import WaitFlags, wait_for_rollout
 from datum_compute.cli.workload.revisions import RESTART
+from datum_compute.cli.workload.writing import (
+    WRITE_OUTPUTS,
+    check_not_paused,
+    hint_progress,
+    show_written,
+    to_change,
+)
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.meta import Json
 
-TAKEN_UP_SECONDS = 10.0
+ACCEPT_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-@verb("restart", needs=[project, active_entitlement], outputs=WRITTEN)
+class RestartFlags(WaitFlags, frozen=True):
+    workload: str
+    city: str | None
+    message: str
+
+
+@verb("restart", needs=ENTITLED_PROJECT, outputs=WRITE_OUTPUTS, flags=RestartFlags)
 @workload_argument
-@option("--city", metavar="CITY", help="Only in this city; everywhere unless given.")
-@option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
-@option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
+@option("--city", metavar="CITY", help="Only in this city; everywhere by default.")
+@wait_option
+@timeout_option
 @message_option
-def command(run: Run, workload: str, city: str | None, wait: bool, timeout: float | None, message: str) -> None:
+def command(run: Run, flags: RestartFlags) -> None:
     """Replace all instances, one at a time.
 
-    From the highest ordinal down, with what they run now. The same as `rollout restart`.
+    From the highest ordinal down, with the same template. The same as `rollout restart`.
     """
-    seen = to_change(run, workload)
-    check_not_paused(seen.object)
-
-    if city is not None:
-        seen, where = _restart_city(run, seen, city)
-        show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" in {where} — rolling restart initiated.')
-        history.record(run, seen, history.Change(RESTART, message or f"restart in {where}", seen))
+    name = flags.workload
+    workload = to_change(run, name)
+    check_not_paused(workload.object)
+    if flags.city is not None:
+        workload, city = _restart_city(run, workload, flags.city)
+        show_written(run, WORKLOAD, workload, f'Restarting workload "{name}" in {city} — rolling restart initiated.')
+        history.record(run, workload, history.Change(RESTART, flags.message or f"restart in {city}", workload))
     else:
 
         def edit(body: Json) -> Json:
             return body | {"spec": edits.with_restart(body["spec"], run.clock.now())}
 
-        written = run.project.update(WORKLOAD, seen, edit)
-        seen = written.after
-        show_written(run, WORKLOAD, seen, f'Restarting workload "{workload}" — rolling restart initiated.')
-        history.record(run, seen, history.Change(RESTART, message or "restart", written.before))
-    if wait:
-        announce(run, seen.object)
-        follow(run, seen.object, patience(run, timeout))
+        written = run.project.update(WORKLOAD, workload, edit)
+        workload = written.after
+        show_written(run, WORKLOAD, workload, f'Restarting workload "{name}" — rolling restart initiated.')
+        history.record(run, workload, history.Change(RESTART, flags.message or "restart", written.before))
+    if flags.wait:
+        wait_for_rollout(run, workload.object, flags)
     else:
-        run.terminal.hint(f"Run '{run.try_next(f'rollout status {workload}')}' to watch progress.")
+        hint_progress(run, name)
 
 
-def _restart_city(run: Run, seen: Read[Workload], city: str) -> tuple[Read[Workload], str]:
-    """Notes it on the workload, whose controller hands it on. A server that does not is helped along."""
-    deployments = _in_city(run, seen.object, city)
-    where = deployments[0].object.spec.city_code
-    marks = [_mark(read.object) for read in deployments]
-    mark = ""
+def _restart_city(run: Run, workload: Read[Workload], city: str) -> tuple[Read[Workload], str]:
+    """Notes the restart on the workload for its controller to carry out.
+
+    For a server that does not know these notes, the deployments are restarted from here.
+    """
+    deployments = _deployments(run, workload.object, city)
+    code = deployments[0].object.spec.city_code
+    times = [_restarted_at(read.object) for read in deployments]
+    time = ""
 
     def edit(body: Json) -> Json:
-        nonlocal mark
-        body, mark = edits.with_city_restart(body, where, marks, run.clock.now())
+        nonlocal time
+        body, time = edits.with_city_restart(body, code, times, run.clock.now())
         return body
 
-    written = run.project.update(WORKLOAD, seen, edit).after
-    left = _without(run, written.object, where, mark)
-    for read in left:
+    written = run.project.update(WORKLOAD, workload, edit).after
+    for read in _not_restarted(run, written.object, code, time):
         try:
-            run.project.update(WORKLOAD_DEPLOYMENT, read, lambda body: edits.with_mark(body, mark))
+            run.project.update(WORKLOAD_DEPLOYMENT, read, lambda body: edits.with_deployment_restart(body, time))
         except Failure as failure:
             if not isinstance(failure.__cause__, Forbidden):
                 raise
-            raise _not_taken_up(seen.object.name, where) from failure
-    return written, where
+            raise _not_accepted(workload.object.name, code) from failure
+    return written, code
 
 
-def _without(run: Run, workload: Workload, city: str, mark: str) -> list[Read[WorkloadDeployment]]:
-    """The deployments of a city that still lack the restart after all the time they are given."""
-    deadline, pause = run.clock.monotonic() + TAKEN_UP_SECONDS, _FIRST_PAUSE
+def _not_restarted(run: Run, workload: Workload, city: str, time: str) -> list[Read[WorkloadDeployment]]:
+    """The deployments of a city that the server has still not restarted after some seconds."""
+    deadline, pause = run.clock.monotonic() + ACCEPT_SECONDS, _FIRST_PAUSE
     while True:
-        found = [(read, _mark(read.object)) for read in _in_city(run, workload, city)]
-        left = [read for read, own in found if newest(own, mark) != own]
+        times = [(read, _restarted_at(read.object)) for read in _deployments(run, workload, city)]
+        left = [read for read, own in times if newest(own, time) != own]
         if not left or run.clock.monotonic() >= deadline:
             return left
         run.clock.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _mark(deployment: WorkloadDeployment) -> str | None:
+def _restarted_at(deployment: WorkloadDeployment) -> str | None:
     return deployment.spec.template.metadata.annotations.get(RESTARTED_AT)
 
 
-def _not_taken_up(workload: str, city: str) -> Failure:
+def _not_accepted(workload: str, city: str) -> Failure:
     from datum_compute.api.permissions import On, When, Who
     from datum_compute.api.roles import role_name
 
     role = role_name(Who.USER, On.PROJECT, When.CITY_RESTART)
     return Failure(
-        f'the server did not restart workload "{workload}" in {city} within {TAKEN_UP_SECONDS:.0f} s, '
+        f'the server did not restart workload "{workload}" in {city} within {ACCEPT_SECONDS:.0f} s, '
         "and you may not write its deployments",
         Exit.NOT_ALLOWED,
         details=[
-            "The restart is noted on the workload and happens when compute takes it up.",
-            f"A server that knows nothing of such notes needs the role {role}: ask an administrator.",
+            "The restart is noted on the workload and happens when the server processes the note.",
+            f"A server that does not know these notes needs the role {role}: ask an administrator.",
         ],
     )
 
 
-def _in_city(run: Run, workload: Workload, city: str) -> list[Read[WorkloadDeployment]]:
-    found = run.project.list(WORKLOAD_DEPLOYMENT, f"{WORKLOAD_UID}={workload.metadata.uid}").found
-    there = [read for read in found if read.object.spec.city_code.lower() == city.lower()]
-    if not there:
-        cities = sorted({read.object.spec.city_code for read in found})
+def _deployments(run: Run, workload: Workload, city: str) -> list[Read[WorkloadDeployment]]:
+    """The deployments of a workload in a city; fails if there are none."""
+    everywhere = run.project.list(WORKLOAD_DEPLOYMENT, of_workload(workload)).found
+    deployments = [read for read in everywhere if read.object.spec.city_code.lower() == city.lower()]
+    if not deployments:
+        cities = sorted({read.object.spec.city_code for read in everywhere})
         raise Failure(
             f'no deployment found for workload "{workload.name}" in city "{city}"',
             Exit.NOT_FOUND,
-            details=[f"It runs in {', '.join(cities)}." if cities else "It runs nowhere yet."],
+            details=[f"It runs in {', '.join(cities)}." if cities else "It does not run anywhere yet."],
         )
-    return there
+    return deployments

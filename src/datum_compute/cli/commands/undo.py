@@ -1,88 +1,103 @@
-"""Brings back what was asked of a workload before. Entry point: `command`."""
+"""Goes back to an earlier revision of a workload. Entry point: `command`."""
 
 from datum_compute.api.workload import WORKLOAD
-from datum_compute.cli.commands.history import spec_of, wanted
+from datum_compute.cli.commands.history import entry_of, spec_of
 from datum_compute.cli.shell.failures import Failure
-from datum_compute.cli.shell.flags import Count, Duration, message_option, option, workload_argument
-from datum_compute.cli.shell.flags import command as verb
-from datum_compute.cli.shell.run import Run, project
-from datum_compute.cli.show.results import NOTHING_DONE, WRITTEN, agreed, check_not_paused, show_written, to_change
-from datum_compute.cli.talk.entitlement import active_entitlement
+from datum_compute.cli.shell.flags import (
+    Count,
+    dry_run_option,
+    message_option,
+    option,
+    timeout_option,
+    verb,
+    wait_option,
+    workload_argument,
+    yes_option,
+)
+from datum_compute.cli.shell.run import Run
+from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.changes import change_lines
-from datum_compute.cli.workload.follow import announce, follow, patience
+from datum_compute.cli.workload.follow import WaitFlags, wait_for_rollout
 from datum_compute.cli.workload.revisions import ROLLBACK, Entry, Revisions, spec_hash
+from datum_compute.cli.workload.writing import (
+    DRY_RUN,
+    WRITE_OUTPUTS,
+    approved,
+    check_not_paused,
+    show_written,
+    to_change,
+)
 from datum_compute.kube.meta import Json
 
 
-@verb("undo", needs=[project, active_entitlement], outputs=WRITTEN)
+class UndoFlags(WaitFlags, frozen=True):
+    workload: str
+    to_revision: int
+    yes: bool
+    dry_run: bool
+    message: str
+
+
+@verb("undo", needs=ENTITLED_PROJECT, outputs=WRITE_OUTPUTS, flags=UndoFlags)
 @workload_argument
 @option(
     "--to-revision",
     type=Count(0),
     default=0,
     metavar="N",
-    help="Go back to this one; 0, as without it, is the previous.",
+    help="Go back to this revision; 0, the default, is the previous one.",
 )
-@option("-y", "--yes", is_flag=True, help="Do not ask.")
-@option("--dry-run", is_flag=True, help="Let the server check it, and change nothing.")
-@option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
-@option("--timeout", type=Duration(), metavar="DURATION", help="Longest wait; 0 is for ever.")
+@yes_option
+@dry_run_option
+@wait_option
+@timeout_option
 @message_option
-def command(
-    run: Run,
-    workload: str,
-    to_revision: int,
-    yes: bool,
-    dry_run: bool,
-    wait: bool,
-    timeout: float | None,
-    message: str,
-) -> None:
+def command(run: Run, flags: UndoFlags) -> None:
     """Bring back an earlier revision of a workload, as a new one.
 
-    The whole spec comes back, places and numbers included. Nothing is taken out of the history.
+    The whole spec comes back, including placements and replicas. The history keeps all its revisions.
     """
-    seen = to_change(run, workload)
-    check_not_paused(seen.object)
-    known = history.read(run.project, seen.object)
-    live: Json = seen.body()["spec"]
-    target = _target(known, workload, live, to_revision)
+    name = flags.workload
+    workload = to_change(run, name)
+    check_not_paused(workload.object)
+    revisions = history.read(run.project, workload.object)
+    live: Json = workload.body()["spec"]
+    target = _target(revisions, name, live, flags.to_revision)
     spec = spec_of(target)
     if target.spec_hash == spec_hash(live):
-        sentence = f'Workload "{workload}" already is as revision #{target.rev} asks; nothing to do.'
-        show_written(run, WORKLOAD, seen, sentence)
+        show_written(
+            run, WORKLOAD, workload, f'Workload "{name}" already matches revision #{target.rev}; nothing to do.'
+        )
         return
-    run.terminal.note(f'Changes to workload "{workload}":', *(f"  {line}" for line in change_lines(live, spec)))
+    run.terminal.note(f'Changes to workload "{name}":', *(f"  {line}" for line in change_lines(live, spec)))
 
     def edit(body: Json) -> Json:
         return body | {"spec": spec}
 
-    if dry_run:
-        checked = run.project.update(WORKLOAD, seen, edit, dry_run=True)
-        show_written(run, WORKLOAD, checked.after, NOTHING_DONE)
+    if flags.dry_run:
+        show_written(run, WORKLOAD, run.project.update(WORKLOAD, workload, edit, dry_run=True).after, DRY_RUN)
         return
-    if not agreed(run, yes=yes):
+    if not approved(run, yes=flags.yes):
         return
-    # What was changed from outside is put into the history first, so that it can be undone as well.
-    number = known.next_number + known.changed_outside(live)
+    # A change from outside is recorded first, so that it can be undone as well.
+    number = revisions.next_number + revisions.changed_outside(live)
     run.terminal.note(f"Creating revision #{number} (copy of #{target.rev})...")
-    written = run.project.update(WORKLOAD, seen, edit)
-    text = message or f"rollback to rev #{target.rev}"
+    written = run.project.update(WORKLOAD, workload, edit)
+    text = flags.message or f"rollback to rev #{target.rev}"
     history.record(run, written.after, history.Change(ROLLBACK, text, written.before, target.rev))
-    watch = "" if wait else f" Run '{run.try_next(f'rollout status {workload}')}' to watch progress."
+    watch = "" if flags.wait else f" Run '{run.try_next(f'rollout status {name}')}' to watch progress."
     show_written(run, WORKLOAD, written.after, f"Rollout started.{watch}")
-    if wait:
-        announce(run, written.after.object)
-        follow(run, written.after.object, patience(run, timeout))
+    if flags.wait:
+        wait_for_rollout(run, written.after.object, flags)
 
 
-def _target(known: Revisions, workload: str, live: Json, number: int) -> Entry:
-    if not known.entries:
+def _target(revisions: Revisions, workload: str, live: Json, number: int) -> Entry:
+    if not revisions.entries:
         raise Failure(f'no revision history for workload "{workload}"; cannot undo')
-    target = wanted(known, workload, number) if number else known.undo_target(live)
+    target = entry_of(revisions, workload, number) if number else revisions.undo_target(live)
     if target is None:
         raise Failure("no previous revision to roll back to", next_command=f"rollout history {workload}")
-    if target.rev == known.current and target.spec_hash == spec_hash(live):
+    if target.rev == revisions.current and target.spec_hash == spec_hash(live):
         raise Failure(f"workload is already at revision #{target.rev}")
     return target

@@ -1,4 +1,4 @@
-"""Workloads, all of them or one. Entry point: `command`."""
+"""Workloads: a list of them, or the details of one. Entry point: `command`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -21,34 +21,35 @@ from datum_compute.answers.places import Counts, Place, numbers, observed, tally
 from datum_compute.api.deployment import AVAILABLE, WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Workload
-from datum_compute.cli.shell.flags import WORKLOAD_NAME, Choice, option, watch_option, workload_argument
-from datum_compute.cli.shell.flags import command as verb
-from datum_compute.cli.shell.run import Run, project
-from datum_compute.cli.shell.tree import Verbs
+from datum_compute.cli.shell.flags import WORKLOAD_NAME, Choice, option, verb, watch_option, workload_argument
+from datum_compute.cli.shell.run import Run
+from datum_compute.cli.shell.tree import listing_verbs
 from datum_compute.cli.show.durations import age
 from datum_compute.cli.show.fragments import (
     TONES,
     ago,
     condition_table,
     fact_lines,
-    head,
+    heading,
     health_line,
-    last_revision,
+    labelled,
+    next_steps,
     revision_text,
+    updated_at,
 )
-from datum_compute.cli.show.lines import Column, Line, Piece, Span, Table, hints
+from datum_compute.cli.show.lines import Column, Item, Line, Piece, Span, Table, hints, table
 from datum_compute.cli.show.specs import image, instance_type, is_machine, runtime_facts, short_image
-from datum_compute.cli.show.views import Look, Page, keep_showing, show
-from datum_compute.cli.talk.entitlement import active_entitlement
-from datum_compute.cli.talk.project import Read
+from datum_compute.cli.show.views import Page, View, Watch, object_view
+from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
 
-RARE_STATES = (PAUSED, DELETING, IDLE)  # counted in the footer only where there is one
+RARE_STATES = (PAUSED, DELETING, IDLE)  # counted in the footer only if they occur
 
 
 class Entry(Struct, frozen=True):
-    """A workload with the deployments that belong to it."""
+    """A workload with its deployments."""
 
     workload: Workload
     deployments: tuple[WorkloadDeployment, ...]
@@ -63,7 +64,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def updated(self) -> str:
-        """Of the newest version, as the workload itself reports; a dash until it reports on what was asked last."""
+        """Up-to-date instances, as the workload reports them; a dash until its status answers the newest spec."""
         status = self.workload.status
         return f"{status.updated_replicas}/{self.numbers.desired}" if status and observed(self.workload) else "—"
 
@@ -79,7 +80,20 @@ class Entry(Struct, frozen=True):
         return self.health.state.lower() == word
 
 
-@verb("list", needs=[project, active_entitlement], outputs=("table", "wide", "json", "yaml", "name"))
+class Filter(Struct, frozen=True):
+    """Which workloads to list."""
+
+    names: tuple[str, ...]
+    health: str | None
+    city: str | None
+    watch: bool
+
+    def matches(self, entry: Entry) -> bool:
+        in_city = self.city is None or entry.is_in(self.city)
+        return in_city and (self.health is None or entry.has_health(self.health))
+
+
+@verb("list", needs=ENTITLED_PROJECT, outputs=("table", "wide", "json", "yaml", "name"), flags=Filter)
 @click.argument("names", type=WORKLOAD_NAME, nargs=-1, metavar="[NAME]...")
 @option(
     "--health",
@@ -88,88 +102,81 @@ class Entry(Struct, frozen=True):
 )
 @option("--city", metavar="CITY", help="Only those with a placement in this city.")
 @watch_option
-def list_(run: Run, names: Sequence[str], health: str | None, city: str | None, watch: bool) -> None:
+def list_(run: Run, flags: Filter) -> View | Watch:
     """List workloads with their health, all of them or those that are named."""
-    if not watch:
-        show(run, _look(run, names, health, city))
-        return
+    if not flags.watch:
+        return _list(run, flags)
     calls = [run.project.watch_call(WORKLOAD), run.project.watch_call(WORKLOAD_DEPLOYMENT)]
-    keep_showing(run, calls, lambda: _look(run, names, health, city))
+    return Watch(calls, lambda: _list(run, flags))
 
 
-def _look(run: Run, names: Sequence[str], health: str | None, city: str | None) -> Look:
-    listing = run.project.get_all(WORKLOAD, names) if names else run.project.list(WORKLOAD)
+def _list(run: Run, filter_: Filter) -> View:
+    listing = run.project.get_all(WORKLOAD, filter_.names) if filter_.names else run.project.list(WORKLOAD)
     deployments: dict[str, list[WorkloadDeployment]] = {}
     for deployment in run.project.list(WORKLOAD_DEPLOYMENT).items:
         deployments.setdefault(deployment.metadata.labels.get(WORKLOAD_UID, ""), []).append(deployment)
     entries = {
         workload.name: Entry(workload, tuple(deployments.get(workload.metadata.uid, ()))) for workload in listing.items
     }
-
-    def wanted(workload: Workload) -> bool:
-        entry = entries[workload.name]
-        return (city is None or entry.is_in(city)) and (health is None or entry.has_health(health))
-
-    kept = listing.kept(wanted, order=lambda workload: workload.name)
-    shown = [entries[workload.name] for workload in kept.items]
+    listing = listing.select(
+        lambda workload: filter_.matches(entries[workload.name]), order=lambda workload: workload.name
+    )
+    rows = [entries[workload.name] for workload in listing.items]
 
     def page(now: datetime) -> Page:
-        if not shown:
-            return _nothing(run, health, city)
-        return Page([_table(shown, now, wide=run.output == "wide")], footer=["", _footer(shown)])
+        if not rows:
+            return _empty(run, filter_)
+        return Page([_table(rows, now, wide=run.wide)], footer=["", _footer(rows)])
 
-    return Look(page, kept.document(names), {f"workload/{one.object.name}": one.json for one in kept.found})
+    return View(page, listing.document(filter_.names), listing.records)
 
 
-@verb("describe", needs=[project, active_entitlement], outputs=("wide", "json", "yaml", "name"))
+@verb("describe", needs=ENTITLED_PROJECT, outputs=("wide", "json", "yaml", "name"))
 @workload_argument
-def describe(run: Run, workload: str) -> None:
+def describe(run: Run, workload: str) -> View:
     """Show one workload: placements, container, conditions."""
-    seen = run.project.get(WORKLOAD, workload)
-    match run.output:
-        case "json" | "yaml":
-            run.terminal.data(seen.json, run.output)
-        case "name":
-            run.terminal.name(f"workload/{seen.object.name}")
-        case _:
-            of_workload = f"{WORKLOAD_UID}={seen.object.metadata.uid}"
-            deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
-            known = history.read(run.project, seen.object)
-            run.terminal.show(*_details(run, seen, deployments, known))
-            run.terminal.hint(*_next_steps(run, seen, known))
+    read = run.project.get(WORKLOAD, workload)
+
+    def page(now: datetime) -> Page:
+        deployments = run.project.list(WORKLOAD_DEPLOYMENT, of_workload(read.object)).items
+        revisions = history.read(run.project, read.object)
+        return Page(
+            _details(run.project.name, read, deployments, revisions, now), notes=_next_steps(run, read, revisions)
+        )
+
+    return object_view(WORKLOAD, read, page)
 
 
-def _next_steps(run: Run, seen: Read[Workload], known: Revisions) -> list[str]:
-    name = seen.object.name
+def _next_steps(run: Run, read: Read[Workload], revisions: Revisions) -> list[Line]:
+    name = read.object.name
     steps = {"Status:": f"status {name}", "Instances:": f"instances --workload={name}"}
-    if known.undo_target(seen.body()["spec"]) is not None:
+    if revisions.undo_target(read.body()["spec"]) is not None:
         steps["Roll back:"] = f"rollout undo {name}"
-    return ["", "Next steps:", *(f"  {label:<12} {run.try_next(command)}" for label, command in steps.items())]
+    return next_steps(run, steps)
 
 
-def _nothing(run: Run, health: str | None, city: str | None) -> Page:
+def _empty(run: Run, filter_: Filter) -> Page:
     name = run.project.name
-    if health:
-        return Page([f"No workloads in project {name} match health={health}."])
-    if city:
-        return Page([f"No workloads in project {name} have a placement in city {city}."])
+    if filter_.health:
+        return Page([f"No workloads in project {name} match health={filter_.health}."])
+    if filter_.city:
+        return Page([f"No workloads in project {name} have a placement in city {filter_.city}."])
     start = f"Get started:  {run.try_next('deploy hello --image=IMAGE --city=CITY')}"
     return Page([f"No workloads found in project {name}."], hints("", start))
 
 
 def _table(entries: Iterable[Entry], now: datetime, *, wide: bool) -> Table:
-    columns = [
-        Column("NAME"),
-        Column("HEALTH"),
-        Column("READY"),
+    columns: list[str | Column] = [
+        "NAME",
+        "HEALTH",
+        "READY",
         Column("UP-TO-DATE", shrinks=True),
         Column("PLACEMENTS", shrinks=True),
         Column("IMAGE", shrinks=True),
-        Column("AGE"),
+        "AGE",
+        *(["INSTANCE TYPE"] if wide else []),
     ]
-    if wide:
-        columns.append(Column("INSTANCE TYPE"))
-    return Table(tuple(columns), [_row(entry, now, wide=wide) for entry in entries])
+    return table(columns, [_row(entry, now, wide=wide) for entry in entries])
 
 
 def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
@@ -188,24 +195,27 @@ def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
 
 
 def _footer(entries: Sequence[Entry]) -> str:
-    number = [entry.health.state for entry in entries]
-    shown = [state for state in HEALTH_STATES if state not in RARE_STATES or state in number]
-    counted = ", ".join(f"{number.count(state)} {state}" for state in shown)
-    return f"{len(entries)} workload{'' if len(entries) == 1 else 's'} — {counted}"
+    states = [entry.health.state for entry in entries]
+    counted = [state for state in HEALTH_STATES if state not in RARE_STATES or state in states]
+    summary = ", ".join(f"{states.count(state)} {state}" for state in counted)
+    return f"{len(entries)} workload{'' if len(entries) == 1 else 's'} — {summary}"
 
 
 def _details(
-    run: Run, seen: Read[Workload], deployments: Sequence[WorkloadDeployment], known: Revisions
-) -> list[str | Line | Table]:
-    workload = seen.object
+    project: str,
+    read: Read[Workload],
+    deployments: Sequence[WorkloadDeployment],
+    revisions: Revisions,
+    now: datetime,
+) -> list[Item]:
+    workload = read.object
     spec = workload.spec.template.spec
-    now = run.clock.now()
     kind = "virtual-machine" if is_machine(spec) else f"sandbox/{instance_type(spec)}"
     return [
-        head("Workload", workload.name, f"project: {run.project.name}"),
-        head("Type", kind),
-        head("Updated", ago(last_revision(seen, known), now)),
-        head("Revision", revision_text(seen, known)),
+        heading("Workload", workload.name, f"project: {project}"),
+        labelled("Type", kind),
+        labelled("Updated", ago(updated_at(read, revisions), now)),
+        labelled("Revision", revision_text(read, revisions)),
         "",
         health_line(workload, deployments),
         "",
@@ -222,7 +232,7 @@ def _placements(workload: Workload, deployments: Iterable[WorkloadDeployment]) -
     placements = workload.spec.placements
     if not placements:
         return ["  (none configured — workload will not run anywhere)"]
-    found = {Place.of(deployment): deployment for deployment in deployments}
+    by_place = {Place.of(deployment): deployment for deployment in deployments}
     lines = []
     for placement in placements:
         settings = placement.scale_settings
@@ -230,26 +240,20 @@ def _placements(workload: Workload, deployments: Iterable[WorkloadDeployment]) -
         codes = sorted(placement.city_codes)
         lines.append(f"  {placement.name}  cities: {', '.join(codes)}  scale: {settings.min_replicas}..{most}")
         for code in codes:
-            deployment = found.get(Place(placement.name, code))
-            counted = numbers(workload, settings.min_replicas, deployment)
-            lines.append(f"    {code}  {_city(counted, deployment)}")
+            deployment = by_place.get(Place(placement.name, code))
+            counts = numbers(workload, settings.min_replicas, deployment)
+            lines.append(f"    {code}  {_readiness(counts, deployment)}")
     return lines
 
 
-def _city(counted: Counts, deployment: WorkloadDeployment | None) -> str:
-    """Ready of desired, and why not all are."""
-    text = f"ready: {counted.ready}/{counted.desired}"
+def _readiness(counts: Counts, deployment: WorkloadDeployment | None) -> str:
+    """Ready and desired instances in a city, and what blocks the missing ones."""
+    text = f"ready: {counts.ready}/{counts.desired}"
     status = deployment.status if deployment is not None else None
     blocked = block(status.conditions, AVAILABLE) if status else None
-    if blocked is None or not counted.missing:
+    if blocked is None or not counts.missing:
         return text
-    return f"{text}  Blocked" + (f" — {why}" if (why := blocked.message or blocked.reason) else "")
+    return f"{text}  Blocked" + (f" — {cause}" if (cause := blocked.message or blocked.reason) else "")
 
 
-command = Verbs(
-    "workloads",
-    "List or describe workloads.",
-    [list_, describe],
-    bare="list",
-    aliases={"ls": "list", "get": "describe"},
-)
+command = listing_verbs("workloads", "List or describe workloads.", list_, describe)

@@ -1,4 +1,4 @@
-"""What a project has that can be named on a command line. Entry points: `connected` and one function a kind."""
+"""Names that completion offers. Entry points: `connected` and one function per kind of name."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,62 +25,61 @@ from datum_compute.cli.workload.revisions import Revisions
 from datum_compute.kube.access.kubeconfig import Kubeconfig
 from datum_compute.kube.kinds import CONFIG_MAP
 
-Offer = tuple[str, str]
-"""A word, and what it stands for."""
+Candidate = tuple[str, str]
+"""A name and its description."""
 
 
 @contextmanager
-def connected(environment: Environment, seconds: float, where: Mapping[str, str]) -> Iterator[Project]:
-    """The project of the environment, or the one that flags name, without the question whether it may use compute."""
-    settings = replace(Settings(quiet=True, request_timeout=seconds), **where)
+def connected(environment: Environment, seconds: float, flags: Mapping[str, str]) -> Iterator[Project]:
+    """The project that flags or the environment choose, without checking its access to compute."""
+    settings = replace(Settings(quiet=True, request_timeout=seconds), **flags)
     with Run(environment, settings, "table") as run:
         run.connect()
         yield run.project
 
 
-def workloads(project: Project) -> Iterator[Offer]:
-    for one in sorted(project.list(WORKLOAD).items, key=lambda one: one.name):
-        yield one.name, short_image(image(one.spec.template.spec, "(vm)"))
+def workloads(project: Project) -> Iterator[Candidate]:
+    for workload in sorted(project.list(WORKLOAD).items, key=lambda workload: workload.name):
+        yield workload.name, short_image(image(workload.spec.template.spec, "(vm)"))
 
 
-def instances(project: Project) -> Iterator[Offer]:
-    for one in sorted(project.list(INSTANCE).items, key=lambda one: one.name):
-        yield one.name, judge(one).status
+def instances(project: Project) -> Iterator[Candidate]:
+    for instance in sorted(project.list(INSTANCE).items, key=lambda instance: instance.name):
+        yield instance.name, judge(instance).status
 
 
-def cities(project: Project) -> Iterator[Offer]:
-    """Those that are offered; where nobody says, those that are in use."""
+def cities(project: Project) -> Iterator[Candidate]:
+    """Cities that are offered or, if that is not known, in use."""
     bindings = project.list_served(LOCATION_BINDING)
-    names = (
-        {one.spec.topology.get(TOPOLOGY_CITY, ""): one.spec.display_name for one in bindings.items} if bindings else {}
-    )
+    specs = [binding.spec for binding in bindings.items] if bindings else []
+    names = {spec.topology.get(TOPOLOGY_CITY, ""): spec.display_name for spec in specs}
     if not names:
-        names = {one.spec.city_code: "" for one in project.list(WORKLOAD_DEPLOYMENT).items}
+        names = {deployment.spec.city_code: "" for deployment in project.list(WORKLOAD_DEPLOYMENT).items}
     yield from sorted((code, name) for code, name in names.items() if code)
 
 
-def instance_types() -> Iterator[Offer]:
-    for one in CATALOG.values():
-        yield one.name, f"{one.millicores / 1000:g} vCPU, {one.mebibytes / 1024:g} GiB"
+def instance_types() -> Iterator[Candidate]:
+    for type_ in CATALOG.values():
+        yield type_.name, f"{type_.millicores / 1000:g} vCPU, {type_.mebibytes / 1024:g} GiB"
 
 
 def contexts(kubeconfig: str, environ: Mapping[str, str]) -> list[str]:
-    """Those of the kubeconfig that is named, or that would be used."""
+    """Contexts of the kubeconfig that a flag names, or that would be used without it."""
     return sorted(Kubeconfig.read(kubeconfig_files(kubeconfig, environ)).contexts)
 
 
-def placements(project: Project, words: tuple[str, ...]) -> Iterator[Offer]:
-    """Of the workload that the words name."""
-    found = project.find(WORKLOAD, without_type(words[0], WORKLOADS)) if words else None
-    for one in found.object.spec.placements if found is not None else ():
-        yield one.name, ", ".join(one.city_codes)
+def placements(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
+    """Placements of the workload that the words name."""
+    workload = project.find(WORKLOAD, without_type(words[0], WORKLOADS)) if words else None
+    for placement in workload.object.spec.placements if workload is not None else ():
+        yield placement.name, ", ".join(placement.city_codes)
 
 
-def revisions(project: Project, words: tuple[str, ...], now: datetime) -> Iterator[Offer]:
-    """Of the workload that the words name; newest first."""
-    found = project.find(CONFIG_MAP, name_of(without_type(words[0], WORKLOADS))) if words else None
-    if found is None:
+def revisions(project: Project, words: tuple[str, ...], now: datetime) -> Iterator[Candidate]:
+    """Revisions of the workload that the words name, newest first."""
+    config_map = project.find(CONFIG_MAP, name_of(without_type(words[0], WORKLOADS))) if words else None
+    if config_map is None:
         return
-    known = Revisions.of(found.object.data, found.object.metadata.annotations.get(CURRENT, ""))
-    for entry in reversed(known.entries):
+    stored = config_map.object
+    for entry in reversed(Revisions.of(stored.data, stored.metadata.annotations.get(CURRENT, "")).entries):
         yield str(entry.rev), f"{short_image(entry.image)}, {age(entry.time, now)} ago"

@@ -1,7 +1,7 @@
-"""What may come next on a command line. Entry points: `answer`, `script`.
+"""Completion of command lines. Entry points: `answer`, `script`.
 
-`answer` speaks the protocol of `__complete`: a candidate a line with its description behind a tab, then a directive.
-Whatever goes wrong, the answer is that there is nothing to offer: a shell that waits for Tab is no place for errors.
+`answer` speaks the protocol of `__complete`: one candidate per line with its description after a tab, then a directive.
+On any error there are no candidates: a shell that waits for Tab is no place for error messages.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datum_compute.cli.talk.project import Project
 
 CALL_SECONDS = 2.0
-_WHERE = ("project", "kubeconfig", "context")
+_TARGET_FLAGS = ("project", "kubeconfig", "context")
 
 
 class Directive(IntEnum):
@@ -33,24 +33,24 @@ class Candidate(NamedTuple):
     description: str = ""
 
 
-_NOTHING = click.Command("nothing")  # below a word that is no verb
+_UNKNOWN = click.Command("unknown")  # after a word that is not a verb
 
 
 class _Position(NamedTuple):
-    """Where the cursor is: below which command, at the value of which option, after how many words of its own."""
+    """Where the cursor is."""
 
     command: click.Command
-    option: click.Option | None
-    words: tuple[str, ...]
-    given: dict[str, str]  # the flags before it that say where to look for names
+    option: click.Option | None  # if its value comes next
+    words: tuple[str, ...]  # arguments of the command so far
+    flags: dict[str, str]  # the flags so far that choose a target
 
 
 def answer(words: Sequence[str], environment: Environment) -> str:
     try:
-        found, directive = _complete(words, environment)
+        candidates, directive = _complete(words, environment)
     except Exception:
-        found, directive = [], Directive.NO_FILES
-    lines = ["\t".join(visible(part) for part in one if part) for one in found]
+        candidates, directive = [], Directive.NO_FILES
+    lines = ["\t".join(visible(part) for part in candidate if part) for candidate in candidates]
     text = "".join(f"{line}\n" for line in (*lines, f":{int(directive)}"))
     encoding = getattr(environment.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
@@ -65,56 +65,56 @@ def _complete(words: Sequence[str], environment: Environment) -> tuple[list[Cand
             flag, equals, value = partial.partition("=")
             at_value = at._replace(option=_option(at.command, flag)) if equals else at
             if at_value.option is not None:
-                found, directive = _values(at_value, value, environment)
-                return _after(f"{flag}=", _fitting(found, value)), directive
-            return _fitting(_flags(at.command), partial), Directive.NO_FILES
-        found, directive = _candidates(ctx, at, partial, environment)
-        return _fitting(found, partial), directive
+                candidates, directive = _values(at_value, value, environment)
+                return _prefixed(f"{flag}=", _matching(candidates, value)), directive
+            return _matching(_flags(at.command), partial), Directive.NO_FILES
+        candidates, directive = _candidates(ctx, at, partial, environment)
+        return _matching(candidates, partial), directive
 
 
-def _fitting(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
-    return [one for one in candidates if one.value.lower().startswith(partial.lower())]
+def _matching(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate.value.lower().startswith(partial.lower())]
 
 
-def _after(prefix: str, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The same behind what stands before them in one word: a shell replaces the whole of it."""
-    return [Candidate(f"{prefix}{one.value}", one.description) for one in candidates]
+def _prefixed(prefix: str, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates with the part of the word before them: a shell replaces the whole word."""
+    return [Candidate(f"{prefix}{candidate.value}", candidate.description) for candidate in candidates]
 
 
 def _position(ctx: click.Context, command: click.Command, before: Sequence[str]) -> _Position:
     option: click.Option | None = None
     words: list[str] = []
-    given: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for word in before:
         if option is not None:
-            given[str(option.name)] = word
+            flags[str(option.name)] = word
             option = None
         elif word.startswith("-"):
             flag, equals, value = word.partition("=")
             named = _option(command, flag)
             option = named if named is not None and _takes_value(named) and not equals else None
             if named is not None and equals:
-                given[str(named.name)] = value
+                flags[str(named.name)] = value
         elif word == "help" and command is ctx.command:
             continue
         elif isinstance(command, Verbs):
             child = command.get_command(ctx, word)
             if child is None:
-                child = command.commands.get(command.bare, _NOTHING)
+                child = command.commands.get(command.bare, _UNKNOWN)
                 words.append(word)
             command = child
         else:
             words.append(word)
-    return _Position(command, option, tuple(words), {key: given[key] for key in _WHERE if key in given})
+    return _Position(command, option, tuple(words), {key: flags[key] for key in _TARGET_FLAGS if key in flags})
 
 
 def _option(command: click.Command, flag: str) -> click.Option | None:
     options = [param for param in _params(command) if isinstance(param, click.Option)]
-    return next((one for one in options if flag in (*one.opts, *one.secondary_opts)), None)
+    return next((option for option in options if flag in (*option.opts, *option.secondary_opts)), None)
 
 
 def _params(command: click.Command) -> list[click.Parameter]:
-    """Those of a group are those of the verb that is meant when none is typed."""
+    """The parameters of a command; those of a group include those of its default verb."""
     if isinstance(command, Verbs) and command.bare:
         return [*command.params, *command.commands[command.bare].params]
     return command.params
@@ -137,23 +137,22 @@ def _candidates(
 ) -> tuple[list[Candidate], Directive]:
     if at.option is not None:
         return _values(at, partial, environment)
-    found: list[Candidate] = []
     if isinstance(at.command, Verbs):
-        found = [Candidate(*verb) for verb in at.command.verbs(ctx)]
+        verbs = [Candidate(*verb) for verb in at.command.verbs(ctx)]
         bare = at.command.commands.get(at.command.bare)
-        return found + (_named(bare, (), at, partial, environment) if bare is not None else []), Directive.NO_FILES
-    found = _named(at.command, at.words, at, partial, environment)
+        return verbs + (_arguments(bare, (), at, partial, environment) if bare is not None else []), Directive.NO_FILES
+    candidates = _arguments(at.command, at.words, at, partial, environment)
     if at.command.name == "deploy" and not partial:
-        found += _flags(at.command)
-    return found, Directive.NO_FILES
+        candidates += _flags(at.command)
+    return candidates, Directive.NO_FILES
 
 
-def _named(
+def _arguments(
     command: click.Command, words: tuple[str, ...], at: _Position, partial: str, environment: Environment
 ) -> list[Candidate]:
-    """What the next word of a verb may name."""
+    """Candidates for the next argument of a verb."""
     arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    if arguments and arguments[-1].nargs < 0:  # the last one takes all that come
+    if arguments and arguments[-1].nargs < 0:  # the last one takes all remaining words
         arguments += [arguments[-1]] * len(words)
     if len(words) >= len(arguments):
         return []
@@ -162,9 +161,9 @@ def _named(
         return [Candidate(word) for word in param.type.words]
     if isinstance(param.type, Name):
         type_ = partial[: partial.find("/") + 1]
-        known = without_type(f"{type_}name", param.type.types) == "name"
-        return _after(type_, _asked(param.type.noun, at, environment)) if known else []
-    return _asked(str(param.name), at, environment)
+        is_known = without_type(f"{type_}name", param.type.types) == "name"
+        return _prefixed(type_, _names(param.type.noun, at, environment)) if is_known else []
+    return _names(str(param.name), at, environment)
 
 
 def _values(at: _Position, partial: str, environment: Environment) -> tuple[list[Candidate], Directive]:
@@ -173,7 +172,7 @@ def _values(at: _Position, partial: str, environment: Environment) -> tuple[list
     if isinstance(option.type, Choice):
         return [Candidate(word) for word in option.type.words], Directive.NO_FILES
     if isinstance(option.type, Cities):
-        return _listed(_asked("city", at, environment), partial), Directive.NO_FILES
+        return _next_items(_names("city", at, environment), partial), Directive.NO_FILES
     if option.is_flag:
         return [Candidate("true"), Candidate("false")], Directive.NO_FILES
     if option.name in ("file", "kubeconfig", "save_to", "directory"):
@@ -181,49 +180,50 @@ def _values(at: _Position, partial: str, environment: Environment) -> tuple[list
     if option.name == "output":
         outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")
         return [Candidate(word) for word in outputs], Directive.NO_FILES
-    return _asked(str(option.name), at, environment), Directive.NO_FILES
+    return _names(str(option.name), at, environment), Directive.NO_FILES
 
 
-def _listed(found: Iterable[Candidate], partial: str) -> list[Candidate]:
-    """The next of a list with commas in it, without those that it has already."""
+def _next_items(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
+    """Candidates for the next item of a list separated by commas, without those that it has already."""
     *before, _ = partial.split(",")
     typed = {word.strip().lower() for word in before}
-    return _after("".join(f"{word}," for word in before), [one for one in found if one.value.lower() not in typed])
+    left = [candidate for candidate in candidates if candidate.value.lower() not in typed]
+    return _prefixed("".join(f"{word}," for word in before), left)
 
 
-def _asked(what: str, at: _Position, environment: Environment) -> list[Candidate]:
-    """What only the kubeconfig or the server knows; one call, and nothing when there is no answer."""
-    from datum_compute.cli.shell import candidates as offers
+def _names(kind: str, at: _Position, environment: Environment) -> list[Candidate]:
+    """Names from the kubeconfig, or from the server with one call; none when it does not answer."""
+    from datum_compute.cli.shell import candidates
 
-    if what == "instance_type":
-        return [Candidate(*offer) for offer in offers.instance_types()]
-    if what == "context":
-        return [Candidate(name) for name in offers.contexts(at.given.get("kubeconfig", ""), environment.environ)]
-    ask: dict[str, Callable[[Project], Iterable[tuple[str, str]]]] = {
-        "workload": offers.workloads,
-        "instance": offers.instances,
-        "city": offers.cities,
-        "to_revision": lambda project: offers.revisions(project, at.words, environment.clock.now()),
-        "revision": lambda project: offers.revisions(project, at.words, environment.clock.now()),
-        "placement": lambda project: offers.placements(project, at.words),
+    if kind == "instance_type":
+        return [Candidate(*pair) for pair in candidates.instance_types()]
+    if kind == "context":
+        return [Candidate(name) for name in candidates.contexts(at.flags.get("kubeconfig", ""), environment.environ)]
+    read: dict[str, Callable[[Project], Iterable[tuple[str, str]]]] = {
+        "workload": candidates.workloads,
+        "instance": candidates.instances,
+        "city": candidates.cities,
+        "to_revision": lambda project: candidates.revisions(project, at.words, environment.clock.now()),
+        "revision": lambda project: candidates.revisions(project, at.words, environment.clock.now()),
+        "placement": lambda project: candidates.placements(project, at.words),
     }
-    if what not in ask:
+    if kind not in read:
         return []
-    hasty = Environment(
+    impatient = Environment(
         program=environment.program,
         environ=environment.environ,
         stdout=environment.stdout,
-        clock=_Hasty(environment.clock),
+        clock=_ImpatientClock(environment.clock),
     )
     try:
-        with offers.connected(hasty, CALL_SECONDS, at.given) as project:
-            return [Candidate(*offer) for offer in ask[what](project)]
+        with candidates.connected(impatient, CALL_SECONDS, at.flags) as project:
+            return [Candidate(*pair) for pair in read[kind](project)]
     except Exception:
         return []
 
 
-class _Hasty:
-    """A clock that nobody may wait on: there is time for one try."""
+class _ImpatientClock:
+    """A clock that refuses to sleep, so that there are no retries."""
 
     def __init__(self, clock: Clock) -> None:
         self.now = clock.now
@@ -235,8 +235,8 @@ class _Hasty:
 
 
 _SCRIPTS = {
-    # Readline breaks words at = and : as well, so what was typed without a space between is put together again, and of
-    # each answer only what comes after the last such break is given back.
+    # Readline breaks words at = and : as well, so words that were typed without a space between are joined again, and
+    # of each candidate only the part after the last such break is returned.
     "bash": """_{function}() {{
     local line directive=4 i rest=${{COMP_LINE:0:COMP_POINT}} bare prefix
     local -a words=()
@@ -305,5 +305,5 @@ SHELLS = tuple(_SCRIPTS)
 
 
 def script(shell: str, program: str) -> str:
-    """What a shell has to read once; `program` is what the user types, one word."""
+    """The script for a shell; `program` is the one word that the user types."""
     return _SCRIPTS[shell].format(program=program, function=program.replace("-", "_"))

@@ -1,14 +1,14 @@
-"""What a command finds around it: program name, environment, streams and time. Entry point: `Environment`.
+"""The environment of a command: program name, variables, streams and time. Entry point: `Environment`.
 
-Everything a test must be able to set is here, and nothing else of the program looks at the process itself.
+Everything that a test must be able to set is here; nothing else in the CLI looks at the process itself.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from datum_compute.cli.shell.failures import Failure
@@ -27,7 +27,7 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
     def alarm(self, seconds: float, action: Callable[[], None]) -> AbstractContextManager[None]:
-        """Does something from another thread when so many seconds have passed before it is left."""
+        """Runs an action on another thread unless the context is left within so many seconds."""
         ...
 
 
@@ -48,8 +48,8 @@ class SystemClock:
 
 
 class Environment:
-    """`columns` is the width of the terminal when there is one; `watching` replaces how changes are waited for, and
-    `connect` how a server is reached; `directory` is where file names that are not absolute begin."""
+    """`columns` is the width of the terminal, if there is one. `directory` is the base of relative file names. Tests
+    use `watching` to replace waiting for changes, and `connect` to replace connections."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Environment:
 
 
 def put(stream: TextIO, text: str) -> None:
-    """Writes at once. A stream that takes nothing, a full disk for one, is told in words."""
+    """Writes and flushes; raises a `Failure` if the stream cannot be written to, for example on a full disk."""
     try:
         stream.write(text)
         stream.flush()
@@ -89,9 +89,8 @@ def put(stream: TextIO, text: str) -> None:
 
 
 def program_name(argv0: str, environ: Mapping[str, str]) -> str:
-    """How the user calls us; a plugin that datumctl manages is stored under the bare name `compute`, and gets no
-    environment when it is asked for help."""
-    path = PurePath(argv0)
-    managed = path.parts[-3:-1] == (".datumctl", "plugins") or "DATUM_PLUGIN_API_VERSION" in environ
-    as_plugin = managed or path.name.startswith(("datumctl-", "milo-"))
-    return "datumctl compute" if as_plugin else "compute"
+    """How the user calls this program. A plugin that datumctl manages is stored under the bare name `compute`, and gets
+    no variables when it is asked for help."""
+    *directories, name = argv0.replace(os.sep, "/").split("/")
+    is_managed = directories[-2:] == [".datumctl", "plugins"] or "DATUM_PLUGIN_API_VERSION" in environ
+    return "datumctl compute" if is_managed or name.startswith(("datumctl-", "milo-")) else "compute"

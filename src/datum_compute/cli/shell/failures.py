@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what was asked. Entry points: `Failure`, `Exit`."""
+"""Failures and exit codes of commands. Entry points: `Failure`, `Exit`."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -23,9 +23,9 @@ class Exit(IntEnum):
 
 
 class Failure(Exception):
-    """One sentence, indented details, then advice: a line of its own, or the command to run next.
+    """An error for people: one sentence, details below it, then advice in words or a command to run next.
 
-    `next_command` is without the program's name, which is added where it is printed.
+    The name of the program is put before `next_command` when it is printed.
     """
 
     prefix = "Error: "
@@ -48,11 +48,11 @@ class Failure(Exception):
 
 
 class NotYet(Failure):
-    """Nothing is wrong; it only takes time. Told without the word Error."""
+    """Nothing is wrong, but it takes more time. Printed without the word Error."""
 
     prefix = ""
 
 
 def usage(message: str, next_command: str = "") -> Failure:
-    """What was typed cannot be meant."""
+    """A failure caused by the command line."""
     return Failure(message, Exit.USAGE, next_command=next_command)

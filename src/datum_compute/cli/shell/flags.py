@@ -1,6 +1,6 @@
-"""What can be typed after a verb: global flags, shared options and their types. Entry points: `command`, `option`.
+"""Global flags, shared options and their types, and the decorator that makes a verb. Entry points: `verb`, `option`.
 
-Loaded for every `--help`, so it imports click and nothing that talks.
+Loaded for every `--help`, so it imports click and nothing that connects to a server.
 """
 
 import re
@@ -17,29 +17,30 @@ from datum_compute.cli.show import durations
 
 if TYPE_CHECKING:
     from datum_compute.cli.shell.run import Run
+    from datum_compute.cli.show.views import View, Watch
 
-FLAGS = "datum_compute.cli.shell.flags"  # where the global flags of one invocation are collected, in click's `meta`
+GLOBAL_FLAGS = "datum_compute.cli.shell.flags"  # the key in click's `meta` that collects those of one invocation
 
 LONGEST_CALL_SECONDS = 24.0 * 86400  # sockets count milliseconds in 31 bits
 
-_PLACE = ("project", "kubeconfig", "context")
+_TARGET_FLAGS = ("project", "kubeconfig", "context")
 _LARGEST = 2**31 - 1  # what the fields of the API hold
 _SHOWN_DIGITS = 40
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def is_name(text: str) -> bool:
-    """Whether it is a DNS label, which names of workloads and projects have to be."""
-    return _NAME.fullmatch(text) is not None
+def is_dns_label(text: str) -> bool:
+    """Whether a workload or project may have this name."""
+    return _DNS_LABEL.fullmatch(text) is not None
 
 
-def placed(command: str, flags: Mapping[str, Any]) -> str:
-    """A command of ours with the flags that say where it talks to, as far as they were given and matter to it."""
+def with_target_flags(command: str, flags: Mapping[str, Any]) -> str:
+    """A command of ours with the flags that choose its target, if they were given and matter to it."""
     from shlex import quote
 
     if command.endswith("--help") or command.partition(" ")[0] == "local":
         return command
-    return " ".join((command, *(f"--{name}={quote(flags[name])}" for name in _PLACE if flags.get(name))))
+    return " ".join((command, *(f"--{name}={quote(flags[name])}" for name in _TARGET_FLAGS if flags.get(name))))
 
 
 class Duration(click.ParamType[float]):
@@ -56,8 +57,8 @@ class Duration(click.ParamType[float]):
 
 
 class Name(click.ParamType[str]):
-    """The name of an object, checked because it becomes part of an address; `noun` is what it names. The type may stand
-    before it, as in workload/shop."""
+    """The name of an object, optionally after its type, as in `workload/shop`. Checked because it becomes part of a
+    URL."""
 
     name = "name"
 
@@ -68,59 +69,45 @@ class Name(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = without_type(str(value), self.types)
         type_, _, name = text.partition("/")
-        if is_name(type_.replace(".", "-")) and is_name(name):
-            raise usage(f'"{text}" is no {self.noun}: name one as {name} or {self.noun}/{name}')
-        if not is_name(text):
+        if is_dns_label(type_.replace(".", "-")) and is_dns_label(name):
+            article = "an" if self.noun.startswith("i") else "a"
+            raise usage(f'"{text}" is not {article} {self.noun}: write {name} or {self.noun}/{name}')
+        if not is_dns_label(text):
             raise usage(
-                f'"{text}" is no {self.noun} name: use lower-case letters, digits and hyphens, at most 63 of them'
+                f'"{text}" is not a valid {self.noun} name: use at most 63 lower-case letters, digits and hyphens'
             )
         return text
 
 
-def _whole(value: Any, param: click.Parameter | None, least: int) -> int:
-    """-1 for a number below zero; raises for anything else that is no number, and for one that is too large."""
-    text = str(value).strip()
-    digits = text.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdecimal()):
-        raise usage(f'{_flag(param)}: "{value}" is no number; use {least} or more')
-    if text.startswith("-"):
-        return -1
-    if len(digits.lstrip("0")) > len(str(_LARGEST)) or int(digits) > _LARGEST:
-        shown = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
-        raise usage(f'{_flag(param)}: "{shown}" is too large; use {_LARGEST} at most')
-    return int(digits)
-
-
-class Replicas(click.ParamType[int]):
-    name = "int"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if (number := _whole(value, param, 1)) < 1:
-            raise usage("min replicas must be at least 1")
-        return number
-
-
 class Count(click.ParamType[int]):
-    """A whole number."""
+    """A whole number of at least `least`; `too_small` is the error for a smaller one."""
 
     name = "int"
 
-    def __init__(self, least: int = 1) -> None:
+    def __init__(self, least: int = 1, too_small: str = "") -> None:
         self._least = least
+        self._too_small = too_small
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if (number := _whole(value, param, self._least)) < self._least:
-            raise usage(f'{_flag(param)}: "{value}" is too small; use {self._least} or more')
-        return number
+        text = str(value).strip()
+        digits = text.removeprefix("-").removeprefix("+")
+        if not (digits.isascii() and digits.isdecimal()):
+            raise usage(f'{_flag(param)}: "{value}" is not a number; use {self._least} or more')
+        negative = text.startswith("-")
+        if not negative and (len(digits.lstrip("0")) > len(str(_LARGEST)) or int(digits) > _LARGEST):
+            shown = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
+            raise usage(f'{_flag(param)}: "{shown}" is too large; use at most {_LARGEST}')
+        if negative or int(digits) < self._least:
+            raise usage(self._too_small or f'{_flag(param)}: "{value}" is too small; use {self._least} or more')
+        return int(digits)
+
+
+MIN_REPLICAS = Count(1, "min replicas must be at least 1")
 
 
 class Image(click.ParamType[str]):
-    """An image of a container, by a flag or an answer."""
-
     name = "image"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -128,12 +115,12 @@ class Image(click.ParamType[str]):
 
         text = str(value)
         if text.strip() and not is_image(text):
-            raise usage(f"{_flag(param)}: {no_image(text)}")
+            raise usage(f"{_flag(param)}: {not_an_image(text)}")
         return text
 
 
-def no_image(text: str) -> str:
-    return f'"{text}" is no image; write it like registry.example/shop:2.1, with the name in lower case'
+def not_an_image(text: str) -> str:
+    return f'"{text}" is not an image; write it like registry.example/shop:2.1, with the name in lower case'
 
 
 class Port(click.ParamType[int]):
@@ -144,12 +131,12 @@ class Port(click.ParamType[int]):
             return value
         text = str(value)
         if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535):
-            raise usage(f'--port: "{value}" is no port; use 1 to 65535, or 0 for none')
+            raise usage(f'--port: "{value}" is not a port; use 1 to 65535, or 0 for none')
         return int(text)
 
 
 class Choice(click.ParamType[str]):
-    """One of a few words, in any case."""
+    """One of a few words, in upper or lower case."""
 
     name = "choice"
 
@@ -159,7 +146,7 @@ class Choice(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         word = str(value).lower()
         if word not in self.words:
-            raise usage(f'{_flag(param)}: "{value}" is not known; use {one_of(self.words)}')
+            raise usage(f'{_flag(param)}: unknown value "{value}"; use {one_of(self.words)}')
         return word
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -184,40 +171,31 @@ def one_of(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _check_waiting(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """A limit to a wait that nobody asked for would be ignored without a word."""
-    typed = ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
-    if typed and values.get("wait") is False:
-        raise usage("--timeout needs --wait: without it there is no wait")
-
-
 def _flag(param: click.Parameter | None) -> str:
     return param.opts[-1] if param is not None else "value"
 
 
 class GlobalOption(click.Option):
-    """Valid before and after the verb; the last one given counts, and its value is kept aside for `Run`."""
+    """An option valid before and after the verb. The last one given counts, and `Run` gets its value, not the verb."""
 
     def __init__(self, *declarations: str, **attributes: Any) -> None:
-        super().__init__(list(declarations), callback=_remember, expose_value=False, **attributes)
+        super().__init__(list(declarations), callback=_collect, expose_value=False, **attributes)
 
 
-def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    given = ctx.meta.setdefault(FLAGS, {})
+def _collect(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    flags = ctx.meta.setdefault(GLOBAL_FLAGS, {})
     assert param.name is not None
     if param.name == "verbose":
-        given["verbose"] = given.get("verbose", 0) + (value or 0)
+        flags["verbose"] = flags.get("verbose", 0) + (value or 0)
     elif value not in (None, False):
-        given[param.name] = value
+        flags[param.name] = value
 
 
 def global_options() -> list[click.Parameter]:
     return [
         GlobalOption("--project", metavar="NAME", help="Project to work in (DATUM_PROJECT)."),
         GlobalOption("--org", metavar="NAME", help="Organization, for information only (DATUM_ORG)."),
-        GlobalOption(
-            "-o", "--output", metavar="FORMAT", help="Output format; table unless the command says otherwise."
-        ),
+        GlobalOption("-o", "--output", metavar="FORMAT", help="Output format; most commands default to table."),
         GlobalOption("-q", "--quiet", is_flag=True, help="Leave out progress, hints and notes (DATUM_COMPUTE_QUIET)."),
         GlobalOption(
             "--color", type=Choice("auto", "always", "never"), help="When to use colour (NO_COLOR, CLICOLOR_FORCE)."
@@ -227,42 +205,52 @@ def global_options() -> list[click.Parameter]:
             "--request-timeout",
             type=Duration(LONGEST_CALL_SECONDS),
             metavar="DURATION",
-            help="Longest wait for an answer of the server, all tries included (DATUM_COMPUTE_REQUEST_TIMEOUT); 30s "
-            "unless given.",
+            help="Longest wait for an answer of the server, including retries; 30s by default "
+            "(DATUM_COMPUTE_REQUEST_TIMEOUT).",
         ),
         GlobalOption(
             "-v",
             "--verbose",
             count=True,
-            help="Show each API call on stderr; twice, bodies too (DATUM_COMPUTE_VERBOSE).",
+            help="Show each API call on stderr; twice to show bodies too (DATUM_COMPUTE_VERBOSE).",
         ),
         GlobalOption("--kubeconfig", metavar="PATH", help="Kubeconfig whose context is the project (KUBECONFIG)."),
-        GlobalOption("--context", metavar="NAME", help="Context of the kubeconfig; its current one unless given."),
+        GlobalOption("--context", metavar="NAME", help="Context of the kubeconfig; the current one by default."),
     ]
 
 
 option = click.option
-message_option = click.option("-m", "--message", default="", metavar="TEXT", help="What to say in the history.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Let the server check the change, without making it.")
+message_option = click.option("-m", "--message", default="", metavar="TEXT", help="Description for the history.")
 watch_option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
+wait_option = click.option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
+timeout_option = click.option(
+    "--timeout", type=Duration(), metavar="DURATION", help="Longest time to wait; 0 waits forever."
+)
+fail_fast_option = click.option(
+    "--fail-fast", is_flag=True, help="Give up when an instance has been failing for a minute."
+)
 WORKLOAD_NAME = Name("workload", WORKLOADS)
 INSTANCE_NAME = Name("instance", INSTANCES)
 workload_argument = click.argument("workload", type=WORKLOAD_NAME, metavar="WORKLOAD")
 
 Need = Callable[["Run"], None]
-Body = Callable[..., Exit | None]
+Body = Callable[..., "Exit | View | Watch | None"]
 
 
-def command(
+def verb(
     name: str,
     *,
     needs: Iterable[Need] = (),
     outputs: Sequence[str] = ("table",),
+    flags: Callable[..., Any] | None = None,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Body], Leaf]:
-    """Makes a verb of a function that takes a `Run` and its flags.
+    """Makes a verb of a function that takes a `Run` and its flags, each by name or all of them in one `flags` Struct.
 
-    Wrong output formats and whatever `check` finds in the flags are reported first, then each of `needs` is met, and
-    only then the function runs.
+    Wrong output formats and whatever `check` finds wrong with the flags are reported first, then each of `needs` is
+    met, and only then the function runs. A view that it returns is shown in the format that was asked for.
     """
 
     def wrap(body: Body) -> Leaf:
@@ -270,14 +258,19 @@ def command(
             from datum_compute.cli.shell.run import Run
 
             ctx = click.get_current_context()
-            run = Run.of(ctx.find_root().obj, ctx.meta.get(FLAGS, {}), outputs)
+            run = Run.of(ctx.find_root().obj, ctx.meta.get(GLOBAL_FLAGS, {}), outputs)
+            arguments = values if flags is None else {"flags": flags(**values)}
             if check is not None:
-                check(**values)
+                check(**arguments)
             _check_waiting(ctx, values)
             with run:
                 for need in needs:
                     need(run)
-                return int(body(run, **values) or Exit.OK)
+                result = body(run, **arguments)
+                if result is None or isinstance(result, Exit):
+                    return int(result or Exit.OK)
+                run.show(result)
+                return Exit.OK
 
         params = [*reversed(getattr(body, "__click_params__", [])), *global_options()]
         leaf = Leaf(name, callback=invoke, params=params, help=body.__doc__)
@@ -285,3 +278,10 @@ def command(
         return leaf
 
     return wrap
+
+
+def _check_waiting(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Without a wait, its limit would be ignored silently."""
+    typed = ctx.get_parameter_source("timeout") is ParameterSource.COMMANDLINE
+    if typed and values.get("wait") is False:
+        raise usage("--timeout needs --wait: without it there is no wait")

@@ -1,4 +1,4 @@
-"""What users of kubectl type, and how it is written here. Entry points: `equivalent`, `as_click_reads`, `closest`."""
+"""What users of kubectl type, and how it is written here. Entry points: `equivalent`, `normalized`, `closest`."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,14 +7,14 @@ import click
 
 from datum_compute.cli.shell.failures import usage
 
-FLAGS = {"--replicas": "--min", "--filename": "--file"}  # kubectl's name of a flag, and ours
+KUBECTL_FLAGS = {"--replicas": "--min", "--filename": "--file"}  # kubectl's name of a flag, and ours
 
 WORKLOADS = ("workload", "workloads", "wl")
 INSTANCES = ("instance", "instances", "inst")
 _GROUP = ".compute.datumapis.com"
 
-# What kubectl calls things, by the command that shows them here.
-_SHOWN_BY = {
+# Names of types in kubectl, by the command that shows the like here.
+_TYPES = {
     "workloads": (*WORKLOADS, "deployments", "deployment", "deploy", "all"),
     "instances": (*INSTANCES, "ps", "pods", "pod", "po"),
     "cities": ("cities", "city", "nodes", "node", "no", "clusters"),
@@ -33,17 +33,17 @@ def without_type(text: str, types: Sequence[str]) -> str:
 
 
 def is_type(word: str) -> bool:
-    return any(word in words for words in _SHOWN_BY.values())
+    return any(word in types for types in _TYPES.values())
 
 
 def equivalent(words: Sequence[str]) -> list[str]:
-    """The words that do here what these do in kubectl; none where there is no such thing."""
+    """The words that do here what these do in kubectl; empty if there are none."""
     verb, rest = words[0], list(words[1:])
     match verb:
         case "get":
-            return _shown(rest, "")
+            return _list_or_describe(rest, "")
         case "describe":
-            return _shown(rest, "describe")
+            return _list_or_describe(rest, "describe")
         case "apply" | "create" | "replace":
             return ["deploy", *(rest or ["-f", "FILE"])]
         case "diff":
@@ -55,11 +55,11 @@ def equivalent(words: Sequence[str]) -> list[str]:
     return []
 
 
-def _shown(words: list[str], verb: str) -> list[str]:
-    """The command that lists or describes what the words name; workloads, where they name nothing known."""
+def _list_or_describe(words: list[str], verb: str) -> list[str]:
+    """The command that lists or describes what the words name; by default workloads."""
     for index, word in enumerate(words):
         type_, slash, name = word.partition("/")
-        for command, types in _SHOWN_BY.items():
+        for command, types in _TYPES.items():
             if type_.removesuffix(_GROUP) in types:
                 rest = [*words[:index], *([name] if slash else []), *words[index + 1 :]]
                 return [command, *filter(None, [verb]), *rest]
@@ -67,41 +67,42 @@ def _shown(words: list[str], verb: str) -> list[str]:
 
 
 def closest(word: str, names: Iterable[str]) -> str:
-    """The name that this word is a beginning or a slip of; empty when none is close."""
-    known = list(dict.fromkeys(names))
+    """The name that this word abbreviates or misspells; empty when none is close."""
+    unique = list(dict.fromkeys(names))
     bare = word.lstrip("-")
     if len(bare) >= _LEAST_PREFIX:
-        longer = [name for name in known if name.startswith(word)]
+        longer = [name for name in unique if name.startswith(word)]
         if longer:
             return min(longer, key=len)
-    near = [(_slips(bare, name.lstrip("-")), name) for name in known]
-    slips, name = min(near, default=(len(word), ""), key=lambda pair: pair[0])
-    return name if slips * 3 <= max(len(bare), len(name.lstrip("-"))) else ""
+    distances = [(_distance(bare, name.lstrip("-")), name) for name in unique]
+    distance, name = min(distances, default=(len(word), ""), key=lambda pair: pair[0])
+    return name if distance * 3 <= max(len(bare), len(name.lstrip("-"))) else ""
 
 
-def _slips(one: str, other: str) -> int:
-    """How many letters were missed, added, replaced or swapped with their neighbour."""
+def _distance(word: str, other: str) -> int:
+    """How many letters were left out, added, replaced or swapped with their neighbour."""
     before: list[int] = []
     row = list(range(len(other) + 1))
-    for i, letter in enumerate(one):
+    for i, letter in enumerate(word):
         last, before, row = before, row, [i + 1]
-        for j, wanted in enumerate(other):
-            row.append(min(before[j + 1] + 1, row[j] + 1, before[j] + (letter != wanted)))
-            if i and j and letter == other[j - 1] and one[i - 1] == wanted:
+        for j, expected in enumerate(other):
+            row.append(min(before[j + 1] + 1, row[j] + 1, before[j] + (letter != expected)))
+            if i and j and letter == other[j - 1] and word[i - 1] == expected:
                 row[-1] = min(row[-1], last[j - 1] + 1)
     return row[-1]
 
 
-class Typed(NamedTuple):
-    """Words as click reads them, and the names of switches that were turned off."""
+class Normalized(NamedTuple):
+    """Words in the forms that click understands, and the names of switches that were turned off."""
 
     words: list[str]
     off: tuple[str, ...] = ()
 
 
-def as_click_reads(args: Sequence[str], params: Iterable[click.Parameter], *, to_first_word: bool = False) -> Typed:
-    """What click does not know: `-o=json`, `--watch=false`, `-v=2`; and a flag whose value was forgotten, which click
-    would fill with the next flag. `to_first_word`: what follows the first word that is no flag is left alone."""
+def normalized(args: Sequence[str], params: Iterable[click.Parameter], *, to_first_word: bool = False) -> Normalized:
+    """Rewrites forms that click does not understand: `-o=json`, `--watch=false`, `-v=2`. Fails for a flag without its
+    value, for which click would take the next flag. With `to_first_word` only flags before the first other word are
+    rewritten."""
     options = {
         flag: param
         for param in params
@@ -114,7 +115,7 @@ def as_click_reads(args: Sequence[str], params: Iterable[click.Parameter], *, to
     while rest:
         arg = rest.pop(0)
         if arg == "--" or (to_first_word and not arg.startswith("-")):
-            return Typed([*words, arg, *rest], tuple(off))
+            return Normalized([*words, arg, *rest], tuple(off))
         flags, equals, value = arg.partition("=")
         flag = flags if flags.startswith("--") else _last_letter(flags, options)
         option = options.get(flag)
@@ -132,16 +133,16 @@ def as_click_reads(args: Sequence[str], params: Iterable[click.Parameter], *, to
             together = [] if flags.startswith("--") or len(flags) == 2 else [flags[:-1]]
             words = _switched([*words, *together], flag, option, value)
             off += [str(option.name)] if value in _FALSE and not option.secondary_opts else []
-    return Typed(words, tuple(off))
+    return Normalized(words, tuple(off))
 
 
 def takes_value(option: click.Option) -> bool:
-    """Whether the next word is its value; one that may be left out stands behind an equals sign only."""
+    """Whether the next word is its value; an optional value follows only after an equals sign."""
     return not option.is_flag and not option.count and not isinstance(option.flag_value, str)
 
 
 def _last_letter(flags: str, options: dict[str, click.Option]) -> str:
-    """Of letters behind one hyphen the one that a value belongs to: the first that takes one, else the last."""
+    """Of letters after one hyphen, the flag that a value belongs to: the first that takes one, else the last."""
     for letter in flags[1:]:
         option = options.get(f"-{letter}")
         if option is None or takes_value(option):
@@ -159,14 +160,14 @@ def _value(flag: str, option: click.Option, rest: list[str], options: dict[str, 
 
 def _times(option: click.Option, value: str) -> int:
     if len(value) != 1 or not value.isdecimal():
-        raise usage(f'{option.opts[-1]}: "{value}" is no number; use 0 to 9')
+        raise usage(f'{option.opts[-1]}: "{value}" is not a number; use 0 to 9')
     return int(value)
 
 
 def _switched(words: list[str], flag: str, option: click.Option, value: str) -> list[str]:
-    """The words with the switch on or off, whatever it was before."""
+    """The words with the switch turned on or off, whatever it was before."""
     if value not in (*_TRUE, *_FALSE):
         raise usage(f'{option.opts[-1]}: "{value}" is neither true nor false')
-    kept = [word for word in words if word not in (*option.opts, *option.secondary_opts)]
+    others = [word for word in words if word not in (*option.opts, *option.secondary_opts)]
     on = (value in _TRUE) is (flag in option.opts)
-    return [*kept, *([option.opts[-1]] if on else option.secondary_opts[:1])]
+    return [*others, *([option.opts[-1]] if on else option.secondary_opts[:1])]

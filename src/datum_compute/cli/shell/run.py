@@ -1,4 +1,4 @@
-"""What a verb is given: settings, terminal, clock and, once it is asked for, the project. Entry points: `Run`,
+"""One invocation of a verb: settings, terminal, clock and, if it needs one, the project. Entry points: `Run`,
 `project`."""
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,12 @@ from msgspec.structs import asdict
 
 from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.failures import Failure, usage
-from datum_compute.cli.shell.flags import LONGEST_CALL_SECONDS, one_of, placed
+from datum_compute.cli.shell.flags import LONGEST_CALL_SECONDS, one_of, with_target_flags
 from datum_compute.cli.show import durations
 from datum_compute.cli.show.terminal import Style, Terminal
 
 if TYPE_CHECKING:
+    from datum_compute.cli.show.views import View, Watch
     from datum_compute.cli.talk.project import Project
     from datum_compute.cli.talk.target import Target
     from datum_compute.cli.talk.watching import Changes
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Settings(Struct, frozen=True):
-    """The global flags, with what the environment says where a flag is not given."""
+    """The global flags, with defaults from the environment."""
 
-    output: str = ""  # empty: what the verb shows by default
-    project: str = ""  # the flag only; where the environment counts, `target` looks there
+    output: str = ""  # empty: the default format of the verb
+    project: str = ""  # only the flag; `target` reads the environment where it counts
     color: str = "auto"
     quiet: bool = False
     no_headers: bool = False
@@ -66,7 +67,7 @@ def _timeout(environ: Mapping[str, str]) -> float:
 
 
 class Run:
-    """One invocation, closed by leaving it. `output` is the format to use; `project` is for verbs that need it."""
+    """One invocation, a context manager that closes its connections. `output` is the format to use."""
 
     def __init__(self, environment: Environment, settings: Settings, output: str) -> None:
         self.environment = environment
@@ -82,15 +83,24 @@ class Run:
 
     @classmethod
     def of(cls, environment: Environment, flags: Mapping[str, Any], outputs: Sequence[str]) -> "Run":
-        """`outputs` are the formats the verb knows, its default first."""
+        """`outputs` are the formats that the verb supports, its default first."""
         settings = Settings.of(flags, environment.environ)
         output = settings.output or outputs[0]
         if output not in outputs:
             raise usage(f'unsupported output format "{output}": use {one_of(outputs)}')
         return cls(environment, settings, output)
 
+    @property
+    def wide(self) -> bool:
+        return self.output == "wide"
+
+    def show(self, result: "View | Watch") -> None:
+        from datum_compute.cli.show.views import show
+
+        show(self, result)
+
     def connect(self) -> None:
-        """Finds the project and how to reach it; nothing is sent yet."""
+        """Finds the project and how to reach it; sends nothing yet."""
         from datum_compute.cli.talk.target import find_target
 
         self._target = find_target(self.settings, self.environment, self.terminal)
@@ -98,7 +108,7 @@ class Run:
     @property
     def target(self) -> "Target":
         if self._target is None:
-            raise RuntimeError("the verb uses a project and does not say that it needs one")
+            raise RuntimeError("the verb uses a project without declaring that it needs one")
         return self._target
 
     @property
@@ -106,7 +116,7 @@ class Run:
         return self.target.project
 
     def watching(self, calls: Sequence["Call"]) -> AbstractContextManager["Changes"]:
-        """Waits for changes; a test brings its own way to wait."""
+        """Waits for changes that these watch calls report; a test brings its own way to wait."""
         from datum_compute.cli.talk.watching import watch
 
         return (self.environment.watching or watch)(self.project.transport, calls)
@@ -115,15 +125,15 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Ends the connections that are still open. An object that could not be read is told as what it is."""
+        """Closes open connections, and reports an object that could not be decoded as a failure of the server."""
         if self._target is not None:
             self._target.close()
         if isinstance(error, MsgspecError):
             raise Failure(f"the server sent an object that makes no sense: {error}") from error
 
     def try_next(self, command: str) -> str:
-        """A command of ours as the user would type it, to the same place."""
-        return f"{self.program} {placed(command, asdict(self.settings))}"
+        """A command of ours as the user would type it, for the same target."""
+        return f"{self.program} {with_target_flags(command, asdict(self.settings))}"
 
 
 def project(run: Run) -> None:

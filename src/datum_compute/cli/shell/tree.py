@@ -1,6 +1,6 @@
-"""The tree of verbs and how a word finds its verb. Entry points: `root`, `Verbs`, `Leaf`.
+"""The tree of verbs. Entry points: `Root`, `Verbs`, `listing_verbs`, `Leaf`.
 
-A verb's module is loaded when the verb is used; the one-line help of the top level is kept here for that reason.
+The module of a verb is loaded when the verb is used, so the one-line help of the top level is here.
 """
 
 import re
@@ -12,13 +12,13 @@ import click
 from datum_compute.cli.shell.environment import put
 from datum_compute.cli.shell.failures import Exit, Failure
 
-# KEY=VALUE behind --env, and where nobody knows what it is for.
-_SET_BY_FLAG = re.compile(r"^([^=]*=).+", re.DOTALL)
-_SET = re.compile(r"^(-[^=]*=[^=]*=|[^-=][^=]*=|=).+", re.DOTALL)
+# Words that set a variable: KEY=VALUE after --env, and anything that may be the like.
+_AFTER_ENV_FLAG = re.compile(r"^([^=]*=).+", re.DOTALL)
+_ASSIGNMENT = re.compile(r"^(-[^=]*=[^=]*=|[^-=][^=]*=|=).+", re.DOTALL)
 
 
 class Entry(NamedTuple):
-    """A verb of the top level; its command is the attribute `command` of its module in `commands`."""
+    """A top-level verb, which is the attribute `command` of its module in `commands`."""
 
     name: str
     help: str
@@ -34,7 +34,7 @@ ENTRIES = (
     Entry("scale", "Set how many instances run in each city."),
     Entry("rollout", "Watch, restart, pause or undo a rollout, and show its history."),
     Entry("restart", "Replace all instances, one at a time."),
-    Entry("quota", "Show limits and use of the project."),
+    Entry("quota", "Show the quota of the project and its use."),
     Entry("access", "Show or request access to compute."),
     Entry("cities", "List the cities the project may use."),
     Entry("instance-types", "List the sizes an instance can have."),
@@ -46,7 +46,7 @@ ENTRIES = (
 
 
 class Helped(click.Command):
-    """Help through the injected stdout, with the global flags in a section of their own."""
+    """A command whose help goes to the injected stdout and lists the global flags separately."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes["add_help_option"] = False
@@ -58,7 +58,7 @@ class Helped(click.Command):
                 is_eager=True,
                 expose_value=False,
                 callback=_print_help,
-                help="Show this text.",
+                help="Show this help.",
             )
         )
 
@@ -66,19 +66,19 @@ class Helped(click.Command):
         from datum_compute.cli.shell.flags import GlobalOption
 
         own: list[tuple[str, str]] = []
-        everywhere: list[tuple[str, str]] = []
+        global_: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
-                (everywhere if isinstance(param, GlobalOption) else own).append(record)
-        for title, records in (("Options", own), ("Global options", everywhere)):
+                (global_ if isinstance(param, GlobalOption) else own).append(record)
+        for title, records in (("Options", own), ("Global options", global_)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
 def _help_without_verb() -> None:
-    """A group that was given flags and nothing to do."""
+    """Shows the help of a group that was called with flags but without a verb."""
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is None:
         _show_help(ctx)
@@ -95,13 +95,13 @@ def _show_help(ctx: click.Context) -> None:
 
 
 class Leaf(Helped):
-    """A verb that does something itself. Words it has no use for are an error, never ignored."""
+    """A verb that does something itself. Superfluous words are an error, never ignored."""
 
-    outputs: Sequence[str] = ("table",)  # the formats it knows, its default first
+    outputs: Sequence[str] = ("table",)  # the formats it supports, its default first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
-        words = _typed_flags(ctx, args)
+        words = _normalized(ctx, args)
         self._check_pairs(words)
         rest = super().parse_args(ctx, self._with_values(words))
         if rest:
@@ -111,33 +111,32 @@ class Leaf(Helped):
         return rest
 
     def _unexpected(self, ctx: click.Context, args: list[str], rest: list[str]) -> NoReturn:
-        """One word too many; a type before the name, as kubectl has it, can be left out."""
+        """Fails for a superfluous word; suggests to leave out a type before the name, which kubectl takes."""
         from datum_compute.cli.shell.habits import is_type
 
         first = next(iter(args), "")
-        meant = _typed(*_below_root(ctx).split(), *args[1:]) if len(rest) == 1 and is_type(first) else ""
+        suggestion = _quoted(*_below_root(ctx).split(), *args[1:]) if len(rest) == 1 and is_type(first) else ""
         raise Failure(
             f'unexpected argument "{_without_values(rest)[0]}" for "{ctx.command_path}"',
             Exit.USAGE,
-            advice=f"Did you mean: {ctx.find_root().obj.program} {meant}" if meant else "",
-            next_command="" if meant else f"{_below_root(ctx)} --help",
+            advice=f"Did you mean: {ctx.find_root().obj.program} {suggestion}" if suggestion else "",
+            next_command="" if suggestion else f"{_below_root(ctx)} --help",
         )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from datum_compute.cli.shell.examples import examples
 
-        found = examples(_below_root(ctx))
-        if found:
+        if found := examples(_below_root(ctx)):
             program = ctx.find_root().obj.program
             with formatter.section("Examples"):
-                for index, one in enumerate(found):
+                for index, example in enumerate(found):
                     if index:
                         formatter.write_paragraph()
-                    formatter.write_text(one.title)
-                    formatter.write(f"{'':>{formatter.current_indent + 2}}$ {program} {one.line}\n")
+                    formatter.write_text(example.title)
+                    formatter.write(f"{'':>{formatter.current_indent + 2}}$ {program} {example.line}\n")
 
     def _check_pairs(self, args: Sequence[str]) -> None:
-        """A flag and its opposite; click would take the last one."""
+        """Refuses a flag together with its opposite; click would take the last one."""
         typed = set(args[: args.index("--")] if "--" in args else args)
         for param in self.params:
             on, off = typed.intersection(param.opts), typed.intersection(param.secondary_opts)
@@ -145,15 +144,19 @@ class Leaf(Helped):
                 raise Failure(f"{on.pop()} cannot be combined with {off.pop()}", Exit.USAGE)
 
     def _with_values(self, args: Sequence[str]) -> list[str]:
-        """A flag whose value may be left out gets it here: click would take the next word for it."""
-        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
-        values = {flag: one.flag_value for one in options if isinstance(one.flag_value, str) for flag in one.opts}
+        """Adds omitted values of flags with an optional value: click would take the next word for it."""
+        values = {
+            flag: param.flag_value
+            for param in self.params
+            if isinstance(param, click.Option) and not param.is_flag and isinstance(param.flag_value, str)
+            for flag in param.opts
+        }
         end = args.index("--") if "--" in args else len(args)
         return [f"{arg}={values[arg]}" if arg in values else arg for arg in args[:end]] + list(args[end:])
 
 
 class Verbs(Helped, click.Group):
-    """A group of verbs; `bare` names the one that is meant when none is typed."""
+    """A group of verbs; `bare` is the default verb."""
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class Verbs(Helped, click.Group):
             args = ["--help"]
         elif self.commands and (where := self._first_word(args)):
             args = [args[where], *args[:where], *args[where + 1 :]]
-        return super().parse_args(ctx, _typed_flags(ctx, args, to_first_word=True))
+        return super().parse_args(ctx, _normalized(ctx, args, to_first_word=True))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
@@ -200,7 +203,7 @@ class Verbs(Helped, click.Group):
         Helped.format_options(self, ctx, formatter)
 
     def verbs(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """Their names, each with its help in one line."""
+        """The names of the verbs, each with its one-line help."""
         return [(name, self.commands[name].get_short_help_str(100)) for name in self.list_commands(ctx)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -216,7 +219,7 @@ class Verbs(Helped, click.Group):
             formatter.write_text(f"Without a command: {self.bare}. Its options: {ctx.command_path} {self.bare} --help")
 
     def _with_verb(self, args: list[str]) -> list[str]:
-        """The words with the verb in front, wherever among the flags it was typed."""
+        """The words with the verb moved to the front, wherever among the flags it was typed, or added."""
         where = self._first_word(args)
         if where is None:
             return args if "--help" in args or "-h" in args else [self.bare, *args]
@@ -228,18 +231,21 @@ class Verbs(Helped, click.Group):
         return [word, *args[:where], *args[where + 1 :]]
 
     def _names_verb(self, word: str, after: list[str]) -> bool:
-        """Whether it is a verb and no name; one that is misspelt shows by the name that follows it."""
+        """Whether a word is a verb rather than a name; a misspelt verb is recognised by the name that follows it."""
         from datum_compute.cli.shell.habits import closest
 
         names = [*self.commands, *self.aliases]
         return word in names or (self._first_word(after) is not None and bool(closest(word, names)))
 
     def _first_word(self, args: list[str]) -> int | None:
-        """Where the first word is that is neither a flag nor the value of one; None as well after a flag that no verb
-        knows, because whether the next word is its value nobody can tell."""
-        options = [one for verb in self.commands.values() for one in verb.params if isinstance(one, click.Option)]
+        """The index of the first word that is neither a flag nor the value of one. None after an unknown flag: the next
+        word may or may not be its value."""
+        params = [param for verb in self.commands.values() for param in verb.params]
         takes_value = {
-            flag: not one.is_flag and not one.count for one in options for flag in (*one.opts, *one.secondary_opts)
+            flag: not param.is_flag and not param.count
+            for param in params
+            if isinstance(param, click.Option)
+            for flag in (*param.opts, *param.secondary_opts)
         }
         skip = False
         for index, arg in enumerate(args):
@@ -257,8 +263,13 @@ class Verbs(Helped, click.Group):
         return None
 
 
+def listing_verbs(name: str, help_: str, list_: click.Command, describe: click.Command) -> Verbs:
+    """The verbs of a kind of object."""
+    return Verbs(name, help_, [list_, describe], bare="list", aliases={"ls": "list", "get": "describe"})
+
+
 def _last_flag(arg: str, takes_value: Mapping[str, bool]) -> tuple[str, bool]:
-    """The last flag in a word, and whether its value is in there too; of several letters none comes after a value."""
+    """The last flag in a word, and whether the word includes its value. No flag follows a value in a word."""
     if arg.startswith("--"):
         flag, equals, _ = arg.partition("=")
         return flag, bool(equals)
@@ -269,14 +280,15 @@ def _last_flag(arg: str, takes_value: Mapping[str, bool]) -> tuple[str, bool]:
     return f"-{letters[-1]}", bool(equals)
 
 
-def _typed_flags(ctx: click.Context, args: list[str], *, to_first_word: bool = False) -> list[str]:
-    from datum_compute.cli.shell.flags import FLAGS, GlobalOption
-    from datum_compute.cli.shell.habits import as_click_reads
+def _normalized(ctx: click.Context, args: list[str], *, to_first_word: bool = False) -> list[str]:
+    """The words in the forms that click understands; also collects global flags that were turned off."""
+    from datum_compute.cli.shell.flags import GLOBAL_FLAGS, GlobalOption
+    from datum_compute.cli.shell.habits import normalized
 
-    typed = as_click_reads(args, ctx.command.params, to_first_word=to_first_word)
-    everywhere = {param.name for param in ctx.command.params if isinstance(param, GlobalOption)}
-    ctx.meta.setdefault(FLAGS, {}).update({name: False for name in typed.off if name in everywhere})
-    return typed.words
+    words, off = normalized(args, ctx.command.params, to_first_word=to_first_word)
+    names = {param.name for param in ctx.command.params if isinstance(param, GlobalOption)}
+    ctx.meta.setdefault(GLOBAL_FLAGS, {}).update({name: False for name in off if name in names})
+    return words
 
 
 def _is_entry(word: str) -> bool:
@@ -284,7 +296,7 @@ def _is_entry(word: str) -> bool:
 
 
 class Root(Verbs):
-    """The top level, whose verbs are loaded by name."""
+    """The top level, which loads verbs by name."""
 
     def __init__(self) -> None:
         from datum_compute.cli.shell.flags import global_options
@@ -335,54 +347,53 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 def unknown_command(ctx: click.Context, words: Sequence[str]) -> NoReturn:
-    """The error for a word that is no verb here, with the verb it may have been meant for."""
-    from datum_compute.cli.shell.flags import FLAGS, placed
+    """Fails for an unknown verb, and suggests the one that was probably meant."""
+    from datum_compute.cli.shell.flags import GLOBAL_FLAGS, with_target_flags
 
-    meant = _equivalent(ctx, words) or _elsewhere(ctx.find_root(), words) or _similar(ctx, words)
+    suggestion = _equivalent(ctx, words) or _elsewhere(ctx.find_root(), words) or _similar(ctx, words)
     program = ctx.find_root().obj.program
+    command = with_target_flags(suggestion, ctx.meta.get(GLOBAL_FLAGS, {}))
     raise Failure(
         f'unknown command "{_without_values(words)[0]}" for "{ctx.command_path}"',
         Exit.USAGE,
-        advice=f"Did you mean: {program} {placed(meant, ctx.meta.get(FLAGS, {}))}" if meant else "",
-        next_command="" if meant else f"{_below_root(ctx)} --help".strip(),
+        advice=f"Did you mean: {program} {command}" if suggestion else "",
+        next_command="" if suggestion else f"{_below_root(ctx)} --help".strip(),
     )
 
 
 def _equivalent(ctx: click.Context, words: Sequence[str]) -> str:
-    """For words of kubectl at the top, and for a name that a list does not take but its describe does."""
+    """The command for words of kubectl, or the describe of a name that was given to a list."""
     from datum_compute.cli.shell.habits import equivalent
 
     if ctx.parent is None:
-        meant = equivalent(words)
-        return _typed(*meant) if meant else ""
+        return _quoted(*equivalent(words))
     command = ctx.command
     lists = isinstance(command, Verbs) and command.bare == "list" and "describe" in command.commands
     if not lists or len(words) != 1 or any(words[0] == path[-1] for path in _breadth_first(ctx.find_root())):
         return ""
-    return _typed(*_below_root(ctx).split(), "describe", words[0])
+    return _quoted(*_below_root(ctx).split(), "describe", words[0])
 
 
 def _elsewhere(root_context: click.Context, words: Sequence[str]) -> str:
-    """The command line that runs a verb of this name, nearest to the top first."""
+    """The command line with a verb of this name elsewhere in the tree, as near to the top as possible."""
     for path in _breadth_first(root_context):
         if path[-1] == words[0]:
-            return _typed(*path, *words[1:])
+            return _quoted(*path, *words[1:])
     return ""
 
 
-def _typed(*words: str) -> str:
-    """As a shell has to be given it, without what may be secret."""
+def _quoted(*words: str) -> str:
+    """The words quoted for a shell, without values that may be secret."""
     import shlex
 
     return shlex.join(_without_values(words))
 
 
 def _without_values(words: Sequence[str]) -> list[str]:
-    """Words that set a variable, with or without the flag before them, keep its name only."""
-    before = ("", *words[:-1])
+    """The words, of assignments to variables only the names, with or without the flag before them."""
     return [
-        (_SET_BY_FLAG if flag == "--env" else _SET).sub(r"\1...", word)
-        for flag, word in zip(before, words, strict=True)
+        (_AFTER_ENV_FLAG if flag == "--env" else _ASSIGNMENT).sub(r"\1...", word)
+        for flag, word in zip(("", *words), words, strict=False)
     ]
 
 
@@ -405,8 +416,8 @@ def _similar(ctx: click.Context, words: Sequence[str]) -> str:
 
     if not isinstance(ctx.command, Verbs):
         return ""
-    found = closest(words[0], [*ctx.command.list_commands(ctx), *ctx.command.aliases])
-    return _typed(*_below_root(ctx).split(), found, *words[1:]) if found else ""
+    verb = closest(words[0], [*ctx.command.list_commands(ctx), *ctx.command.aliases])
+    return _quoted(*_below_root(ctx).split(), verb, *words[1:]) if verb else ""
 
 
 def _below_root(ctx: click.Context) -> str:

@@ -8,7 +8,7 @@ from datum_compute.cli.show.escapes import HIDDEN, escaped, visible
 
 
 def json_text(value: Any, *, indent: int, ascii_only: bool = False) -> str:
-    """With an indent of 0 it is compact, on one line."""
+    """JSON text; compact, on one line, with an indent of 0."""
     if ascii_only:
         import json
 
@@ -18,14 +18,14 @@ def json_text(value: Any, *, indent: int, ascii_only: bool = False) -> str:
 
 
 def yaml_text(value: Any, *, ascii_only: bool = False) -> str:
-    """In block style, keys in the order they have."""
+    """YAML text in block style, with keys in their order."""
     import yaml
 
     text: str = yaml.dump(
         _plain(value), Dumper=_dumper(), sort_keys=False, allow_unicode=not ascii_only, default_flow_style=False
     )
-    # What is hidden stands between double quotes, where YAML reads an escape as the character itself.
-    return HIDDEN.sub(lambda found: visible(found[0]), text)
+    # Strings with hidden characters are in double quotes, where YAML understands escapes.
+    return HIDDEN.sub(lambda match: visible(match[0]), text)
 
 
 def _dumper() -> Any:
@@ -33,7 +33,7 @@ def _dumper() -> Any:
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:
-            return True  # the same value twice is written twice: people read this
+            return True  # for people, a value that occurs twice is written twice
 
     def text(dumper: Any, value: str) -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if HIDDEN.search(value) else None)
@@ -43,5 +43,5 @@ def _dumper() -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Plain values only, whatever JSON text was inside."""
+    """The value with embedded JSON text decoded."""
     return msgspec.json.decode(msgspec.json.encode(value))

@@ -1,4 +1,4 @@
-"""Spans of time as people write and read them. Entry points: `parse`, `age`, `elapsed`, `compact`."""
+"""Durations as people write and read them. Entry points: `parse`, `age`, `elapsed`, `compact`."""
 
 import re
 from datetime import datetime
@@ -10,21 +10,21 @@ _UNITS = tuple(zip("dhms", _SECONDS, strict=True))
 
 
 def parse(text: str, longest: float = LONGEST) -> float:
-    """Seconds of `90s`, `15m`, `2h`, `1h30m`, `7d`, and of a plain 0; `ValueError` for anything else."""
+    """Seconds of `90s`, `15m`, `2h`, `1h30m`, `7d` or a plain 0; raises `ValueError` for anything else."""
     form = _FORM.fullmatch(text)
     if text == "0":
         return 0.0
     if not text or form is None:
-        raise ValueError(f'"{text}" is no duration; write it like 90s, 15m, 2h, 1h30m or 7d')
-    # As floats: nobody counts the digits of a number that is too long anyway.
+        raise ValueError(f'"{text}" is not a duration; write it like 90s, 15m, 2h, 1h30m or 7d')
+    # Floats, because converting very long integers is slow, or refused.
     seconds = sum(float(number) * unit for number, unit in zip(form.groups(), _SECONDS, strict=True) if number)
     if seconds > longest:
-        raise ValueError(f"{text[:20]} is too long; use {compact(longest)} at most")
+        raise ValueError(f"{text[:20]} is too long; use at most {compact(longest)}")
     return seconds
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """The largest whole unit since then: `59s`, `59m`, `23h`, `7d`; empty when it is not known."""
+    """The age in the largest whole unit: `59s`, `59m`, `23h`, `7d`; empty if it is not known."""
     if since is None:
         return ""
     seconds = max(int((now - since).total_seconds()), 0)
@@ -38,14 +38,14 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """How long something took: `0.8s`, then in its two largest units: `47s`, `1m 12s`, `2h 5m`."""
+    """A duration to read: `0.8s`, or in its two largest units: `47s`, `1m 12s`, `2h 5m`."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     return " ".join(_parts(int(seconds + 0.5))[:2])
 
 
 def compact(seconds: float) -> str:
-    """As it would be typed: `15m`, `1h30m`."""
+    """A duration as it is typed: `15m`, `1h30m`."""
     return "".join(_parts(int(seconds))) or "0s"
 
 

@@ -1,7 +1,7 @@
-"""Parts that several views share. Entry points: `head`, `health_line`, `ago`, `fact_lines`, `condition_table`,
-`event_table`."""
+"""Fragments of pages that several verbs share. Entry points: `labelled`, `health_line`, `fact_lines`, `next_steps`,
+`condition_table`, `event_table`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -19,15 +19,16 @@ from datum_compute.answers.health import (
 )
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.workload import Workload
+from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.lines import Column, Line, Span, Table, Tone, line
+from datum_compute.cli.show.lines import Column, Item, Line, Piece, Span, Tone, hints, line, table
 from datum_compute.cli.show.specs import Fact
 from datum_compute.cli.talk.project import Read
 from datum_compute.cli.workload.revisions import Revisions
 from datum_compute.kube.kinds import Event
 from datum_compute.kube.meta import Condition, Json, decode
 
-_EVENTS = 20  # at most, in a view of one object
+_EVENTS = 20  # at most, on the page of one object
 TONES = {
     AVAILABLE: Tone.GOOD,
     DEGRADED: Tone.BUSY,
@@ -39,35 +40,46 @@ TONES = {
 }
 
 
-def head(label: str, value: str, right: str = "") -> Line:
-    """A label of twelve, a value of thirty-one, and what stands to the right of it."""
-    return line(f"{label:<12} {value:<31} {right}")
+def labelled(label: str, value: Piece, *, width: int = 12) -> Line:
+    return line(f"{label:<{width}} ", value)
+
+
+def heading(label: str, value: str, right: str) -> Line:
+    """A labelled value with another text in the column to its right."""
+    return labelled(label, f"{value:<31} {right}")
 
 
 def health_line(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Line:
     health = workload_health(workload, deployments)
-    return line(f"{'Health':<12} ", Span(str(health), TONES[health.state]))
+    return labelled("Health", Span(str(health), TONES[health.state]))
 
 
-class _Managed(Struct, frozen=True):
+def next_steps(run: Run, steps: Mapping[str, str], *, indent: int = 0, width: int = 12) -> list[Line]:
+    """Commands to run next, by label; nothing when there are none."""
+    before = " " * indent
+    lines = [f"{before}  {label:<{width}} {run.try_next(command)}" for label, command in steps.items()]
+    return hints("", f"{before}Next steps:", *lines) if lines else []
+
+
+class _ManagedFields(Struct, frozen=True):
     time: datetime | None = None
     subresource: str = ""
     fields: Json = msgspec.field(default_factory=dict, name="fieldsV1")
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):
-    managed_fields: tuple[_Managed, ...] = ()
+    managed_fields: tuple[_ManagedFields, ...] = ()
     creation_timestamp: datetime | None = None
     generation: int = 0
 
 
-class _Dated(Struct, frozen=True):
+class _Object(Struct, frozen=True):
     metadata: _Metadata
 
 
-def last_change(seen: Read[Workload]) -> datetime | None:
-    """When somebody last changed what it asks for, as the server remembers; None when it does not."""
-    metadata = decode(seen.json, _Dated).metadata
+def last_change(workload: Read[Workload]) -> datetime | None:
+    """When somebody last changed the spec, according to the server; None when it does not know."""
+    metadata = decode(workload.json, _Object).metadata
     times = [
         managed.time
         for managed in metadata.managed_fields
@@ -76,56 +88,58 @@ def last_change(seen: Read[Workload]) -> datetime | None:
     return max(times, default=metadata.creation_timestamp if metadata.generation <= 1 else None)
 
 
-def last_revision(seen: Read[Workload], known: Revisions) -> datetime | None:
-    """When its active revision was made, when nobody has changed it since; else when it was last changed."""
-    active, generation = known.active, seen.object.metadata.generation
-    if active is not None and not known.changed_outside(seen.body()["spec"]) and active.generation in (0, generation):
+def updated_at(workload: Read[Workload], revisions: Revisions) -> datetime | None:
+    """When the active revision was made or, if the spec changed since then, when that happened."""
+    active, generation = revisions.active, workload.object.metadata.generation
+    if (
+        active is not None
+        and not revisions.changed_outside(workload.body()["spec"])
+        and active.generation in (0, generation)
+    ):
         return active.time
-    return last_change(seen)
+    return last_change(workload)
 
 
 def ago(since: datetime | None, now: datetime) -> str:
     return f"{age(since, now)} ago" if since is not None else "—"
 
 
-def revision_text(seen: Read[Workload], known: Revisions) -> str:
-    """The number of its last change; a star when somebody changed it without one."""
-    number = f"#{known.current}" if known.current else "#—"
-    return f"{number}* (changed outside datumctl)" if known.changed_outside(seen.body()["spec"]) else number
+def revision_text(workload: Read[Workload], revisions: Revisions) -> str:
+    """The number of the active revision, with a star when the spec was changed without recording one."""
+    number = f"#{revisions.current}" if revisions.current else "#—"
+    changed = revisions.changed_outside(workload.body()["spec"])
+    return f"{number}* (changed outside datumctl)" if changed else number
 
 
 def fact_lines(facts: Iterable[Fact]) -> list[str]:
-    """A label of twelve, and its values under each other."""
+    """A label, and its values below each other."""
     return [
         f"  {fact.label if index == 0 else '':<12} {value}" for fact in facts for index, value in enumerate(fact.values)
     ]
 
 
-_COLUMNS = (Column("TYPE"), Column("STATUS"), Column("REASON"), Column("AGE"), Column("MESSAGE", wraps=True))
-
-
-def condition_table(conditions: Iterable[Condition], now: datetime) -> list[str | Table]:
-    """As the server sends them, under a title; an age that cannot be true is left out, and so is an empty table."""
+def condition_table(conditions: Iterable[Condition], now: datetime) -> list[Item]:
+    """Conditions as the server sent them, under a title. Ages that cannot be true are left out."""
     rows = [
-        (one.type, one.status, one.reason, _believable_age(one.last_transition_time, now), one.message)
-        for one in conditions
+        (condition.type, condition.status, condition.reason, _plausible_age(condition, now), condition.message)
+        for condition in conditions
     ]
-    return ["", "Conditions", Table(_COLUMNS, rows, indent=2)] if rows else []
+    columns = ("TYPE", "STATUS", "REASON", "AGE", Column("MESSAGE", wraps=True))
+    return ["", "Conditions", table(columns, rows, indent=2)] if rows else []
 
 
-_EVENT_COLUMNS = (Column("TYPE"), Column("REASON"), Column("AGE"), Column("COUNT"), Column("MESSAGE", wraps=True))
-
-
-def event_table(events: Iterable[Event], now: datetime) -> list[str | Table]:
-    """What happened, the newest last, under a title; nothing when nothing did."""
-    dated = sorted(events, key=lambda one: (one.last_timestamp or now, one.name))
+def event_table(events: Iterable[Event], now: datetime) -> list[Item]:
+    """The latest events under a title, the newest last."""
+    latest = sorted(events, key=lambda event: (event.last_timestamp or now, event.name))[-_EVENTS:]
     rows = [
-        (one.type, one.reason, age(one.last_timestamp, now), str(one.count or 1), one.message)
-        for one in dated[-_EVENTS:]
+        (event.type, event.reason, age(event.last_timestamp, now), str(event.count or 1), event.message)
+        for event in latest
     ]
-    return ["", "Events", Table(_EVENT_COLUMNS, rows, indent=2)] if rows else []
+    columns = ("TYPE", "REASON", "AGE", "COUNT", Column("MESSAGE", wraps=True))
+    return ["", "Events", table(columns, rows, indent=2)] if rows else []
 
 
-def _believable_age(since: datetime, now: datetime) -> str:
-    """Empty for the year 1970, which a schema's default says, and for times to come."""
+def _plausible_age(condition: Condition, now: datetime) -> str:
+    """Empty for 1970, the default of the schema, and for times in the future."""
+    since = condition.last_transition_time
     return age(since, now) if since.year > 1970 and since <= now else ""

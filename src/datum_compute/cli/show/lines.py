@@ -1,9 +1,9 @@
-"""What commands show, as values: spans, lines and tables. Entry points: `View`, `Table`, `good`, `busy`, `bad`, `dim`.
+"""What commands show, as values: spans, lines and tables. Entry points: `Content`, `table`.
 
-Nothing here knows a terminal; `terminal` turns a view into characters.
+Nothing here depends on a terminal; `terminal` turns content into characters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -44,7 +44,7 @@ Piece = str | Span
 
 
 class Line(Struct, frozen=True):
-    """Pieces one after the other; spaces at the end are not printed."""
+    """Pieces of text side by side; trailing spaces are not printed."""
 
     pieces: tuple[Piece, ...]
 
@@ -54,14 +54,17 @@ def line(*pieces: Piece) -> Line:
 
 
 def hints(*texts: str) -> list[Line]:
-    """Lines that may be overlooked."""
+    """Dimmed lines, which are easily overlooked."""
     return [Line((dim(text),)) for text in texts]
 
 
 class Column(Struct, frozen=True):
-    """On a terminal too narrow for the table a column that `shrinks` is cut, and the last one, if it `wraps`, goes on
-    below. What is cut is cut in the middle, `prose` at its end. Those that may be `left_out` are, the highest number
-    first, with a mark in their place. `least`: as wide as this where there is room."""
+    """A column, and how it adapts to a terminal that is too narrow for the table.
+
+    `shrinks`: its cells are truncated, in the middle, or at the end if they are `prose`. `wraps`: the text continues in
+    the row below; only the last column can do this. `left_out`: columns with a number may be replaced by an ellipsis,
+    the highest number first. `least` is the minimum width where there is room.
+    """
 
     title: str
     shrinks: bool = False
@@ -72,20 +75,27 @@ class Column(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Columns three spaces apart. A row may end early; a cell without text shows a dash."""
+    """Columns three spaces apart. A row may end early; an empty cell shows a dash."""
 
     columns: tuple[Column, ...]
     rows: Sequence[tuple[Piece, ...]]
     indent: int = 0
 
 
-View = Sequence[str | Line | Table]
+def table(columns: Iterable[str | Column], rows: Iterable[tuple[Piece, ...]], indent: int = 0) -> Table:
+    """A table of columns, of which plain ones are given by their titles."""
+    titled = tuple(Column(column) if isinstance(column, str) else column for column in columns)
+    return Table(titled, list(rows), indent)
+
+
+Item = str | Line | Table
+Content = Sequence[Item]
 
 _GAP = 3
-_COMFORTABLE = 20  # for a column that shrinks, before columns move closer together
+_COMFORTABLE = 20  # how far columns shrink before the gaps between them do
 _NARROW, _NARROWEST = 8, 6
 _ROOM_TO_WRAP = 20
-_BREAKS = "/:@"  # where the parts of an image begin
+_BREAKS = "/:@"  # what separates the parts of an image
 
 
 def text_of(piece: Piece) -> str:
@@ -93,7 +103,7 @@ def text_of(piece: Piece) -> str:
 
 
 def laid_out(table: Table, *, columns: int | None, headers: bool, ellipsis: str) -> list[Line]:
-    """The lines of a table; `columns` is the room there is, None for any."""
+    """The lines of a table; `columns` is the width of the terminal, None for unlimited."""
     if columns is not None:
         table = _wrapped(_without_columns(table, columns, headers=headers, ellipsis=ellipsis), columns, headers=headers)
     widths, gap = _widths(table, headers=headers), _GAP
@@ -107,7 +117,7 @@ def laid_out(table: Table, *, columns: int | None, headers: bool, ellipsis: str)
 
 
 def cut(line: Line, columns: int, ellipsis: str) -> Line:
-    """What of a line fits into so many columns, with a mark where it ends early."""
+    """A line truncated to so many columns, with an ellipsis at its end."""
     if sum(len(text_of(piece)) for piece in line.pieces) <= columns:
         return line
     room = max(columns - len(ellipsis), 0)
@@ -120,28 +130,28 @@ def cut(line: Line, columns: int, ellipsis: str) -> Line:
 
 
 def _without_columns(table: Table, columns: int, *, headers: bool, ellipsis: str) -> Table:
-    """Without as many of those that may be left out as it takes; one mark stands for those that stood together."""
-    mark = Column(ellipsis, least=len(ellipsis))
-    shown = table
+    """The table without as many optional columns as it takes to fit; one ellipsis stands for adjacent ones."""
+    placeholder = Column(ellipsis, least=len(ellipsis))
+    reduced = table
     for number in sorted({column.left_out for column in table.columns if column.left_out}, reverse=True):
-        widths = _widths(shown, headers=headers)
-        if shown.indent + sum(widths) + len(widths) - 1 <= columns:
+        widths = _widths(reduced, headers=headers)
+        if reduced.indent + sum(widths) + len(widths) - 1 <= columns:
             break
-        gone = {index for index, column in enumerate(table.columns) if column.left_out >= number}
-        kept = [index for index in range(len(table.columns)) if index not in gone or index - 1 not in gone]
-        shown = Table(
-            tuple(mark if index in gone else table.columns[index] for index in kept),
+        hidden = {index for index, column in enumerate(table.columns) if column.left_out >= number}
+        indexes = [index for index in range(len(table.columns)) if index not in hidden or index - 1 not in hidden]
+        reduced = Table(
+            tuple(placeholder if index in hidden else table.columns[index] for index in indexes),
             [
-                tuple(ellipsis if index in gone else row[index] for index in kept if index < len(row))
+                tuple(ellipsis if index in hidden else row[index] for index in indexes if index < len(row))
                 for row in table.rows
             ],
             table.indent,
         )
-    return shown
+    return reduced
 
 
 def _wrapped(table: Table, columns: int, *, headers: bool) -> Table:
-    """The text of the last column in several rows, when it has a room worth the name."""
+    """The table with the text of its last column broken into several rows, if there is enough room for that."""
     *before, _ = _widths(table, headers=headers)
     room = columns - table.indent - sum(before) - _GAP * len(before)
     if not table.columns[-1].wraps or room < _ROOM_TO_WRAP:
@@ -165,8 +175,8 @@ def _widths(table: Table, *, headers: bool) -> list[int]:
 
 
 def _fitted(table: Table, widths: list[int], columns: int) -> tuple[list[int], int]:
-    """Widths and gap for so many columns: long cells are cut first, then columns move closer, then more is cut. What is
-    too wide even so is left to the terminal."""
+    """Widths and gap that fit: cells shrink a little first, then gaps, then cells again. A table that is still too wide
+    is left to the terminal."""
     widths, gap = list(widths), _GAP
 
     def excess() -> int:
@@ -206,30 +216,31 @@ def _cut_cells(row: Sequence[Piece], table: Table, widths: Sequence[int], ellips
 
 
 def same_beginning(texts: Sequence[str]) -> int:
-    """How much of their beginning all of these share, up to where a part begins; 0 when they do not differ."""
+    """Length of the prefix that all texts share, up to the last separator of parts; 0 when they are all equal."""
     low, high = min(texts), max(texts)
-    shared = next((index for index, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
+    shared = next((index for index, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     if low == high:
         return 0
     return max(low.rfind(sign, 0, shared) for sign in _BREAKS) + 1
 
 
 def _middle(text: str, width: int, ellipsis: str, same: int = 0) -> str:
-    """So much of a text that it is this wide, without its middle: first what all share, so that they still differ."""
+    """A text shortened to this width in its middle; first in the prefix that all cells share, so that they still
+    differ."""
     room = width - len(ellipsis)
     if len(text) <= width or room < 1:
         return text[:width]
     left_out = len(text) - room
     if left_out < same:
-        kept = same - left_out
-        return text[: kept // 2] + ellipsis + text[same - (kept - kept // 2) :]
+        remaining = same - left_out
+        return text[: remaining // 2] + ellipsis + text[same - (remaining - remaining // 2) :]
     if same and width >= _NARROW:
         return ellipsis + _middle(text[same:], room, ellipsis)
     return text[: room // 2] + ellipsis + text[len(text) - (room - room // 2) :]
 
 
 def aligned(row: Sequence[Piece], widths: Sequence[int], indent: int, gap: int = _GAP) -> Line:
-    """One row of a table whose widths are known; the last cell is not padded."""
+    """One row of a table with these widths; the last cell is not padded."""
     pieces: list[Piece] = [" " * indent]
     for index, cell in enumerate(row):
         pieces.append(cell)

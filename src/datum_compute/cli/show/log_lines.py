@@ -1,4 +1,4 @@
-"""A line of the federation's log as people read it. Entry point: `readable`."""
+"""Lines of the local federation's log, formatted for people. Entry point: `readable`."""
 
 import re
 from typing import Any
@@ -7,15 +7,15 @@ import msgspec
 
 from datum_compute.cli.show.lines import NONE, Line, Piece, bad, busy, dim, line
 
-_SHOWN = ("timestamp", "level", "plane", "controller", "event", "namespace", "name", "pass", "request", "exception")
-_OF_A_PROJECT = re.compile(r"default|ns-[0-9a-f-]{36}")  # namespaces that say no more than the plane does
-_PLANE, _CONTROLLER = 10, 20  # columns; what is longer pushes the rest along
+_STANDARD = ("timestamp", "level", "plane", "controller", "event", "namespace", "name", "pass", "request", "exception")
+_REDUNDANT_NAMESPACE = re.compile(r"default|ns-[0-9a-f-]{36}")  # those that the plane implies
+_PLANE, _CONTROLLER = 10, 20  # minimum widths
 
 
 def readable(text: str) -> Line:
-    """Time, level, plane, controller, message, object and whatever else was noted; other programs' lines as they are.
+    """Time, level, plane, controller, message, object and other fields; lines that are not ours are unchanged.
 
-    A traceback is told by its last line: the whole of it is in the JSON.
+    Only the last line of a traceback is shown: the JSON has all of it.
     """
     try:
         entry = msgspec.json.decode(text)
@@ -24,29 +24,29 @@ def readable(text: str) -> Line:
     if not isinstance(entry, dict) or "event" not in entry:
         return line(text)
     plane, controller = (str(entry.get(key) or NONE) for key in ("plane", "controller"))
-    rest = [f"{key}={_value(value)}" for key, value in entry.items() if key not in _SHOWN and value not in ("", None)]
+    rest = [f"{key}={_value(item)}" for key, item in entry.items() if key not in _STANDARD and item not in ("", None)]
     if lines := str(entry.get("exception", "")).strip().splitlines():
         rest.append(f"({lines[-1].strip()})")
     subject = _subject(entry)
-    about = [str(entry["event"]), *([subject] if subject else []), *rest]
+    message = [str(entry["event"]), *([subject] if subject else []), *rest]
     return line(
         dim(_time(str(entry.get("timestamp", "")))),
         "  ",
         _level(str(entry.get("level", ""))),
-        f"  {plane:<{_PLANE}}  {controller:<{_CONTROLLER}}  {'  '.join(about)}",
+        f"  {plane:<{_PLANE}}  {controller:<{_CONTROLLER}}  {'  '.join(message)}",
     )
 
 
 def _subject(entry: dict[str, Any]) -> str:
-    """The object that the line is about; from a request, which is `plane:namespace/name`, where it is named only so."""
+    """The object that the line is about, if need be from its request, `plane:namespace/name`."""
     namespace, name = str(entry.get("namespace", "")), str(entry.get("name", ""))
     if not name:
         namespace, _, name = str(entry.get("request", "")).partition(":")[2].rpartition("/")
-    return name if not namespace or _OF_A_PROJECT.fullmatch(namespace) else f"{namespace}/{name}"
+    return name if not namespace or _REDUNDANT_NAMESPACE.fullmatch(namespace) else f"{namespace}/{name}"
 
 
 def _time(stamp: str) -> str:
-    """To the second; the log has UTC."""
+    """The time in UTC, to the second."""
     return f"{stamp[:10]} {stamp[11:19]}Z" if len(stamp) > 19 else stamp
 
 

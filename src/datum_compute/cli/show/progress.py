@@ -1,4 +1,4 @@
-"""Where the rows of a rollout are shown: in place, line by line, or as JSON. Entry points: `Board`, `board_for`."""
+"""The progress of a rollout, redrawn in place, line by line, or as JSON. Entry points: `Board`, `board_for`."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,19 +21,19 @@ _TONES = {Phase.DONE: good, Phase.PENDING: busy, Phase.UPDATING: busy, Phase.PAU
 
 
 class Board(Protocol):
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
-        """What changed, and the whole of it."""
+    def show(self, rows: Sequence[Row], picture: Picture) -> None:
+        """Shows the rows that changed; `picture` has all of them."""
         ...
 
     def began(self, seconds_ago: float) -> None:
-        """When the change was made that is watched, where that is known."""
+        """Sets when the change was made, if it was made by an earlier command."""
         ...
 
     def ended(self, end: "End") -> None: ...
 
 
 class End(Struct, frozen=True):
-    """How a wait ended. `seconds` is the time since the change; None when nobody knows how long it took."""
+    """How a wait ended. `seconds` is the time since the change; None if it is not known."""
 
     complete: bool
     seconds: float | None
@@ -44,12 +44,12 @@ class End(Struct, frozen=True):
 
 
 def board_for(run: Run) -> Board:
-    """For people: in place where that is possible, else a line for each change."""
+    """The board for people: redrawn in place if possible, else one line per change."""
     return LiveBoard(run) if run.terminal.redraws else LineBoard(run)
 
 
 class LineBoard:
-    """A line for each change, for logs."""
+    """One line per change, for logs."""
 
     def __init__(self, run: Run) -> None:
         self._terminal = run.terminal
@@ -57,18 +57,18 @@ class LineBoard:
         self._widths: list[int] = []
 
     def began(self, seconds_ago: float) -> None:
-        """Times stand in its lines only at the end."""
+        """Lines have no times except at the end."""
 
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
+    def show(self, rows: Sequence[Row], picture: Picture) -> None:
         if not self._widths:
-            # Fixed at the start, so that every later row stands under its title.
-            self._widths = _widths(seen)
+            # Fixed at the start, so that all rows align with their titles.
+            self._widths = _widths(picture)
             self._terminal.note("", *([aligned(_TITLES, self._widths, indent=2)] if self._titled else []))
         for row in rows:
             if row.changed:
                 self._terminal.note(aligned(_cells(row), self._widths, indent=2))
             if row.blocked is not None:
-                self._terminal.note(*_why(row.blocked))
+                self._terminal.note(*_cause_lines(row.blocked))
 
     def ended(self, end: End) -> None:
         if end.complete:
@@ -76,7 +76,7 @@ class LineBoard:
 
 
 class LiveBoard:
-    """One row for each place, drawn anew in a terminal, and below them how many are done and how long it takes."""
+    """One row per place, redrawn in a terminal, and below them how many are done and how long it has taken."""
 
     def __init__(self, run: Run) -> None:
         self._terminal = run.terminal
@@ -89,46 +89,46 @@ class LiveBoard:
     def began(self, seconds_ago: float) -> None:
         self._began = self._clock.monotonic() - seconds_ago
 
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
+    def show(self, rows: Sequence[Row], picture: Picture) -> None:
         if not self._rows:
             self._terminal.note("")
         for row in rows:
             before = self._rows.get(row.seen.place)
             blocked = row.blocked or (before.blocked if before and row.phase is Phase.BLOCKED else None)
             self._rows[row.seen.place] = Row(row.seen, row.phase, row.changed, blocked)
-        self._order = [one.place for one in seen.rows if one.place in self._rows]
-        shown = [self._rows[place] for place in self._order]
-        fitting = _fitting(shown, self._drawing.room - _LINES_AROUND, self._drawing.columns)
-        hidden = f" ({len(shown) - len(fitting)} not shown)" if len(fitting) < len(shown) else ""
-        done = sum(row.phase is Phase.DONE for row in shown)
+        self._order = [row.place for row in picture.rows if row.place in self._rows]
+        ordered = [self._rows[place] for place in self._order]
+        fitting = _fitting(ordered, self._drawing.room - _LINES_AROUND, self._drawing.columns)
+        hidden = f" ({len(ordered) - len(fitting)} not shown)" if len(fitting) < len(ordered) else ""
+        done = sum(row.phase is Phase.DONE for row in ordered)
         seconds = self._clock.monotonic() - self._began
         clock = elapsed(seconds) if seconds >= 10 else f"{seconds:.0f}s"
-        counted = f"  {done} of {len(shown)} done, {clock}{hidden}"
-        self._drawing.draw(*_table(fitting, self._drawing.columns), "", counted)
+        summary = f"  {done} of {len(ordered)} done, {clock}{hidden}"
+        self._drawing.draw(*_table(fitting, self._drawing.columns), "", summary)
 
     def ended(self, end: End) -> None:
         if end.complete:
-            shown = [self._rows[place] for place in self._order]
-            if len(shown) + _LINES_AROUND <= self._drawing.room:  # what is counted stays where it says what is hidden
-                self._drawing.draw(*_table(shown, self._drawing.columns))
+            rows = [self._rows[place] for place in self._order]
+            if len(rows) + _LINES_AROUND <= self._drawing.room:  # else the summary stays: it counts the hidden rows
+                self._drawing.draw(*_table(rows, self._drawing.columns))
         self._drawing.end()
         if end.complete:
             self._terminal.note(end.sentence)
 
 
-_LINES_AROUND = 3  # titles, and what is counted
+_LINES_AROUND = 3  # titles and summary
 
 
 def _fitting(rows: Sequence[Row], room: int, columns: int) -> list[Row]:
-    """All of them where there is room; else those that matter most, what is not done first."""
+    """All rows if there is room, else those that are not done first."""
 
     def lines(row: Row) -> int:
-        return 1 + (len(_wrapped(_why(row.blocked), columns)) if row.blocked is not None else 0)
+        return 1 + (len(_wrapped(_cause_lines(row.blocked), columns)) if row.blocked is not None else 0)
 
     if sum(map(lines, rows)) <= room:
         return list(rows)
     fitting: list[Row] = []
-    causes: set[Block] = set()  # each is told once, where room is scarce
+    causes: set[Block] = set()  # each is shown only once
     for row in sorted(rows, key=lambda row: _UNFINISHED_FIRST.index(row.phase)):
         if row.blocked in causes:
             row = replace(row, blocked=None)
@@ -142,32 +142,32 @@ def _fitting(rows: Sequence[Row], room: int, columns: int) -> list[Row]:
 
 
 def _table(rows: Sequence[Row], terminal_columns: int) -> list[str | Table]:
-    """A table for each row, all of the same widths, so that what blocks one can stand below it."""
+    """One table per row, all with the same widths, so that what blocks a row can be shown below it."""
     cells = [_cells(row) for row in rows]
-    widths = [max(len(text_of(one[index])) for one in [_TITLES, *cells]) for index in range(len(_TITLES))]
+    widths = [max(len(text_of(line[index])) for line in [_TITLES, *cells]) for index in range(len(_TITLES))]
     widths[-1] = max(len(phase.value) for phase in Phase)
     titled = [
         Column(title, least=width, shrinks=not i) for i, (title, width) in enumerate(zip(_TITLES, widths, strict=True))
     ]
     columns = tuple(Column("", least=column.least, shrinks=column.shrinks) for column in titled)
-    view: list[str | Table] = [Table(tuple(titled), (), indent=2)]
-    for row, one in zip(rows, cells, strict=True):
-        view.append(Table(columns, [one], indent=2))
+    content: list[str | Table] = [Table(tuple(titled), (), indent=2)]
+    for row, line in zip(rows, cells, strict=True):
+        content.append(Table(columns, [line], indent=2))
         if row.blocked is not None:
-            view += _wrapped(_why(row.blocked), terminal_columns)
-    return view
+            content += _wrapped(_cause_lines(row.blocked), terminal_columns)
+    return content
 
 
 class JsonBoard:
-    """One JSON object for each change, and one at the end."""
+    """One JSON object per change, and one at the end."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def began(self, seconds_ago: float) -> None:
-        """Times stand in its lines only at the end."""
+        """Only the last object has a duration."""
 
-    def show(self, rows: Sequence[Row], seen: Picture) -> None:
+    def show(self, rows: Sequence[Row], picture: Picture) -> None:
         for row in rows:
             numbers, cause = row.seen.numbers, row.blocked or (row.seen.cause if row.seen.is_explained else None)
             self._run.terminal.record(
@@ -190,15 +190,15 @@ class JsonBoard:
         self._run.terminal.record({"complete": end.complete, "elapsedSeconds": seconds})
 
 
-def _widths(seen: Picture) -> list[int]:
-    cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "", "") for row in seen.rows)]
+def _widths(picture: Picture) -> list[int]:
+    cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "", "") for row in picture.rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(_TITLES))]
     widths[-1] = max(len(phase.value) for phase in Phase)
     return widths
 
 
 def _cells(row: Row) -> tuple[Piece, ...]:
-    """A dash where a number would tell of the time before the change."""
+    """The cells of a row, with a dash for numbers from before the change."""
     seen, counted = row.seen, row.seen.numbers
     updated = str(counted.updated) if seen.answered else NONE
     old = NONE if seen.old is None else str(seen.old)
@@ -206,21 +206,21 @@ def _cells(row: Row) -> tuple[Piece, ...]:
     return (seen.place.placement, seen.place.city, *numbers, _TONES[row.phase](row.phase.value))
 
 
-def _why(cause: Block) -> list[str]:
-    """The cause, and who can act on it; what clears by itself is not anybody's to do."""
+def _cause_lines(cause: Block) -> list[str]:
+    """The cause, and who can act on it, if anybody has to."""
     explained = explain(cause.reason)
     match explained.acts:
         case Acts.YOU | Acts.PLATFORM:
-            follows = explained.line
+            advice = explained.line
         case Acts.WAIT | Acts.STALLED | Acts.POINTER:
-            follows = "The rollout resumes on its own when this clears."
+            advice = "The rollout resumes on its own when this clears."
         case _:
-            follows = ""
-    return [f"    Blocked reason: {cause}", *([f"    {follows}"] if follows else [])]
+            advice = ""
+    return [f"    Blocked reason: {cause}", *([f"    {advice}"] if advice else [])]
 
 
 def _wrapped(lines: Sequence[str], columns: int) -> list[str]:
-    """What does not fit goes on below, a little further in."""
+    """The lines wrapped, with continuations indented."""
     from textwrap import wrap
 
     return [part for line in lines for part in wrap(line, columns, subsequent_indent="      ")]

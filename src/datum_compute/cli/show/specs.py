@@ -1,4 +1,4 @@
-"""What an instance runs, read off its spec for people. Entry points: `image`, `short_image`, `Runtime`, `runtime`."""
+"""Facts about what an instance runs, from its spec. Entry points: `image`, `short_image`, `runtime_facts`."""
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ def image(spec: InstanceSpec, otherwise: str) -> str:
 
 
 def short_image(name: str) -> str:
-    """Without the registry's host, which is the first part when it has a dot or a port."""
+    """The image without the host of its registry, which is a first part with a dot or a port."""
     host, slash, rest = name.partition("/")
     return rest if slash and ("." in host or ":" in host) else name
 
@@ -39,14 +39,14 @@ def runtime_facts(spec: InstanceSpec) -> list[Fact]:
     facts = [
         Fact("Image", (image(spec, "(virtual machine)"),)),
         Fact("Ports", tuple(f"{port.port}/{port.protocol}" for port in ports)),
-        Fact("Env", tuple(_variable(one) for one in container.env) if container else ()),
+        Fact("Env", tuple(map(_variable, container.env)) if container else ()),
         Fact("Resources", _resources(container)),
     ]
     return [fact for fact in facts if fact.values]
 
 
 def _variable(variable: EnvVar) -> str:
-    """Values that are not in the spec itself are named by where they come from, never shown."""
+    """A variable with its value or, for a value that is not in the spec, with its source."""
     source = variable.value_from
     if source is None:
         return f"{variable.name}={variable.value}"

@@ -1,4 +1,4 @@
-"""The one place that knows terminals: streams, colour, width, character set and questions. Entry point: `Terminal`."""
+"""Output to streams and terminals: colour, width, character set, and questions to the user. Entry point: `Terminal`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,19 +9,33 @@ from msgspec import Struct
 from datum_compute.cli.shell.environment import Environment, put
 from datum_compute.cli.show.documents import json_text, yaml_text
 from datum_compute.cli.show.escapes import visible
-from datum_compute.cli.show.lines import NONE, Line, Piece, Span, Table, Tone, View, cut, dim, hints, laid_out, text_of
+from datum_compute.cli.show.lines import (
+    NONE,
+    Content,
+    Item,
+    Line,
+    Piece,
+    Span,
+    Table,
+    Tone,
+    cut,
+    dim,
+    hints,
+    laid_out,
+    text_of,
+)
 
-# For streams that cannot carry them; everything else they lack becomes a question mark.
-_PLAIN_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'"})
+# Replacements for streams without Unicode, where every other character becomes a question mark.
+_ASCII_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'"})
 
-_COLUMNS, _ROWS = 80, 24  # of a terminal that does not tell
+_COLUMNS, _ROWS = 80, 24  # of a terminal whose size is not known
 
 STRUCTURED = ("json", "yaml", "name")
-_TRIES = 3  # to answer a question with yes or no
+_TRIES = 3  # for a yes or a no
 
 
 class Style(Struct, frozen=True):
-    """How the user wants it: `output` a format, `color` auto, always or never."""
+    """How the user wants the output: `output` is a format, `color` auto, always or never."""
 
     output: str = "table"
     color: str = "auto"
@@ -30,9 +44,9 @@ class Style(Struct, frozen=True):
 
 
 class Terminal:
-    """Results, notes, warnings and questions, each to the stream it belongs to.
+    """Results, notes, warnings and questions, each on its stream.
 
-    With a structured format stdout carries data only, so that everything said for people goes to stderr.
+    With a structured format stdout carries data only, and all text for people goes to stderr.
     """
 
     def __init__(self, environment: Environment, style: Style) -> None:
@@ -46,8 +60,13 @@ class Terminal:
         self._drawing: Drawing | None = None
 
     @property
+    def structured(self) -> bool:
+        """Whether stdout carries data for programs."""
+        return self._style.output in STRUCTURED
+
+    @property
     def live(self) -> bool:
-        """Whether somebody looks at the output as it comes."""
+        """Whether stdout is a terminal."""
         return self._out.tty
 
     @property
@@ -57,29 +76,29 @@ class Terminal:
 
     @property
     def redraws(self) -> bool:
-        """Whether what was shown can be replaced by something newer, in its place."""
+        """Whether content can be replaced in place by newer content."""
         return self._people.tty and not self._style.quiet and self._capable
 
     def drawing(self) -> "Drawing":
-        """A place in the terminal, below everything shown so far, for what is shown again and again."""
-        self._drawing = Drawing(self._people, self._laid, self._columns)
+        """An area below everything shown so far, whose content can be replaced."""
+        self._drawing = Drawing(self._people, self._laid_out, self._columns)
         return self._drawing
 
-    def show(self, *view: str | Line | Table) -> None:
-        """What the command was asked for: kept by --quiet, and data when the format is structured."""
-        self._write(self._people, view)
+    def show(self, *content: Item) -> None:
+        """Shows a result, also with --quiet."""
+        self._write(self._people, content)
 
-    def note(self, *view: str | Line | Table) -> None:
-        """Progress, notes and hints: dropped by --quiet."""
+    def note(self, *content: Item) -> None:
+        """Shows progress, notes and hints, but not with --quiet."""
         if not self._style.quiet:
-            self._write(self._people, view)
+            self._write(self._people, content)
 
-    def hint(self, *view: str) -> None:
-        """A note that may be overlooked."""
-        self.note(*hints(*view))
+    def hint(self, *texts: str) -> None:
+        """Shows a dimmed note."""
+        self.note(*hints(*texts))
 
     def aside(self, text: str) -> None:
-        """A note beside the output of the command, always on stderr."""
+        """Shows a note on stderr, whatever the format."""
         if not self._style.quiet:
             self._write(self._err, (text,))
 
@@ -87,7 +106,7 @@ class Terminal:
         self._write(self._err, (text,))
 
     def data(self, value: Any, format_: str) -> None:
-        """One document of plain values on stdout."""
+        """Writes one document to stdout."""
         ascii_only = not self._out.unicode
         if format_ == "yaml":
             self._out.write(yaml_text(value, ascii_only=ascii_only))
@@ -95,16 +114,16 @@ class Terminal:
             self._out.write(json_text(value, indent=2, ascii_only=ascii_only))
 
     def record(self, value: Any) -> None:
-        """One compact JSON object on a line of its own, for output that goes on."""
+        """Writes one compact JSON object on a line of its own, for a stream of objects."""
         self._out.write(json_text(value, indent=0, ascii_only=not self._out.unicode))
 
     def name(self, text: str) -> None:
         self._out.write(f"{self._out.encodable(visible(text))}\n")
 
     def confirm(self, question: str, *, default: bool) -> bool:
-        """Asks on stderr. Enter is the default; the end of the input is a no.
+        """Asks on stderr. Enter chooses the default; the end of the input is a no.
 
-        Anything but a yes or a no is asked again, because it may have been meant for the shell; three times, then no.
+        After anything but a yes or a no, which may have been typed ahead for the shell, it asks again, three times.
         """
         for _ in range(_TRIES):
             answer = self.ask(question)
@@ -121,7 +140,7 @@ class Terminal:
         return False
 
     def ask(self, question: str) -> str | None:
-        """The answer to a question on stderr, without spaces around it; None at the end of the input."""
+        """Asks on stderr and returns the stripped answer, or None at the end of the input."""
         self._err.write(self._err.encodable(visible(question)))
         answer = self._stdin.readline()
         if not answer:
@@ -129,52 +148,52 @@ class Terminal:
             return None
         return answer.strip()
 
-    def _write(self, stream: "_Stream", view: View) -> None:
+    def _write(self, stream: "_Stream", content: Content) -> None:
         if self._drawing is not None:
             self._drawing.leave()
         columns = self._columns if stream.tty else None
-        for laid in self._laid(view, columns, stream):
-            stream.line(laid.pieces)
+        for line in self._laid_out(content, columns, stream):
+            stream.line(line.pieces)
 
-    def _laid(self, view: View, columns: int | None, stream: "_Stream") -> list[Line]:
-        """With the characters that the stream can carry: replacing them later would move what stands behind them."""
+    def _laid_out(self, content: Content, columns: int | None, stream: "_Stream") -> list[Line]:
+        """The lines in the character set of the stream: replacing characters later would break the alignment."""
         lines: list[Line] = []
-        for item in view:
+        for item in content:
             if isinstance(item, Table):
-                rows = [stream.carried(row) for row in _filled(item)]
+                rows = [stream.encodable_pieces(row) for row in _filled(item)]
                 table = Table(item.columns, rows, item.indent)
                 lines += laid_out(table, columns=columns, headers=self._style.headers, ellipsis=stream.ellipsis)
             else:
                 pieces = item.pieces if isinstance(item, Line) else (item,)
-                lines.append(Line(stream.carried(_visible(pieces))))
+                lines.append(Line(stream.encodable_pieces(_visible(pieces))))
         return lines
 
 
 class Drawing:
-    """A part of a terminal that is drawn anew in its place. What is too wide or too high for it is cut."""
+    """An area of a terminal that is redrawn in place. Content that is too wide or too high is truncated."""
 
     def __init__(
-        self, stream: "_Stream", laid: Callable[[View, int | None, "_Stream"], list[Line]], columns: int | None
+        self, stream: "_Stream", layout: Callable[[Content, int | None, "_Stream"], list[Line]], columns: int | None
     ) -> None:
         self._stream = stream
-        self._laid = laid
+        self._layout = layout
         self._columns = columns
         self._drawn: list[str] = []
         self._widths: list[int] = []  # of the lines on the screen
 
     @property
     def room(self) -> int:
-        """How many lines there are, as large as the window is now."""
+        """The number of lines that fit into the window now."""
         _, rows = self._stream.size(self._columns)
-        return max(rows - 1, 1)  # the cursor stands on the line below
+        return max(rows - 1, 1)  # the cursor is on the line below
 
     @property
     def columns(self) -> int:
         return self._stream.size(self._columns)[0]
 
-    def draw(self, *view: str | Line | Table) -> None:
+    def draw(self, *content: Item) -> None:
         columns = self.columns
-        lines = self._laid(view, columns, self._stream)
+        lines = self._layout(content, columns, self._stream)
         room = self.room
         if len(lines) > room:
             hidden = len(lines) - room + 1
@@ -188,15 +207,15 @@ class Drawing:
         self._widths = [sum(len(text_of(piece)) for piece in line.pieces) for line in lines]
 
     def leave(self) -> None:
-        """Something else is written below: what was drawn stays as it is, and the next begins after that."""
+        """Leaves the drawing as it is, because something else is written below; the next one starts after that."""
         self._drawn, self._widths = [], []
 
     def end(self) -> None:
-        """Whatever comes now stands below; what was typed meanwhile, a Ctrl-C for one, is wiped away."""
+        """Ends the drawing, and erases what was typed meanwhile, such as the ^C of an interrupt."""
         self._stream.write("\r\x1b[J")
 
     def _erased(self, columns: int) -> str:
-        """Back to where the drawing began. A window made narrower has broken its lines into several."""
+        """The escape sequence that erases the drawing. In a window that became narrower its lines are wrapped."""
         rows = sum(max(-(-width // columns), 1) for width in self._widths)
         return f"\r\x1b[{rows}A\x1b[J" if rows else "\r\x1b[J"
 
@@ -218,12 +237,12 @@ class _Stream:
         return self.encodable("".join(self._colored(piece) for piece in _trimmed(line.pieces)))
 
     def size(self, columns: int | None) -> tuple[int, int]:
-        """Columns and rows as they are now: whoever looks may make the window larger or smaller."""
+        """The current columns and rows of the window, which may change at any time."""
         try:
-            now = os.get_terminal_size(self._stream.fileno())
+            size = os.get_terminal_size(self._stream.fileno())
         except (OSError, ValueError):
             return columns or _COLUMNS, _ROWS
-        return now.columns or columns or _COLUMNS, now.lines or _ROWS
+        return size.columns or columns or _COLUMNS, size.lines or _ROWS
 
     def write(self, text: str) -> None:
         put(self._stream, text)
@@ -231,17 +250,10 @@ class _Stream:
     def encodable(self, text: str) -> str:
         if self.unicode:
             return text
-        plain = text.translate(_PLAIN_SYMBOLS)
-        return plain.encode(self._encoding, "replace").decode(self._encoding)
+        return text.translate(_ASCII_SYMBOLS).encode(self._encoding, "replace").decode(self._encoding)
 
-    def carried(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        """The same in characters that the stream can carry."""
-        if self.unicode:
-            return pieces
-        return tuple(
-            Span(self.encodable(piece.text), piece.tone) if isinstance(piece, Span) else self.encodable(piece)
-            for piece in pieces
-        )
+    def encodable_pieces(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return pieces if self.unicode else _mapped(self.encodable, pieces)
 
     def _colored(self, piece: Piece) -> str:
         if isinstance(piece, str) or not self._color or piece.tone is Tone.PLAIN or not piece.text:
@@ -261,25 +273,27 @@ def _wants_color(flag: str, environ: Mapping[str, str], *, tty: bool) -> bool:
 
 
 def _trimmed(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Without spaces at the end of the line."""
-    kept = list(pieces)
-    while kept and isinstance(last := kept[-1], str):
-        kept.pop()
+    """The pieces without trailing spaces."""
+    trimmed = list(pieces)
+    while trimmed and isinstance(last := trimmed[-1], str):
+        trimmed.pop()
         if last.rstrip():
-            kept.append(last.rstrip())
+            trimmed.append(last.rstrip())
             break
-    return tuple(kept)
+    return tuple(trimmed)
 
 
 def _visible(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Before anything is measured or coloured: whatever still moves the cursor afterwards is our own."""
-    return tuple(
-        Span(visible(piece.text), piece.tone) if isinstance(piece, Span) else visible(piece) for piece in pieces
-    )
+    """Escapes control characters before anything is measured or coloured: those that follow are our own."""
+    return _mapped(visible, pieces)
+
+
+def _mapped(change: Callable[[str], str], pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    return tuple(Span(change(piece.text), piece.tone) if isinstance(piece, Span) else change(piece) for piece in pieces)
 
 
 def _filled(table: Table) -> list[tuple[Piece, ...]]:
-    """The rows. A cell that has nothing to say still says so; columns without a title may stay empty."""
+    """The rows with a dash in empty cells, except in columns without a title."""
     return [
         tuple(NONE if not text_of(cell) and table.columns[index].title else cell for index, cell in enumerate(row))
         for row in map(_visible, table.rows)

@@ -1,78 +1,102 @@
-"""What a command found, shown once or again whenever it changes. Entry points: `Look`, `show`, `keep_showing`."""
+"""Results of verbs, shown once or kept up to date, in the format that was asked for. Entry points: `View`, `Watch`,
+`show`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.documents import json_text
-from datum_compute.cli.show.lines import View
+from datum_compute.cli.show.lines import Content
+from datum_compute.cli.show.terminal import Terminal
+from datum_compute.cli.talk.project import Read
+from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import decode
 from datum_compute.kube.transport import Call
 
 _TICK_SECONDS = 2.0
-_READ_SECONDS = 10.0  # at the latest, whatever the watches say
-_ERRORS_TO_TELL = 5
+_READ_SECONDS = 10.0  # at the latest, even if no watch reports a change
+_ERRORS_TO_REPORT = 5
 
 
 class Page(Struct, frozen=True):
-    """For people: what was asked for, and notes below it, which --quiet leaves out.
+    """A result for people to read, and notes below it, which --quiet leaves out.
 
-    The footer sums a list up; it goes with the titles when those are not wanted, as both are for people.
+    The footer sums up a list; --no-headers leaves it out as well.
     """
 
-    shown: View
-    noted: View = ()
-    footer: View = ()
+    content: Content
+    notes: Content = ()
+    footer: Content = ()
 
 
-class Look(Struct, frozen=True):
-    """What was found: for people, who see ages and so depend on the time, and for programs.
+class View(Struct, frozen=True):
+    """A result for people and for programs.
 
-    `document` is the whole of it, `records` are its objects by their names, as `workload/shop`.
+    `page` depends on the time, because people see ages; it is called only for people, and may read what only they see.
+    Without a page, people get the document as YAML. `records` are the objects of the document, by names such as
+    `workload/shop`.
     """
 
-    page: Callable[[datetime], Page]
+    page: Callable[[datetime], Page] | None
     document: Any
-    records: Mapping[str, Any]
+    records: Mapping[str, Any] = {}
 
 
-def show(run: Run, look: Look) -> None:
+class Watch(Struct, frozen=True):
+    """A view that is read again whenever one of these watch calls reports a change, until Ctrl-C."""
+
+    calls: Sequence[Call]
+    read: Callable[[], View]
+
+
+def object_view(kind: Kind[Any], read: Read[Any], page: Callable[[datetime], Page]) -> View:
+    """The view of a single object, whose document is the object as the server sent it."""
+    return View(page, read.json, {f"{kind.name.lower()}/{read.object.name}": read.json})
+
+
+def show(run: Run, result: View | Watch) -> None:
+    """The one place that chooses by output format."""
+    screen: _Screen
     match run.output:
         case "json" | "yaml":
-            run.terminal.data(look.document, run.output)
+            screen = _Documents(run.terminal, run.output)
         case "name":
-            for name in look.records:
-                run.terminal.name(name)
+            screen = _Names(run.terminal)
+        case _ if isinstance(result, Watch) and run.terminal.redraws:
+            screen = _Drawn(run)
         case _:
-            _print(run, look.page(run.clock.now()))
+            screen = _Printed(run)
+    if isinstance(result, View):
+        screen.show(result)
+    else:
+        _keep_showing(run, result, screen)
 
 
-def keep_showing(run: Run, calls: Sequence[Call], look: Callable[[], Look]) -> None:
-    """Until Ctrl-C, or until it cannot be found any more. `calls` are watches that tell when it may have changed."""
-    screen = _screen(run)
+def _keep_showing(run: Run, watch: Watch, screen: "_Screen") -> None:
+    """Shows a view until Ctrl-C, or until its object is deleted."""
     try:
-        with run.watching(calls) as changes:
-            last = look()
+        with run.watching(watch.calls) as changes:
+            view = watch.read()
             read_at: float | None = run.clock.monotonic()
             errors = 0
             while True:
-                screen.show(last)
+                screen.update(view)
                 if changes.wait(_TICK_SECONDS):
                     read_at = None
                 now = run.clock.monotonic()
                 if read_at is not None and changes.trusted and now - read_at < _READ_SECONDS:
                     continue
                 try:
-                    last, read_at, errors = look(), now, 0
+                    view, read_at, errors = watch.read(), now, 0
                 except Failure as failure:
                     if failure.code is Exit.NOT_FOUND:
                         raise
                     read_at, errors = None, errors + 1
-                    if errors == _ERRORS_TO_TELL:
+                    if errors == _ERRORS_TO_REPORT:
                         run.terminal.warn(f"{failure.message}; still trying")
     except KeyboardInterrupt:
         return
@@ -80,83 +104,118 @@ def keep_showing(run: Run, calls: Sequence[Call], look: Callable[[], Look]) -> N
         screen.end()
 
 
+class _Screen(Protocol):
+    def show(self, view: View) -> None:
+        """Shows a view that does not change any more."""
+        ...
+
+    def update(self, view: View) -> None:
+        """Shows what changed since the last update."""
+        ...
+
+    def end(self) -> None: ...
+
+
 class _Printed:
-    """For logs and pipes: the whole page again when anything on it but an age is different."""
+    """For logs and pipes: the whole page again when anything but an age changed."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._since = run.clock.now()
+        self._started = run.clock.now()
         self._last: Page | None = None
 
-    def show(self, look: Look) -> None:
-        page = look.page(self._since)
+    def show(self, view: View) -> None:
+        if view.page is None:
+            self._run.terminal.data(view.document, "yaml")
+            return
+        page = view.page(self._run.clock.now())
+        self._run.terminal.show(*page.content)
+        self._run.terminal.note(*_below(self._run, page))
+
+    def update(self, view: View) -> None:
+        assert view.page is not None
+        page = view.page(self._started)
         if page == self._last:
             return
         if self._last is not None:
             self._run.terminal.show("")
         self._last = page
-        _print(self._run, look.page(self._run.clock.now()))
+        self.show(view)
 
     def end(self) -> None:
-        """Nothing was begun."""
+        pass
 
 
 class _Drawn:
-    """For a terminal: the page in its place, with ages that go on."""
+    """For a terminal: the page redrawn in place, with running ages."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._drawing = run.terminal.drawing()
 
-    def show(self, look: Look) -> None:
-        page = look.page(self._run.clock.now())
-        self._drawing.draw(*page.shown, *_below(self._run, page))
+    def show(self, view: View) -> None:
+        self.update(view)
+
+    def update(self, view: View) -> None:
+        assert view.page is not None
+        page = view.page(self._run.clock.now())
+        self._drawing.draw(*page.content, *_below(self._run, page))
 
     def end(self) -> None:
         self._drawing.end()
 
 
-class _Recorded:
-    """For programs: each object when it is new or different, and as it was last, marked `deleted`, when it is gone."""
+class _Names:
+    """For programs: names of objects, again when an object changed."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
         self._last: dict[str, str] = {}
 
-    def show(self, look: Look) -> None:
-        now = {name: json_text(value, indent=0) for name, value in look.records.items()}
-        for name, text in now.items():
-            if self._last.get(name) != text:
-                self._tell(name, look.records[name])
-        for name, text in self._last.items():
-            if name not in now and self._run.output != "name":
-                self._tell(name, decode(text.encode(), dict[str, Any]) | {"deleted": True})
-        self._last = now
+    def show(self, view: View) -> None:
+        for name in view.records:
+            self._terminal.name(name)
 
-    def _tell(self, name: str, value: Any) -> None:
-        match self._run.output:
-            case "name":
-                self._run.terminal.name(name)
-            case "yaml":
-                self._run.terminal.name("---")
-                self._run.terminal.data(value, "yaml")
-            case _:
-                self._run.terminal.record(value)
+    def update(self, view: View) -> None:
+        records = {name: json_text(value, indent=0) for name, value in view.records.items()}
+        for name, text in records.items():
+            if self._last.get(name) != text:
+                self.changed(name, view.records[name])
+        for name, text in self._last.items():
+            if name not in records:
+                self.deleted(text)
+        self._last = records
+
+    def changed(self, name: str, record: Any) -> None:
+        self._terminal.name(name)
+
+    def deleted(self, last: str) -> None:
+        pass
 
     def end(self) -> None:
-        """Nothing was begun."""
+        pass
 
 
-def _screen(run: Run) -> _Printed | _Drawn | _Recorded:
-    if run.output in ("json", "yaml", "name"):
-        return _Recorded(run)
-    return _Drawn(run) if run.terminal.redraws else _Printed(run)
+class _Documents(_Names):
+    """For programs: the whole document, then each object that changed; deleted ones once more, marked `deleted`."""
+
+    def __init__(self, terminal: Terminal, format_: str) -> None:
+        super().__init__(terminal)
+        self._format = format_
+
+    def show(self, view: View) -> None:
+        self._terminal.data(view.document, self._format)
+
+    def changed(self, name: str, record: Any) -> None:
+        if self._format == "yaml":
+            self._terminal.name("---")
+            self._terminal.data(record, "yaml")
+        else:
+            self._terminal.record(record)
+
+    def deleted(self, last: str) -> None:
+        self.changed("", decode(last.encode(), dict[str, Any]) | {"deleted": True})
 
 
-def _print(run: Run, page: Page) -> None:
-    run.terminal.show(*page.shown)
-    run.terminal.note(*_below(run, page))
-
-
-def _below(run: Run, page: Page) -> View:
-    return page.noted if run.settings.no_headers else [*page.footer, *page.noted]
+def _below(run: Run, page: Page) -> Content:
+    return page.notes if run.settings.no_headers else [*page.footer, *page.notes]

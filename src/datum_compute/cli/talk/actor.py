@@ -1,4 +1,4 @@
-"""Who runs the command, for the history of a workload. Entry point: `actor`."""
+"""The user who runs the command, for the history of a workload. Entry point: `actor`."""
 
 import base64
 import json
@@ -12,13 +12,13 @@ _REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"
 
 
 def actor(run: Run) -> str:
-    """A name for people to read, not proof of anything: the token is not verified. Empty when nobody can tell."""
-    named = run.environment.environ.get("DATUM_COMPUTE_ACTOR", "")
-    return named or claimed(run.project.transport.credentials.authorization()) or _reviewed(run)
+    """A name for people to read, not a proof: the token is not verified. Empty if it is not known."""
+    name = run.environment.environ.get("DATUM_COMPUTE_ACTOR", "")
+    return name or claimed(run.project.transport.credentials.authorization()) or _reviewed(run)
 
 
 def claimed(authorization: str) -> str:
-    """What the token says of its bearer, when it is one that says something."""
+    """The user named in the claims of a JSON Web Token; empty for other tokens."""
     parts = authorization.removeprefix("Bearer ").split(".")
     if len(parts) != 3:
         return ""

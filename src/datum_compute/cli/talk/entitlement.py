@@ -1,9 +1,9 @@
-"""Whether the project may use compute, and asking for it. Entry points: `active_entitlement`, `access`, `request`.
+"""The project's access to compute. Entry points: `ENTITLED_PROJECT`, `access`, `request`.
 
-An entitlement that exists and says nothing yet is being activated; it is never taken for one that was not requested.
+An entitlement that exists without a status is being activated, and never treated as not requested.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
 from datum_compute.api.services import (
@@ -14,7 +14,7 @@ from datum_compute.api.services import (
     ServiceEntitlement,
 )
 from datum_compute.cli.shell.failures import Exit, Failure, NotYet
-from datum_compute.cli.shell.run import Run
+from datum_compute.cli.shell.run import Run, project
 from datum_compute.cli.show.durations import age
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
@@ -22,7 +22,7 @@ from datum_compute.kube.meta import Json
 
 WAIT_SECONDS = 30.0
 _YOUNG_SECONDS = 120
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Access(Enum):
@@ -37,10 +37,10 @@ class Access(Enum):
 
 
 def matching(entitlements: Iterable[ServiceEntitlement]) -> ServiceEntitlement | None:
-    """The one for compute: by the service's own name where it is known, else by the name of its object."""
-    found = list(entitlements)
-    by_service = [one for one in found if _service(one) == SERVICE_NAME]
-    by_object = [one for one in found if one.spec.service_ref.name == SERVICE_OBJECT]
+    """The entitlement for compute: by the name of the service if there is one, else by the name of its object."""
+    candidates = list(entitlements)
+    by_service = [entitlement for entitlement in candidates if _service(entitlement) == SERVICE_NAME]
+    by_object = [entitlement for entitlement in candidates if entitlement.spec.service_ref.name == SERVICE_OBJECT]
     return next(iter(by_service or by_object), None)
 
 
@@ -64,29 +64,33 @@ def access(entitlement: ServiceEntitlement | None) -> Access:
 
 
 def active_entitlement(run: Run) -> None:
-    """The need of a verb for a project that may use compute: returns when it may, else tells the state it is in.
+    """The need of a verb for a project that may use compute: returns if it may, else raises a `Failure`.
 
-    Somebody who can be asked is asked once, and when that was enough the verb goes on.
+    In a terminal the user is asked once whether to request access; if that activates it, the verb continues.
     """
-    if _skipped(run.environment.environ):
+    if run.environment.environ.get("DATUM_COMPUTE_SKIP_ACCESS_CHECK") == "1":
         return
     try:
         entitlement = read(run)
     except Failure as failure:
-        # Who may not look cannot be told; the calls of the command itself are allowed or not.
+        # Without permission to read entitlements, the calls of the command itself will be allowed or not.
         if isinstance(failure.__cause__, Forbidden):
             return
         if not isinstance(failure.__cause__, NotFound):
             raise
         if run.target.has_catalog:
             raise unavailable() from None
-        return  # a plane of one's own without a service catalog
+        return  # a self-hosted plane without a service catalog
     if entitlement is None and run.terminal.asks:
-        entitlement = _asked(run)
+        entitlement = _offer_request(run)
     elif access(entitlement) is Access.PROCESSING:
-        entitlement = _young(run, entitlement)
+        entitlement = _wait_if_recent(run, entitlement)
     if access(entitlement) is not Access.ACTIVE:
         raise refusal(run, entitlement)
+
+
+ENTITLED_PROJECT = (project, active_entitlement)
+"""The needs of most verbs."""
 
 
 def read(run: Run) -> ServiceEntitlement | None:
@@ -94,7 +98,7 @@ def read(run: Run) -> ServiceEntitlement | None:
 
 
 def request(run: Run, message: str = "") -> ServiceEntitlement | None:
-    """Asks for compute. One that is there already is as good as a new one, whoever was faster."""
+    """Requests access to compute; returns the existing request if there is one already."""
     spec: Json = {"serviceRef": {"name": SERVICE_OBJECT}} | ({"requestMessage": message} if message else {})
     try:
         return run.project.create(SERVICE_ENTITLEMENT, SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": spec}).object
@@ -112,17 +116,17 @@ def request(run: Run, message: str = "") -> ServiceEntitlement | None:
         raise
 
 
-def decided(run: Run, entitlement: ServiceEntitlement | None, seconds: float) -> ServiceEntitlement | None:
-    """The same once somebody has said something about it, or as it is after so long; 0 is for ever."""
+def wait_for_answer(run: Run, entitlement: ServiceEntitlement | None, seconds: float) -> ServiceEntitlement | None:
+    """Waits until the entitlement has a status, at most so many seconds; 0 waits forever."""
     deadline = run.clock.monotonic() + seconds
     while access(entitlement) is Access.PROCESSING and (not seconds or run.clock.monotonic() < deadline):
-        run.clock.sleep(_LOOK_SECONDS)
+        run.clock.sleep(_POLL_SECONDS)
         entitlement = read(run)
     return entitlement
 
 
 def refusal(run: Run, entitlement: ServiceEntitlement | None) -> Failure:
-    """The state in words, with its exit code."""
+    """The failure for a project that may not use compute now."""
     project, details = run.project.name, server_message(entitlement)
     since = age(entitlement.metadata.creation_timestamp, run.clock.now()) if entitlement else ""
     again = f"Run your command again shortly, or wait with: {run.try_next('access request --wait')}"
@@ -150,38 +154,38 @@ def unavailable() -> Failure:
 
 
 def server_message(entitlement: ServiceEntitlement | None) -> list[str]:
-    """What the platform says about the request, in its own words."""
+    """The platform's message about the request, if there is one."""
     status = entitlement.status if entitlement else None
     ready = conditions.find(status.conditions, READY) if status else None
     return [ready.message] if ready and ready.message else []
 
 
-def _asked(run: Run) -> ServiceEntitlement | None:
+def _offer_request(run: Run) -> ServiceEntitlement | None:
     project = run.project.name
     run.terminal.warn(f'Compute is not enabled for project "{project}".')
     if not run.terminal.confirm("Would you like to request access? [y/N]: ", default=False):
         raise NotYet("No request was made.", Exit.DECLINED, next_command="access request")
     run.terminal.aside(f'Requesting access to compute for project "{project}"...')
-    entitlement = decided(run, request(run), WAIT_SECONDS)
+    entitlement = wait_for_answer(run, request(run), WAIT_SECONDS)
     if access(entitlement) is Access.PROCESSING:
         raise NotYet(
             f'Compute is being enabled for project "{project}". This can take a few minutes.',
             Exit.PENDING,
             advice=f"Run your command again shortly, or wait with: {run.try_next('access request --wait')}",
         )
-    return _told(run, entitlement)
+    return _announced(run, entitlement)
 
 
-def _young(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlement | None:
-    """A young request is usually a matter of seconds, which are better spent here than in typing again."""
+def _wait_if_recent(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlement | None:
+    """Waits for a recent request, which is usually activated within seconds."""
     created = entitlement.metadata.creation_timestamp if entitlement else None
     if created is None or (run.clock.now() - created).total_seconds() >= _YOUNG_SECONDS:
         return entitlement
     run.terminal.aside(f'Compute is being enabled for project "{run.project.name}". This can take a few minutes.')
-    return _told(run, decided(run, entitlement, WAIT_SECONDS))
+    return _announced(run, wait_for_answer(run, entitlement, WAIT_SECONDS))
 
 
-def _told(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlement | None:
+def _announced(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlement | None:
     if access(entitlement) is Access.ACTIVE:
         run.terminal.aside(f'Compute is now enabled for project "{run.project.name}".')
     return entitlement
@@ -190,7 +194,3 @@ def _told(run: Run, entitlement: ServiceEntitlement | None) -> ServiceEntitlemen
 def _service(entitlement: ServiceEntitlement) -> str:
     status = entitlement.status
     return (status.service_name if status else "") or entitlement.spec.service_ref.name
-
-
-def _skipped(environ: Mapping[str, str]) -> bool:
-    return environ.get("DATUM_COMPUTE_SKIP_ACCESS_CHECK") == "1"

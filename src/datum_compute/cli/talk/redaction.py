@@ -1,10 +1,10 @@
-"""Credentials in a text that came from elsewhere: some servers send back what they were sent. Entry point: `masked`."""
+"""Hides credentials in text: some servers echo what they were sent. Entry point: `masked`."""
 
 import re
 
 HIDDEN = "(hidden)"
 
-_CREDENTIALS = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]+")  # as the header spells them; "basic" is a word as well
+_CREDENTIALS = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]+")  # case-sensitive, because "basic" is also a word
 
 
 def masked(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Where a command talks to. Entry points: `find_target`, `Target`.
+"""The project that a command talks to, and how it is reached. Entry points: `find_target`, `Target`.
 
-In this order: the kubeconfig that was named, the platform that started us as its plugin, KUBECONFIG, a federation that
-runs on this machine.
+In this order: the kubeconfig that a flag names, the platform that started us as its plugin, KUBECONFIG, a local
+federation.
 """
 
 import os
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from datum_compute import __version__
 from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.failures import Failure, usage
-from datum_compute.cli.shell.flags import is_name
+from datum_compute.cli.shell.flags import is_dns_label
 from datum_compute.cli.shell.run import Settings
 from datum_compute.cli.show.terminal import Terminal
 from datum_compute.cli.talk.credentials import HelperToken
@@ -41,7 +41,7 @@ class Mode(Enum):
 
 
 class Target(Struct, frozen=True):
-    """The project's plane, and the platform above it where there is one."""
+    """The plane of the project, and the platform above it, if there is one."""
 
     mode: Mode
     project: Project
@@ -49,44 +49,46 @@ class Target(Struct, frozen=True):
 
     @property
     def has_catalog(self) -> bool:
-        """Whether compute is a service there that has to be offered; elsewhere it is simply there."""
+        """Whether compute is a service that has to be enabled; elsewhere it is always available."""
         return self.mode is Mode.PLUGIN
 
     def close(self) -> None:
-        for side in filter(None, (self.project, self.platform)):
-            side.transport.close()
+        for plane in filter(None, (self.project, self.platform)):
+            plane.transport.close()
 
 
-class _Found(Struct, frozen=True):
+class _Address(Struct, frozen=True):
+    """Everything that is needed to reach a target, and to explain it in errors."""
+
     mode: Mode
     project: str
     endpoint: Endpoint
     sign_in: str
-    named_by: str  # what led there, for errors
+    origin: str
     credentials: Credentials | None = None
     files: tuple[Path, ...] = ()  # the kubeconfig
 
 
 def find_target(settings: Settings, environment: Environment, terminal: Terminal) -> Target:
     try:
-        found = _find(settings, environment)
-        _check_address(found.endpoint.server)
+        address = _address(settings, environment)
+        _check_url(address.endpoint.server)
     except KubeconfigError as error:
         raise usage(str(error)) from None
-    if found.mode is Mode.LOCAL:
-        terminal.aside(f"Using the local federation, project {found.project}.")
-    return _target(found, settings, environment, terminal)
+    if address.mode is Mode.LOCAL:
+        terminal.aside(f"Using the local federation, project {address.project}.")
+    return _target(address, settings, environment, terminal)
 
 
-def _find(settings: Settings, environment: Environment) -> _Found:
+def _address(settings: Settings, environment: Environment) -> _Address:
     environ = environment.environ
     if settings.kubeconfig or settings.context:
         return _standalone(settings, kubeconfig_files(settings.kubeconfig, environ))
     if environ.get("DATUM_API_HOST"):
         return _plugin(settings, environment)
     if environ.get("KUBECONFIG"):
-        named = settings.project or environ.get("DATUM_PROJECT", "")
-        return _standalone(replace(settings, project=named), kubeconfig_files("", environ))
+        project = settings.project or environ.get("DATUM_PROJECT", "")
+        return _standalone(replace(settings, project=project), kubeconfig_files("", environ))
     if local := _local(settings, environment):
         return local
     if environ.get("DATUM_CREDENTIALS_HELPER"):
@@ -96,8 +98,8 @@ def _find(settings: Settings, environment: Environment) -> _Found:
     )
 
 
-def _check_address(server: str) -> None:
-    """Raises `KubeconfigError` for what no connection can be made to."""
+def _check_url(server: str) -> None:
+    """Raises `KubeconfigError` for a URL that nothing can connect to."""
     try:
         url = urlsplit(server)
         reachable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -105,47 +107,46 @@ def _check_address(server: str) -> None:
     except ValueError:
         reachable = False
     if not reachable or not server.isprintable() or " " in server:
-        shown = server.rpartition("@")[2]  # what stands before it may be a password
-        raise KubeconfigError(f'"{shown}" is no address of a server; write it like https://api.example.com:443')
+        shown = server.rpartition("@")[2]  # the part before it may contain a password
+        raise KubeconfigError(f'"{shown}" is not the address of a server; write it like https://api.example.com:443')
 
 
-def _standalone(settings: Settings, files: list[Path]) -> _Found:
-    """The context is the project, so a project that is named must be the one that the context leads to."""
+def _standalone(settings: Settings, files: list[Path]) -> _Address:
+    """The project of a context; a project that was named must be the same."""
     config = Kubeconfig.read(files)
-    asked = settings.project
+    project = settings.project
     context = settings.context
-    if asked and not context:
-        context = next((name for name in config.contexts if asked == _named_by(name) != name), "")
+    if project and not context:
+        context = next((name for name in config.contexts if project == _project_of_context(name) != name), "")
     endpoint = config.endpoint(context)
     context = context or config.current
-    leads_to = _project_in(endpoint.server)
-    if asked and leads_to and asked != leads_to:
-        raise usage(f'context "{context}" is project {leads_to}, not {asked}; choose another one with --context')
-    name = asked or leads_to or _named_by(context)
-    named_by = f'context "{context}" of {os.pathsep.join(map(str, files))}'
+    of_server = _project_in(endpoint.server)
+    if project and of_server and project != of_server:
+        raise usage(f'context "{context}" is project {of_server}, not {project}; choose another one with --context')
+    name = project or of_server or _project_of_context(context)
+    origin = f'context "{context}" of {os.pathsep.join(map(str, files))}'
     sign_in = f'check the credentials of context "{context}"'
-    return _Found(Mode.STANDALONE, name, endpoint, sign_in, named_by, files=tuple(files))
+    return _Address(Mode.STANDALONE, name, endpoint, sign_in, origin, files=tuple(files))
 
 
-def _named_by(context: str) -> str:
-    """The project that a context is for, as datumctl and the local federation call theirs; else its own name."""
+def _project_of_context(context: str) -> str:
+    """The project in the name of a context that datumctl or a local federation wrote; else the name itself."""
     for prefix in ("datum-project-", "project-"):
         if context.startswith(prefix):
             return context.removeprefix(prefix)
     return context
 
 
-def _plugin(settings: Settings, environment: Environment) -> _Found:
+def _plugin(settings: Settings, environment: Environment) -> _Address:
     environ = environment.environ
     project = settings.project or environ.get("DATUM_PROJECT", "")
     if not project:
         raise usage("no project set — pass --project or run 'datumctl ctx use <org>/<project>'")
-    if not is_name(project):
-        raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
+    _check_project_name(project)
     host = environ["DATUM_API_HOST"]
     root = (host if "://" in host else f"https://{host}").rstrip("/")
     try:
-        _check_address(root)
+        _check_url(root)
     except KubeconfigError as error:
         raise usage(f"DATUM_API_HOST: {error}") from None
     endpoint = Endpoint(
@@ -154,7 +155,12 @@ def _plugin(settings: Settings, environment: Environment) -> _Found:
         insecure=environ.get("DATUM_COMPUTE_INSECURE_SKIP_TLS_VERIFY") == "1",
     )
     credentials = HelperToken(environ, environment.clock, settings.request_timeout)
-    return _Found(Mode.PLUGIN, project, endpoint, "run 'datumctl login'", "DATUM_API_HOST", credentials)
+    return _Address(Mode.PLUGIN, project, endpoint, "run 'datumctl login'", "DATUM_API_HOST", credentials)
+
+
+def _check_project_name(project: str) -> None:
+    if not is_dns_label(project):
+        raise usage(f'"{project}" is not a valid project name: use lower-case letters, digits and hyphens')
 
 
 def _ca(environ: Mapping[str, str]) -> str:
@@ -165,47 +171,45 @@ def _ca(environ: Mapping[str, str]) -> str:
         raise Failure(f"DATUM_COMPUTE_CA_FILE {file} cannot be read: {error}") from None
 
 
-def _local(settings: Settings, environment: Environment) -> _Found | None:
-    """Its default project, unless another one is named; whether that exists is for the server to say."""
+def _local(settings: Settings, environment: Environment) -> _Address | None:
+    """The project that was named, or the default project of the local federation if it runs."""
     from datum_compute.local import state
 
     directory = state.default_directory()
     running = state.running(directory)
     if running is None:
         return None
-    named = environment.environ.get("DATUM_PROJECT", "")
-    project = settings.project or named or running.project
-    if not is_name(project):
-        raise usage(f'"{project}" is no project name: use lower-case letters, digits and hyphens')
+    project = settings.project or environment.environ.get("DATUM_PROJECT", "") or running.project
+    _check_project_name(project)
     config = Kubeconfig.read([state.kubeconfig_path(directory)])
     endpoint = config.endpoint(f"project-{running.project}")
     root = _root(endpoint.server)
     endpoint = replace(endpoint, server=f"{root}{_PROJECTS}/{project}/control-plane")
     program = environment.program
     sign_in = f"start it again with '{program} local down' and '{program} local up'"
-    return _Found(Mode.LOCAL, project, endpoint, sign_in, f"the local federation in {directory}")
+    return _Address(Mode.LOCAL, project, endpoint, sign_in, f"the local federation in {directory}")
 
 
-def kubeconfig_files(named: str, environ: Mapping[str, str]) -> list[Path]:
-    """The kubeconfig that is named, the environment's, or the usual one."""
-    text = named or environ.get("KUBECONFIG", "")
+def kubeconfig_files(flag: str, environ: Mapping[str, str]) -> list[Path]:
+    """The kubeconfig of the flag, of the environment, or the default one."""
+    text = flag or environ.get("KUBECONFIG", "")
     files = [Path(part) for part in text.split(os.pathsep) if part]
     return files or [Path.home() / ".kube" / "config"]
 
 
-def _target(found: _Found, settings: Settings, environment: Environment, terminal: Terminal) -> Target:
+def _target(address: _Address, settings: Settings, environment: Environment, terminal: Terminal) -> Target:
     clock = environment.clock
-    told: set[str] = set()
+    reported: set[str] = set()
 
-    def waiting(what: str) -> None:
-        if what not in told:  # once is enough, however many calls follow
-            told.add(what)
-            terminal.aside(f"Still waiting for {what} ({found.named_by})...")
+    def waiting(subject: str) -> None:
+        if subject not in reported:  # once is enough, however many calls follow
+            reported.add(subject)
+            terminal.aside(f"Still waiting for {subject} ({address.origin})...")
 
-    def connected(endpoint: Endpoint) -> BlockingTransport:
+    def connect(endpoint: Endpoint) -> BlockingTransport:
         return BlockingTransport(
             endpoint,
-            credentials=found.credentials,
+            credentials=address.credentials,
             timeout=settings.request_timeout,
             agent=f"compute/{__version__}",
             pause=clock.sleep,
@@ -215,35 +219,35 @@ def _target(found: _Found, settings: Settings, environment: Environment, termina
             trace=trace(settings.verbose, terminal.warn),
         )
 
-    def reached(endpoint: Endpoint) -> Project:
-        transport = (environment.connect or connected)(endpoint)
-        context = found.named_by if found.mode is Mode.STANDALONE else ""
-        advice = Advice(found.sign_in, lambda: _start(found), found.named_by, context)
-        return Project(found.project, transport, advice, pause=clock.sleep, warn=terminal.warn)
+    def plane(endpoint: Endpoint) -> Project:
+        transport = (environment.connect or connect)(endpoint)
+        context = address.origin if address.mode is Mode.STANDALONE else ""
+        advice = Advice(address.sign_in, lambda: _start_command(address), address.origin, context)
+        return Project(address.project, transport, advice, pause=clock.sleep, warn=terminal.warn)
 
-    root = _root(found.endpoint.server)
-    platform = reached(replace(found.endpoint, server=root)) if root else None
-    return Target(found.mode, reached(found.endpoint), platform)
+    root = _root(address.endpoint.server)
+    platform = plane(replace(address.endpoint, server=root)) if root else None
+    return Target(address.mode, plane(address.endpoint), platform)
 
 
-def _start(found: _Found) -> str:
-    """The command that starts the federation again whose kubeconfig it is; one in the usual place needs no name."""
-    if not _is_ours(found):
+def _start_command(address: _Address) -> str:
+    """The command that starts the local federation that the kubeconfig belongs to; empty for other servers."""
+    if not _is_local(address):
         return ""
     from datum_compute.local import state
 
-    for path in found.files:
+    for path in address.files:
         directory = path.absolute().parent
         if path.name == state.kubeconfig_path(directory).name and directory != state.default_directory():
             return f"local up --dir={quote(str(directory))}"
     return "local up"
 
 
-def _is_ours(found: _Found) -> bool:
-    """Whether it looks like a federation on this machine, which the user can start."""
-    host = urlsplit(found.endpoint.server).hostname or ""
-    on_this_machine = host in ("localhost", "::1") or host.startswith("127.")
-    return on_this_machine and found.mode is not Mode.PLUGIN and bool(_project_in(found.endpoint.server))
+def _is_local(address: _Address) -> bool:
+    """Whether it looks like a local federation, which the user can start."""
+    host = urlsplit(address.endpoint.server).hostname or ""
+    is_loopback = host in ("localhost", "::1") or host.startswith("127.")
+    return is_loopback and address.mode is not Mode.PLUGIN and bool(_project_in(address.endpoint.server))
 
 
 def _project_in(server: str) -> str:
@@ -252,6 +256,6 @@ def _project_in(server: str) -> str:
 
 
 def _root(server: str) -> str:
-    """The platform's address, when the server is a project below it."""
+    """The URL of the platform, if the server is the plane of a project below it."""
     match = _CONTROL_PLANE.fullmatch(server)
     return match["root"] if match else ""

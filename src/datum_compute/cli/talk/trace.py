@@ -1,4 +1,4 @@
-"""What -v shows of each API call; values that may be secret are left out. Entry points: `trace`, `redacted`."""
+"""API calls as -v shows them, without values that may be secret. Entry points: `trace`, `redacted`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def trace(level: int, write: Callable[[str], None]) -> Callable[[Exchange], None] | None:
-    """A line for each call, and from the second level on its bodies; None when nothing is to be shown."""
+    """Writes one line per call and, from level 2, its bodies; None at level 0."""
     if level < 1:
         return None
 
@@ -30,7 +30,7 @@ def trace(level: int, write: Callable[[str], None]) -> Callable[[Exchange], None
 
 
 def redacted(body: bytes) -> str:
-    """A JSON body without the values of variables, Secrets and ConfigMaps; anything that is no JSON is only counted."""
+    """A JSON body without the values of variables, Secrets and ConfigMaps; of other bodies only the length."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -40,7 +40,7 @@ def redacted(body: bytes) -> str:
 
 def _without_secrets(value: Any) -> Any:
     match value:
-        case {"kind": "Secret" | "ConfigMap"}:  # a history of specs is a ConfigMap
+        case {"kind": "Secret" | "ConfigMap"}:  # the history of a workload is a ConfigMap
             hidden = {key: _masked(value[key]) for key in ("data", "stringData") if key in value}
             return {key: _without_secrets(item) for key, item in value.items() if key not in hidden} | hidden
         case dict():
@@ -54,8 +54,12 @@ def _field(key: str, item: Any) -> Any:
     if key == _LAST_APPLIED:
         return HIDDEN  # a copy of the whole object
     if key == "env" and isinstance(item, list):
-        return [one | {"value": HIDDEN} if isinstance(one, dict) and "value" in one else one for one in item]
+        return [_variable(variable) for variable in item]
     return _without_secrets(item)
+
+
+def _variable(variable: Any) -> Any:
+    return variable | {"value": HIDDEN} if isinstance(variable, dict) and "value" in variable else variable
 
 
 def _masked(values: Any) -> Any:

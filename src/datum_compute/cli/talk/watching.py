@@ -1,6 +1,6 @@
-"""Waiting until something on the server may have changed. Entry points: `Changes`, `watch`.
+"""Waiting for changes on the server. Entry points: `Changes`, `watch`.
 
-A watch here only wakes: what is shown is always read afresh, so that nothing depends on the order of events.
+Watches only wake the reader, which reads everything again, so that nothing depends on the order of events.
 """
 
 import threading
@@ -14,19 +14,19 @@ from datum_compute.kube.blocking import BlockingTransport, Stream
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.transport import Call
 
-_WATCH_SECONDS = 240  # then a new watch with a fresh token
-_SILENCE_SECONDS = 300.0  # a connection that is dead without saying so
-_AGAIN_SECONDS = 2.0
+_WATCH_SECONDS = 240  # then a new watch starts, with a fresh token
+_SILENCE_SECONDS = 300.0  # after which a connection is considered dead
+_RETRY_SECONDS = 2.0
 
 
 class Changes(Protocol):
     @property
     def trusted(self) -> bool:
-        """Whether every watch is up, so that no change can go unnoticed."""
+        """Whether every watch is up, so that no change is missed."""
         ...
 
     def wait(self, seconds: float) -> bool:
-        """True as soon as something may have changed, false when the seconds are over."""
+        """Returns True as soon as something may have changed, False after so many seconds."""
         ...
 
 
@@ -34,7 +34,7 @@ Watching = Callable[[BlockingTransport, Sequence[Call]], AbstractContextManager[
 
 
 class Watches:
-    """One thread a watch. They start when entered and are gone when left."""
+    """A context manager that runs one thread per watch."""
 
     def __init__(self, transport: BlockingTransport, calls: Sequence[Call]) -> None:
         self._transport = transport
@@ -71,8 +71,8 @@ class Watches:
         return changed
 
     def _follow(self, call: Call) -> None:
-        # From no resourceVersion on: the server then tells of everything there is first, so that a new watch after a
-        # broken one wakes as well.
+        # Without a resourceVersion the server starts with all existing objects, so that a new watch after a broken one
+        # wakes the reader as well.
         query = call.query | {"watch": "true", "timeoutSeconds": str(_WATCH_SECONDS)}
         watched = Call(call.method, call.path, query)
         while not self._ended.is_set():
@@ -80,8 +80,8 @@ class Watches:
                 with self._transport.stream(watched, silence=_SILENCE_SECONDS) as stream:
                     self._read(stream)
             except (ApiError, Failure, KubeconfigError):
-                pass  # the reader polls while a watch is down, and tells what is wrong
-            self._ended.wait(_AGAIN_SECONDS)
+                pass  # the reader polls while a watch is down, and reports errors
+            self._ended.wait(_RETRY_SECONDS)
 
     def _read(self, stream: Stream) -> None:
         with self._lock:

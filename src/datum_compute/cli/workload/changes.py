@@ -1,31 +1,32 @@
-"""What differs between two specs of a workload, a line each. Entry points: `change_lines`, `object_change_lines`.
+"""The differences between two specs of a workload, one line per change. Entry points: `change_lines`,
+`object_change_lines`.
 
-Values of variables are never part of a line.
+Lines never contain values of variables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from datum_compute.cli.workload.edits import containers, placements
+from datum_compute.cli.workload.edits import city_text, first_container, instance_type, placements
 from datum_compute.kube.meta import Json
 
 
 def change_lines(before: Json, after: Json) -> list[str]:
-    """The changes of a spec in a fixed order; what has no line of its own is counted."""
+    """The changes of a spec in a fixed order; changes without a line of their own are counted."""
     return _lines(before, after, 0)
 
 
 def object_change_lines(before: Json, after: Json) -> list[str]:
-    """The same of whole workloads: labels and annotations count as other fields."""
-    marks = ("labels", "annotations")
-    old, new = ({key: body["metadata"].get(key) for key in marks} for body in (before, after))
+    """The changes of a whole workload; labels and annotations count as other fields."""
+    keys = ("labels", "annotations")
+    old, new = ({key: body["metadata"].get(key) for key in keys} for body in (before, after))
     return _lines(before["spec"], after["spec"], len(_different(old, new)))
 
 
 def _lines(before: Json, after: Json, others: int) -> list[str]:
     return [
-        *_image(before, after),
-        *_instance_type(before, after),
+        *_changed("image", first_container(before).get("image"), first_container(after).get("image")),
+        *_changed("instance type", instance_type(before), instance_type(after)),
         *_placements(before, after),
         *_ports(before, after),
         *_env(before, after),
@@ -33,41 +34,30 @@ def _lines(before: Json, after: Json, others: int) -> list[str]:
     ]
 
 
-def _image(before: Json, after: Json) -> Iterator[str]:
-    yield from _changed("image", _first(before).get("image"), _first(after).get("image"))
-
-
-def _instance_type(before: Json, after: Json) -> Iterator[str]:
-    yield from _changed("instance type", _type(before), _type(after))
-
-
 def _placements(before: Json, after: Json) -> Iterator[str]:
-    old = {str(one.get("name")): one for one in placements(before)}
-    new = {str(one.get("name")): one for one in placements(after)}
-    for name, one in new.items():
+    old, new = _by_name(placements(before)), _by_name(placements(after))
+    for name, placement in new.items():
         if name not in old:
-            yield f'+ new placement "{name}": cities=[{_cities(one)}]'
+            yield f'+ new placement "{name}": cities=[{city_text(placement)}]'
             continue
         label = f'placement "{name}"'
-        was, is_ = old[name].get("scaleSettings") or {}, one.get("scaleSettings") or {}
+        was, is_ = old[name].get("scaleSettings") or {}, placement.get("scaleSettings") or {}
         yield from _changed(f"{label} min replicas", was.get("minReplicas"), is_.get("minReplicas"))
         yield from _changed(f"{label} max replicas", was.get("maxReplicas"), is_.get("maxReplicas"))
-        yield from _changed(f"{label} cities", _cities(old[name]), _cities(one))
+        yield from _changed(f"{label} cities", city_text(old[name]), city_text(placement))
     for name in old:
         if name not in new:
             yield f'- removed placement "{name}"'
 
 
 def _ports(before: Json, after: Json) -> Iterator[str]:
-    old = {str(one.get("name")): one.get("port") for one in _first(before).get("ports") or []}
-    new = {str(one.get("name")): one.get("port") for one in _first(after).get("ports") or []}
+    old, new = (_by_name(first_container(spec).get("ports") or []) for spec in (before, after))
     for name in dict.fromkeys((*old, *new)):
-        yield from _changed(f"port {name}", old.get(name), new.get(name))
+        yield from _changed(f"port {name}", old.get(name, {}).get("port"), new.get(name, {}).get("port"))
 
 
 def _env(before: Json, after: Json) -> Iterator[str]:
-    old = {str(one.get("name")): one for one in _first(before).get("env") or []}
-    new = {str(one.get("name")): one for one in _first(after).get("env") or []}
+    old, new = (_by_name(first_container(spec).get("env") or []) for spec in (before, after))
     for name in dict.fromkeys((*old, *new)):
         if name not in old:
             yield f"env {name}: set"
@@ -79,7 +69,7 @@ def _env(before: Json, after: Json) -> Iterator[str]:
 
 def _others(before: Json, after: Json, others: int) -> Iterator[str]:
     old, new = _prefixes(before), _prefixes(after)
-    first = {str(_first(before).get("name")), str(_first(after).get("name"))}
+    first = {str(first_container(spec).get("name")) for spec in (before, after)}
     number = others + sum(not _has_line(path, old & new, first) for path in _different(before, after))
     if number:
         yield f"{number} other field(s) changed"
@@ -99,7 +89,7 @@ _Path = tuple[str, ...]
 
 
 def _has_line(path: _Path, shared: set[_Path], first: set[str]) -> bool:
-    """Whether a difference here is told already; of a placement or port that is new or gone, everything is."""
+    """Whether a difference at this path has a line; everything in a placement or port that is new or removed has."""
     match path:
         case ("placements", _, *_) if path[:2] not in shared:
             return True
@@ -119,9 +109,9 @@ def _has_line(path: _Path, shared: set[_Path], first: set[str]) -> bool:
 
 
 def _leaves(value: Any, *path: str) -> Iterator[tuple[_Path, Any]]:
-    """Every value with its path; items that have a name go by it, so that order alone is no change.
+    """Every value with its path. Items are identified by their names, if they have one, so that order does not count.
 
-    What is empty has none, like what is absent: the template's digest does not tell them apart either.
+    Empty maps and lists yield nothing, as if they were absent: the template hash does not distinguish them either.
     """
     match value:
         case dict():
@@ -137,22 +127,12 @@ def _leaves(value: Any, *path: str) -> Iterator[tuple[_Path, Any]]:
 
 def _changed(label: str, before: Any, after: Any) -> Iterator[str]:
     if before != after:
-        yield f"{label}: {_shown(before)} → {_shown(after)}"
+        yield f"{label}: {_text(before)} → {_text(after)}"
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "none" if value in (None, "") else str(value)
 
 
-def _first(spec: Json) -> Json:
-    found = containers(spec)
-    return found[0] if found else {}
-
-
-def _type(spec: Json) -> Any:
-    runtime = ((spec.get("template") or {}).get("spec") or {}).get("runtime") or {}
-    return (runtime.get("resources") or {}).get("instanceType")
-
-
-def _cities(placement: Json) -> str:
-    return ", ".join(placement.get("cityCodes") or [])
+def _by_name(items: Iterable[Json]) -> dict[str, Json]:
+    return {str(item.get("name")): item for item in items}

@@ -1,4 +1,4 @@
-"""City codes in the spelling of the platform. Entry points: `offered`, `spelled`."""
+"""City codes as the platform spells them. Entry points: `offered`, `spelled`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,24 +9,24 @@ from datum_compute.cli.talk.project import Project
 
 
 def offered(project: Project) -> list[str]:
-    """The cities that the project may use, sorted; none when nobody tells."""
+    """The cities that the project may use, sorted; empty if the platform does not say."""
     listing = project.list_served(LOCATION_BINDING)
     codes = {binding.spec.topology.get(TOPOLOGY_CITY, "") for binding in listing.items} if listing else set()
     return sorted(filter(None, codes))
 
 
 def spelled(cities: Iterable[str], offered: Sequence[str], used: Iterable[str], project: str) -> tuple[str, ...]:
-    """Each city once, as the platform writes it; as typed where nobody knows what is offered.
+    """Each city once, as the platform spells it, or as typed if it is not known which cities are offered.
 
-    One that the workload uses already may stay, offered or not.
+    A city that the workload already uses is accepted even if it is no longer offered.
     """
     typed = {code.lower(): code for code in cities}
     if not offered:
         return tuple(typed.values())
-    known = {code.lower(): code for code in (*used, *offered)}
+    accepted = {code.lower(): code for code in (*used, *offered)}
     for key, code in typed.items():
-        if key not in known:
+        if key not in accepted:
             raise usage(
                 f'city "{code}" is not offered to project {project}; choose one of {", ".join(offered)}', "cities"
             )
-    return tuple(known[key] for key in typed)
+    return tuple(accepted[key] for key in typed)

@@ -1,7 +1,7 @@
 """Watches a rollout until it is complete. Entry points: `follow`, `Patience`.
 
-Shared by every verb that waits. The server is read when a watch says that something changed, every two seconds while
-no watch is up, and now and then in any case.
+Shared by every verb that waits. State is read from the server when a watch reports a change, every two seconds while a
+watch is down, and every ten seconds in any case.
 """
 
 from collections.abc import Iterable
@@ -13,45 +13,51 @@ from datum_compute.answers.health import judge, workload_health
 from datum_compute.answers.rollout import Picture, Tracker, picture
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import WORKLOAD_UID
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.durations import compact, elapsed
-from datum_compute.cli.show.fragments import last_revision
+from datum_compute.cli.show.fragments import updated_at
 from datum_compute.cli.show.progress import Board, End, board_for
-from datum_compute.cli.talk.project import Read
+from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
 
 TICK_SECONDS = 2.0
-_READ_SECONDS = 10.0  # at the latest, whatever the watches say
+_READ_SECONDS = 10.0  # at the latest, even if no watch reports a change
 _FAILING_SECONDS = 60.0
-_CAUSES = 5  # at most, in the sentence of a wait that was given up
-_SILENCE_SECONDS = 5.0  # without a word from the server before that is said
+_CAUSES = 5  # at most, in the error after a timeout
+_SILENCE_SECONDS = 5.0  # without an answer from the server before the user is told
 
 
 class Patience(Struct, frozen=True):
-    """How long to wait, and whether to give up on an instance that fails. 0 seconds is for ever."""
+    """How long to wait, 0 for forever, and whether to give up when an instance fails."""
 
     seconds: float
     fail_fast: bool = False
 
 
 def patience(run: Run, timeout: float | None, *, fail_fast: bool = False) -> Patience:
-    """As the flags say; unless told, a person waits as long as they like and a script a quarter of an hour."""
+    """The patience that flags ask for; without --timeout forever in a terminal and 15 minutes elsewhere."""
     default = 0.0 if run.terminal.live else 900.0
     return Patience(default if timeout is None else timeout, fail_fast)
 
 
+class WaitFlags(Struct, frozen=True):
+    """The flags of verbs that can wait for a rollout."""
+
+    wait: bool
+    timeout: float | None
+
+
 class Earlier(Struct, frozen=True):
-    """A change that was there before anybody waited for it, and when it was made, where that is known."""
+    """A change made before this command, and when, if that is known."""
 
     at: datetime | None
 
 
-def earlier_change(run: Run, seen: Read[Workload], known: Revisions | None = None) -> Earlier:
-    return Earlier(last_revision(seen, _revisions(run, seen.object) if known is None else known))
+def earlier_change(run: Run, workload: Read[Workload], revisions: Revisions | None = None) -> Earlier:
+    return Earlier(updated_at(workload, _revisions(run, workload.object) if revisions is None else revisions))
 
 
 def follow(
@@ -63,10 +69,10 @@ def follow(
     earlier: Earlier | None = None,
     quietly: bool = False,
 ) -> bool:
-    """Shows the rollout of this generation. True when it is complete, false when the user detached.
+    """Shows the rollout of this generation. Returns True when it is complete, False when the user detached.
 
-    `earlier` is for who comes later than the change; `quietly` shows nothing of a rollout that is complete already.
-    Raises `Failure` when it takes too long, is paused, an instance fails, or the workload is deleted.
+    `earlier` is the change to wait for, if another command made it; `quietly` shows nothing if the rollout is complete
+    already. Raises `Failure` when it takes too long, is paused, an instance fails, or the workload is deleted.
     """
     following = _Following(run, workload, patience, board or board_for(run))
     if quietly and following.is_complete():
@@ -83,22 +89,27 @@ def follow(
         detached = True
     finally:
         seconds = ago + run.clock.monotonic() - following.started
-        was_over = complete and following.ticks == 1
-        is_known = earlier is None or (earlier.at is not None and not was_over)
+        was_complete = complete and following.ticks == 1
+        is_known = earlier is None or (earlier.at is not None and not was_complete)
         following.board.ended(End(complete, seconds if is_known else None))
     if detached:
         run.terminal.note("Detached. Rollout continues in background.")
     return complete
 
 
-def announce(run: Run, workload: Workload, known: Revisions | None = None) -> None:
-    """Tells what rolls out: the number of the revision and of the one before it, as far as there is a history."""
-    if known is None:
-        known = _revisions(run, workload)
-    numbers = ""
-    if known.active is not None:
-        before = [entry.rev for entry in known.entries if entry.rev < known.active.rev]
-        numbers = f"  rev #{before[-1]} → #{known.active.rev}" if before else f"  rev #{known.active.rev}"
+def wait_for_rollout(run: Run, workload: Workload, flags: WaitFlags, *, earlier: Earlier | None = None) -> None:
+    announce(run, workload)
+    follow(run, workload, patience(run, flags.timeout), earlier=earlier)
+
+
+def announce(run: Run, workload: Workload, revisions: Revisions | None = None) -> None:
+    """Prints what is rolled out: the active revision and the one before it, if there is a history."""
+    if revisions is None:
+        revisions = _revisions(run, workload)
+    numbers, active = "", revisions.active
+    if active is not None:
+        before = [entry.rev for entry in revisions.entries if entry.rev < active.rev]
+        numbers = f"  rev #{before[-1]} → #{active.rev}" if before else f"  rev #{active.rev}"
     run.terminal.note(f'Rolling workload "{workload.name}"{numbers}')
 
 
@@ -106,22 +117,20 @@ def _revisions(run: Run, workload: Workload) -> Revisions:
     try:
         return history.read(run.project, workload)
     except Failure:
-        return Revisions()  # not worth ending a wait for
+        return Revisions()  # no reason to end the wait
 
 
-def show_once(run: Run, workload: Workload, board: Board | None = None) -> bool:
-    """Shows how far the rollout has come now, and tells whether it is complete."""
-    following = _Following(run, workload, Patience(0), board or board_for(run))
-    following.show_once()
-    return following.tracker.complete
+def show_once(run: Run, workload: Workload, board: Board) -> None:
+    """Shows the current state of the rollout."""
+    _Following(run, workload, Patience(0), board).show_once()
 
 
 class _Deleting(Failure):
-    """The workload goes, so that its rollout never ends."""
+    """The workload is being deleted, so that its rollout never ends."""
 
 
-class _Read(Struct, frozen=True):
-    """What the server reports, and what was made of it."""
+class _Snapshot(Struct, frozen=True):
+    """The state of a rollout when it was last read."""
 
     picture: Picture
     instances: list[Instance]
@@ -131,6 +140,7 @@ class _Following:
     def __init__(self, run: Run, workload: Workload, patience: Patience, board: Board) -> None:
         self.run = run
         self.board = board
+        self.workload = workload
         self.name = workload.name
         self.uid = workload.metadata.uid
         self.target = workload.metadata.generation
@@ -139,51 +149,47 @@ class _Following:
         self.tracker = Tracker()
         self.failing: dict[str, float] = {}
         self.ticks = 0
-        self.silent_since: float | None = None  # since when the server has not answered
+        self.silent_since: float | None = None  # when the server stopped answering
         self.silence_reported = False
 
     def until_complete(self) -> None:
-        of_workload = f"{WORKLOAD_UID}={self.uid}"
-        calls = [
-            self.run.project.watch_call(WORKLOAD, name=self.name),
-            self.run.project.watch_call(WORKLOAD_DEPLOYMENT, selector=of_workload),
-            self.run.project.watch_call(INSTANCE, selector=of_workload),
-        ]
-        with self.run.watching(calls) as changes:
-            seen: _Read | None = None
-            read_at: float | None = None  # none: the last one failed, or something changed since
+        with self.run.watching(self.run.project.workload_watches(self.workload)) as changes:
+            snapshot: _Snapshot | None = None
+            read_at: float | None = None  # None: the last read failed, or something changed since
             while True:
                 now = self.run.clock.monotonic()
                 if read_at is None or not changes.trusted or now - read_at >= _READ_SECONDS:
-                    fresh = self._read(now)
-                    seen, read_at = fresh or seen, now if fresh else None
-                if seen is not None and self._judged(now, seen):
+                    fresh = self._try_read(now)
+                    snapshot, read_at = fresh or snapshot, now if fresh else None
+                if snapshot is not None and self._show(now, snapshot):
                     return
                 self._check_patience(now)
                 if changes.wait(self._tick(now)):
                     read_at = None
 
     def show_once(self) -> None:
-        seen = self._fetched().picture
-        self.board.show(self.tracker.tick(self.started, seen), seen)
+        picture = self._read().picture
+        self.board.show(self.tracker.tick(self.started, picture), picture)
 
     def is_complete(self) -> bool:
         try:
-            self.tracker.tick(self.started, self._fetched().picture)
+            self.tracker.tick(self.started, self._read().picture)
         except Failure:
-            return False  # the wait tells it
+            return False  # the wait reports it
         complete, self.tracker = self.tracker.complete, Tracker()
         return complete
 
-    def _judged(self, now: float, seen: "_Read") -> bool:
+    def _show(self, now: float, snapshot: _Snapshot) -> bool:
+        """Shows the rollout and returns whether it is complete."""
         if self.patience.fail_fast:
-            self._check_failing(now, seen.instances)
-        rows = self.tracker.tick(now, seen.picture)
+            self._check_failing(now, snapshot.instances)
+        picture = snapshot.picture
+        rows = self.tracker.tick(now, picture)
         self.ticks += 1
-        self.board.show(rows, seen.picture)
-        if self.tracker.settled and seen.picture.held:
+        self.board.show(rows, picture)
+        if self.tracker.settled and picture.held:
             raise Failure(
-                f'the rollout of workload "{self.name}" is paused: {seen.picture.held}',
+                f'the rollout of workload "{self.name}" is paused: {picture.held}',
                 next_command=f"rollout resume {self.name}",
             )
         return self.tracker.complete
@@ -198,7 +204,7 @@ class _Following:
         if not self.patience.seconds or self._left(now) > 0:
             return
         if self.silent_since is not None:
-            message = f"the server has not answered for {elapsed(now - self.silent_since)}; the rollout may go on"
+            message = f"the server has not answered for {elapsed(now - self.silent_since)}; the rollout may continue"
         else:
             message = f"Still rolling out after {compact(self.patience.seconds)}; nothing was undone."
         causes: dict[str, list[str]] = {}
@@ -211,10 +217,10 @@ class _Following:
             next_command=f"status {self.name}",
         )
 
-    def _read(self, now: float) -> "_Read | None":
-        """None when it could not be read; that is said once it lasts, and does not end the wait."""
+    def _try_read(self, now: float) -> _Snapshot | None:
+        """None if the read failed, which does not end the wait; the user is told if that lasts."""
         try:
-            seen = self._fetched()
+            snapshot = self._read()
         except Failure as failure:
             if failure.code is Exit.NOT_FOUND or isinstance(failure, _Deleting):
                 raise
@@ -225,23 +231,23 @@ class _Following:
                 self.run.terminal.warn(f"  {failure.message}; still trying")
             return None
         self.silent_since, self.silence_reported = None, False
-        return seen
+        return snapshot
 
-    def _fetched(self) -> "_Read":
+    def _read(self) -> _Snapshot:
         workload = self.run.project.get(WORKLOAD, self.name).object
         if workload.metadata.uid != self.uid:
             raise Failure(f'workload "{self.name}" was deleted while it was rolling out', Exit.NOT_FOUND)
-        of_workload = f"{WORKLOAD_UID}={self.uid}"
-        deployments = self.run.project.list(WORKLOAD_DEPLOYMENT, of_workload).items
+        deployments = self.run.project.list(WORKLOAD_DEPLOYMENT, of_workload(workload)).items
         if workload.metadata.deleting:
-            why = workload_health(workload, deployments).detail
-            sentence = ": ".join(filter(None, (f'workload "{self.name}" is being deleted', why)))
+            detail = workload_health(workload, deployments).detail
+            sentence = ": ".join(filter(None, (f'workload "{self.name}" is being deleted', detail)))
             raise _Deleting(sentence, next_command=f"status {self.name}")
-        instances = self.run.project.list(INSTANCE, of_workload).items
-        return _Read(picture(workload, deployments, instances, self.target), instances)
+        instances = self.run.project.list(INSTANCE, of_workload(workload)).items
+        return _Snapshot(picture(workload, deployments, instances, self.target), instances)
 
     def _check_failing(self, now: float, instances: Iterable[Instance]) -> None:
-        failing = {one.name: judge(one) for one in instances if judge(one).state.failed}
+        judged = {instance.name: judge(instance) for instance in instances}
+        failing = {name: verdict for name, verdict in judged.items() if verdict.state.failed}
         self.failing = {name: self.failing.get(name, now) for name in failing}
         for name, since in sorted(self.failing.items()):
             if now - since >= _FAILING_SECONDS:
@@ -250,13 +256,13 @@ class _Following:
                     f"instance {name} does not start: {failing[name].status}",
                     Exit.ROLLOUT_FAILED,
                     details=[*filter(None, [failing[name].message]), closer],
-                    next_command=f"rollout undo {self.name}" if self._can_go_back() else "",
+                    next_command=f"rollout undo {self.name}" if self._can_undo() else "",
                 )
 
-    def _can_go_back(self) -> bool:
-        """Whether an undo would find something; it does not on the very first deploy."""
+    def _can_undo(self) -> bool:
+        """Whether there is a revision to go back to; not after the first deploy."""
         try:
-            seen = self.run.project.get(WORKLOAD, self.name)
-            return history.read(self.run.project, seen.object).undo_target(seen.body()["spec"]) is not None
+            read = self.run.project.get(WORKLOAD, self.name)
+            return history.read(self.run.project, read.object).undo_target(read.body()["spec"]) is not None
         except Failure:
             return False

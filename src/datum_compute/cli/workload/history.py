@@ -1,6 +1,6 @@
-"""Where the revisions of a workload are kept: a ConfigMap beside it. Entry points: `read`, `record`, `forget`.
+"""The store of a workload's revisions, a ConfigMap beside it. Entry points: `read`, `record`, `delete`.
 
-The workload is written first, its revision after it: one that cannot be written is a warning, never a failure.
+The workload is written first and its revision after it; failing to write the revision is only a warning.
 """
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ _MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 class Change(Struct, frozen=True):
-    """What a write did, in the words of the history. `before` is the workload as it was; None when it is new."""
+    """A change to record. `before` is the workload before the change, None when it is new."""
 
     kind: str
     changes: str
@@ -38,18 +38,18 @@ def name_of(workload: str) -> str:
 
 
 def read(project: Project, workload: Workload) -> Revisions:
-    """Nothing when there is none or it may not be seen, or when it is that of an earlier workload of the same name."""
+    """The revisions of a workload; none if its history does not exist or may not be read."""
     try:
-        found = project.find(CONFIG_MAP, name_of(workload.name))
+        config_map = project.find(CONFIG_MAP, name_of(workload.name))
     except Failure as failure:
         if isinstance(failure.__cause__, Forbidden):
             return Revisions()
         raise
-    return _revisions(found.body(), workload) if found is not None else Revisions()
+    return _revisions(config_map.body(), workload) if config_map is not None else Revisions()
 
 
 def record(run: Run, written: Read[Workload], change: Change) -> int:
-    """Adds the revision of a workload just written; returns its number, 0 when it could not be written."""
+    """Adds the revision of a workload that was just written; returns its number, or 0 if that failed."""
     try:
         return _record(run, written, change)
     except Failure as failure:
@@ -57,12 +57,12 @@ def record(run: Run, written: Read[Workload], change: Change) -> int:
         return 0
 
 
-def forget(project: Project, workload: str) -> None:
-    """Removes the history with its workload; best effort."""
+def delete(project: Project, workload: str) -> None:
+    """Deletes the history of a workload; best effort."""
     try:
-        found = project.find(CONFIG_MAP, name_of(workload))
-        if found is not None:
-            project.delete(CONFIG_MAP, found.object.name, found.object.metadata.uid)
+        config_map = project.find(CONFIG_MAP, name_of(workload))
+        if config_map is not None:
+            project.delete(CONFIG_MAP, config_map.object.name, config_map.object.metadata.uid)
     except Failure:
         return
 
@@ -70,31 +70,31 @@ def forget(project: Project, workload: str) -> None:
 def _record(run: Run, written: Read[Workload], change: Change) -> int:
     project, workload = run.project, written.object
     now, who = timestamp(run.clock.now()), actor(run)
-    mine = _entry(written, change.kind, change.changes, now, who, change.source_rev)
+    entry = _entry(written, change.kind, change.changes, now, who, change.source_rev)
     earlier = None
     if change.before is not None:
         earlier = _entry(change.before, EXTERNAL, "changed outside this program", now, "", 0)
 
     def extended(body: Json) -> Json:
-        return _body(body, workload, _revisions(body, workload).with_write(mine, earlier))
+        return _body(body, workload, _revisions(body, workload).with_write(entry, earlier))
 
     empty = CONFIG_MAP.body(name_of(workload.name), "default")
-    found = project.find(CONFIG_MAP, name_of(workload.name))
-    if found is None:
+    current = project.find(CONFIG_MAP, name_of(workload.name))
+    if current is None:
         try:
             stored = project.create(CONFIG_MAP, extended(empty))
         except Failure as failure:
             if failure.code is not Exit.CONFLICT:
                 raise
-            found = project.get(CONFIG_MAP, name_of(workload.name))
-    if found is not None:
-        stored = project.update(CONFIG_MAP, found, extended).after
+            current = project.get(CONFIG_MAP, name_of(workload.name))
+    if current is not None:
+        stored = project.update(CONFIG_MAP, current, extended).after
     entries = _revisions(stored.body(), workload).entries
-    return next(one.rev for one in reversed(entries) if one.same_write(mine))
+    return next(other.rev for other in reversed(entries) if other.same_write(entry))
 
 
 def _revisions(body: Json, workload: Workload) -> Revisions:
-    """Nothing when it is the history of an earlier workload of the same name."""
+    """The revisions in a ConfigMap; none if it belongs to an earlier workload of the same name."""
     metadata = body["metadata"]
     if (metadata.get("labels") or {}).get(WORKLOAD_UID) != workload.metadata.uid:
         return Revisions()
@@ -119,7 +119,7 @@ def _entry(read: Read[Workload], kind: str, changes: str, now: str, who: str, so
 
 
 def _body(body: Json, workload: Workload, revisions: Revisions) -> Json:
-    """What is not ours in the stored object stays."""
+    """The ConfigMap with these revisions; everything in it that is not ours is kept."""
     metadata = body["metadata"]
     labels = {WORKLOAD_NAME: workload.name, WORKLOAD_UID: workload.metadata.uid, _MANAGED_BY: "datumctl-compute"}
     owner = owner_reference(workload)

@@ -1,6 +1,6 @@
-"""A workload in a file of the user's. Entry points: `parsed`, `applied`, `saved_text`, `names_other`.
+"""Manifests of workloads. Entry points: `parsed`, `applied`, `saved_text`, `overwrite_problem`.
 
-What a manifest says of a workload is its name, labels, annotations and spec; everything else is the server's.
+A manifest has the name, labels, annotations and spec of a workload; everything else belongs to the server.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from datum_compute.api.images import is_image
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.failures import Failure
-from datum_compute.cli.shell.flags import is_name, no_image
+from datum_compute.cli.shell.flags import is_dns_label, not_an_image
 from datum_compute.cli.show.documents import json_text, yaml_text
 from datum_compute.cli.workload.edits import containers
 from datum_compute.kube import untrusted_yaml
@@ -19,7 +19,7 @@ from datum_compute.kube.meta import Json
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _HEADER = "# Managed by `datumctl compute deploy`."
 
-# The shape of what this program looks at itself; a text stands for text. The rest is for the server to judge.
+# The fields that this program reads, and their types; an empty string stands for text. The server validates the rest.
 _SHAPE: Any = {
     "metadata": {"labels": {}, "annotations": {}},
     "spec": {
@@ -38,7 +38,7 @@ _SHAPE: Any = {
 }
 
 
-# What an object may have outside its spec; the server judges the spec. What it fills in itself is left out again.
+# The fields outside the spec, which the server validates. Those that the server sets are accepted and dropped.
 _TOP = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _METADATA = frozenset({
     "name", "namespace", "labels", "annotations", "uid", "resourceVersion", "generation", "creationTimestamp",
@@ -48,14 +48,14 @@ _METADATA = frozenset({
 
 
 def parsed(text: str, source: str) -> Json:
-    """The one Workload in the text, as it is to be asked for; `source` names the text in errors."""
-    documents = [one for one in _documents(text, source) if one is not None]
+    """The only Workload in the text, without fields that the server sets; `source` names the text in errors."""
+    documents = [document for document in _documents(text, source) if document is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != WORKLOAD.name:
         raise Failure("manifest must contain exactly one Workload")
     body = documents[0]
     version = body.get("apiVersion")
     if version != WORKLOAD.api_version:
-        raise _wrong(source, f'apiVersion "{version}" is not known; use {WORKLOAD.api_version}')
+        raise _wrong(source, f'unknown apiVersion "{version}"; use {WORKLOAD.api_version}')
     _check_known(body, _TOP, source, "")
     _check_shape(body, _SHAPE, source, "")
     _check_known(body.get("metadata") or {}, _METADATA, source, "metadata.")
@@ -65,61 +65,61 @@ def parsed(text: str, source: str) -> Json:
         raise _wrong(source, "metadata.name is missing")
     if not isinstance(name, str):
         raise _wrong(source, f"metadata.name {json_text(name, indent=0).strip()} must be text; put it in quotes")
-    if not is_name(name):
+    if not is_dns_label(name):
         raise _wrong(
             source,
-            f'metadata.name "{name}" is no workload name: '
-            "use lower-case letters, digits and hyphens, at most 63 of them",
+            f'metadata.name "{name}" is not a valid workload name: '
+            "use at most 63 lower-case letters, digits and hyphens",
         )
     if not spec:
         raise _wrong(source, "spec is missing")
     for index, container in enumerate(containers(spec)):
         if container.get("image") and not is_image(container["image"]):
             path = f"spec.template.spec.runtime.sandbox.containers[{index}].image"
-            raise _wrong(source, f"{path}: {no_image(container['image'])}")
+            raise _wrong(source, f"{path}: {not_an_image(container['image'])}")
     maps = {key: _texts(metadata.get(key) or {}, source, key) for key in ("labels", "annotations")}
     return WORKLOAD.body(name, "default", **maps) | {"spec": spec}
 
 
 def applied(manifest: Json) -> Callable[[Json], Json]:
-    """The edit that makes a live workload what the manifest asks for: labels and annotations of others stay."""
-    asked = manifest["metadata"]
+    """The edit that applies a manifest to a live workload; other labels and annotations are kept."""
+    wanted = manifest["metadata"]
 
     def edit(body: Json) -> Json:
         metadata = body["metadata"]
-        merged = {key: (metadata.get(key) or {}) | asked[key] for key in ("labels", "annotations") if asked.get(key)}
+        merged = {key: (metadata.get(key) or {}) | wanted[key] for key in ("labels", "annotations") if wanted.get(key)}
         return body | {"metadata": metadata | merged, "spec": manifest["spec"]}
 
     return edit
 
 
-def asked_for(body: Json) -> Json:
-    """The part of a live workload that somebody asked for, without what the server keeps about it."""
+def manifest_of(body: Json) -> Json:
+    """The manifest of a live workload, without fields that the server sets."""
     metadata = body["metadata"]
     annotations = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}
-    kept = WORKLOAD.body(
+    manifest = WORKLOAD.body(
         metadata["name"],
         metadata.get("namespace", ""),
         labels=metadata.get("labels") or {},
         annotations=annotations,
     )
-    return kept | {"spec": body["spec"]}
+    return manifest | {"spec": body["spec"]}
 
 
 def saved_text(body: Json, apply_with: str) -> str:
-    """A live workload as a manifest to keep, under a header by which it is known again."""
-    return f"{_HEADER}\n# Apply with `{apply_with}`.\n{yaml_text(asked_for(body))}"
+    """The manifest of a live workload as a file, with a header that marks it as ours."""
+    return f"{_HEADER}\n# Apply with `{apply_with}`.\n{yaml_text(manifest_of(body))}"
 
 
-def names_other(text: str, name: str) -> str:
-    """Why a file with this text must not be overwritten by the workload `name`; empty when it may."""
+def overwrite_problem(text: str, name: str) -> str:
+    """Why a file with this text must not be overwritten by the manifest of a workload; empty if it may."""
     if text.partition("\n")[0].strip() != _HEADER:
         return "it was not saved by this program"
     try:
         other = parsed(text, "file")["metadata"]["name"]
     except Failure:
-        return "it holds something else than one workload"
-    return "" if other == name else f'it holds workload "{other}"'
+        return "it does not contain exactly one workload"
+    return "" if other == name else f'it contains workload "{other}"'
 
 
 def _documents(text: str, source: str) -> list[Any]:
@@ -129,7 +129,7 @@ def _documents(text: str, source: str) -> list[Any]:
         try:
             return [json.loads(text)]
         except (ValueError, RecursionError):
-            pass  # it may still be YAML, and if not, YAML tells the line
+            pass  # it may still be YAML, and if not, the YAML error has a line number
     import yaml
 
     try:
@@ -140,13 +140,13 @@ def _documents(text: str, source: str) -> list[Any]:
         raise _wrong(source, f"it is {error}") from None
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise _wrong(source, f"{where}{error.problem or 'this is no YAML'}") from None
+        raise _wrong(source, f"{where}{error.problem or 'this is not YAML'}") from None
     except (yaml.YAMLError, ValueError):
         raise _wrong(source, "this is neither YAML nor JSON") from None
 
 
 def _loader() -> Any:
-    """As YAML 1.2 has it: a city code NO is no false and a date is text; a key that is there twice is an error."""
+    """A loader that follows YAML 1.2: the city code NO is not false, dates are text, and duplicate keys are errors."""
     import yaml
 
     changed = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
@@ -161,7 +161,7 @@ def _loader() -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
             twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
             if twice is not None:
-                raise yaml.constructor.ConstructorError(None, None, f'"{twice}" is there twice', node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f'"{twice}" occurs twice', node.start_mark)
             return super().construct_mapping(node, deep=deep)
 
     words = re.compile("^(?:true|True|TRUE|false|False|FALSE)$")

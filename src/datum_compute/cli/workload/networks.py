@@ -1,4 +1,4 @@
-"""The networks a workload attaches to. Entry point: `check_networks`."""
+"""The networks that a workload attaches to. Entry point: `check_networks`."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ from datum_compute.cli.shell.run import Run
 
 
 def check_networks(run: Run, names: Iterable[str], *, yes: bool, dry_run: bool) -> None:
-    """Every one must be there, or is made on the way when somebody agrees."""
+    """Checks that all networks exist; creates a missing one if the user agrees."""
     project = run.project.name
     for name in filter(None, names):
         if run.project.find(NETWORK, name) is not None:
             continue
         if run.project.list_served(NETWORK) is None:
-            return  # a plane without networks of its own
+            return  # the plane does not serve networks
         run.terminal.note(f'  Network "{name}" does not exist in project {project}.')
         if dry_run:
             continue

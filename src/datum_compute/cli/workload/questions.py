@@ -1,6 +1,6 @@
-"""Asks for a workload, one thing after the other. Entry point: `from_questions`.
+"""Asks interactively for a workload. Entry point: `from_questions`.
 
-Of a workload that is there already each answer is offered as it is now, so that Enter keeps it.
+For an existing workload the current values are the defaults, so that Enter keeps them.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from typing import TypeVar
 from datum_compute.api.images import is_image
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.failures import Failure, usage
-from datum_compute.cli.shell.flags import WORKLOAD_NAME, Cities, Port, Replicas, no_image
+from datum_compute.cli.shell.flags import MIN_REPLICAS, WORKLOAD_NAME, Cities, Port, not_an_image
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.lines import Line, line
-from datum_compute.cli.show.results import check_changeable
 from datum_compute.cli.talk.project import Read
 from datum_compute.cli.workload import cities, edits
-from datum_compute.cli.workload.edits import Asked
-from datum_compute.cli.workload.plan import Plan, planned, used_cities
+from datum_compute.cli.workload.edits import SpecChange
+from datum_compute.cli.workload.plan import Plan, from_change, used_cities
+from datum_compute.cli.workload.writing import check_not_deleting
 from datum_compute.kube.meta import Json
 
 T = TypeVar("T")
@@ -24,59 +24,57 @@ T = TypeVar("T")
 _TRIES = 3
 
 
-class Ended(Exception):
-    """The input ended at a question, which is a no to all of it."""
+class EndOfInput(Exception):
+    """The input ended at a question, which counts as a no."""
 
 
 def from_questions(run: Run) -> Plan:
-    """Raises `Ended`, or `Failure` after three answers that make no sense."""
+    """Raises `EndOfInput`, or `Failure` after three invalid answers to a question."""
     name = _answer(run, "Workload name", "", lambda text: WORKLOAD_NAME.convert(text, None, None))
-    seen = run.project.find(WORKLOAD, name)
-    if seen is not None:
-        check_changeable(seen.object)
-        run.terminal.note(f'Workload "{name}" is there already; Enter keeps what it has.')
-    asked = _wishes(run, seen)
-    return planned(name, seen, asked, ["", *_summary(name, planned(name, seen, asked).after["spec"])])
+    live = run.project.find(WORKLOAD, name)
+    if live is not None:
+        check_not_deleting(live.object)
+        run.terminal.note(f'Workload "{name}" exists already; Enter keeps its current values.')
+    change = _change(run, live)
+    spec = from_change(name, live, change).after["spec"]
+    return from_change(name, live, change, ["", *_summary(name, spec)])
 
 
-def _wishes(run: Run, seen: Read[Workload] | None) -> Asked:
-    """What does not apply is not asked: a machine has no image, and several placements have no one number."""
-    spec: Json = seen.body()["spec"] if seen is not None else {}
+def _change(run: Run, live: Read[Workload] | None) -> SpecChange:
+    """Asks only what applies: a machine has no image, and several placements have no common number of replicas."""
+    spec: Json = live.body()["spec"] if live is not None else {}
     image = port = min_replicas = None
-    where: tuple[str, ...] = ()
-    first = next(iter(edits.containers(spec)), {})
+    city_codes: tuple[str, ...] = ()
+    container = edits.first_container(spec)
     placements = edits.placements(spec)
-    has_container, has_place = seen is None or bool(first), seen is None or len(placements) == 1
+    has_container, has_placement = live is None or bool(container), live is None or len(placements) == 1
     if has_container:
-        image = _answer(run, "Container image", str(first.get("image") or ""), _image)
-    instance_type = _answer(run, "Instance type", _type(spec) or edits.DEFAULT_INSTANCE_TYPE, str)
-    if has_place:
+        image = _answer(run, "Container image", str(container.get("image") or ""), _image)
+    instance_type = _answer(run, "Instance type", edits.instance_type(spec) or edits.DEFAULT_INSTANCE_TYPE, str)
+    if has_placement:
         offered = cities.offered(run.project)
-        used = used_cities(seen)
+        used = used_cities(live)
         label = f"Cities, separated by commas ({', '.join(offered)})" if offered else "Cities, separated by commas"
-        where = _answer(run, label, ", ".join(used), lambda text: _cities(run, text, offered, used))
-        settings = placements[0].get("scaleSettings") or {} if placements else {}
+        city_codes = _answer(run, label, ", ".join(used), lambda text: _cities(run, text, offered, used))
+        current = (edits.min_replicas(placements[0]) if placements else None) or 1
         min_replicas = _answer(
-            run,
-            "Minimum replicas per city",
-            str(settings.get("minReplicas") or 1),
-            lambda text: Replicas().convert(text, None, None),
+            run, "Minimum replicas per city", str(current), lambda text: MIN_REPLICAS.convert(text, None, None)
         )
     if has_container:
-        now = next((one.get("port") for one in first.get("ports") or [] if one.get("name") == "http"), None)
-        port = _answer(run, "Port (optional)", str(now or "none"), _port)
-    return Asked(image, where, min_replicas, port, instance_type)
+        ports = {item.get("name"): item.get("port") for item in container.get("ports") or []}
+        port = _answer(run, "Port (optional)", str(ports.get("http") or "none"), _port)
+    return SpecChange(image, city_codes, min_replicas, port, instance_type)
 
 
-def _answer(run: Run, label: str, default: str, understood: Callable[[str], T]) -> T:
+def _answer(run: Run, label: str, default: str, parse: Callable[[str], T]) -> T:
     question = f"{label} [{default}]: " if default else f"{label}: "
     problem = ""
     for _ in range(_TRIES):
-        typed = run.terminal.ask(question)
-        if typed is None:
-            raise Ended
+        answer = run.terminal.ask(question)
+        if answer is None:
+            raise EndOfInput
         try:
-            return understood(typed or default)
+            return parse(answer or default)
         except Failure as failure:
             problem = failure.message
             run.terminal.warn(f"  {problem}")
@@ -87,7 +85,7 @@ def _image(text: str) -> str:
     if not text:
         raise usage("name the image to run, for example registry.example/shop:2.1")
     if not is_image(text):
-        raise usage(no_image(text))
+        raise usage(not_an_image(text))
     return text
 
 
@@ -99,24 +97,15 @@ def _port(text: str) -> int:
     return 0 if text.lower() == "none" else Port().convert(text, None, None)
 
 
-def _type(spec: Json) -> str:
-    runtime = ((spec.get("template") or {}).get("spec") or {}).get("runtime") or {}
-    return str((runtime.get("resources") or {}).get("instanceType") or "")
-
-
 def _summary(name: str, spec: Json) -> list[str | Line]:
-    first = next(iter(edits.containers(spec)), {})
-    ports = ", ".join(str(one.get("port")) for one in first.get("ports") or [])
+    container = edits.first_container(spec)
     facts = {
         "Workload": name,
-        "Image": str(first.get("image") or "(virtual machine)"),
-        "Instance type": _type(spec),
-        "Port": ports or "none",
+        "Image": str(container.get("image") or "(virtual machine)"),
+        "Instance type": edits.instance_type(spec),
+        "Port": ", ".join(str(port.get("port")) for port in container.get("ports") or []) or "none",
     }
-    for one in edits.placements(spec):
-        facts[f'Placement "{one.get("name")}"'] = (
-            f"cities=[{', '.join(one.get('cityCodes') or [])}], "
-            f"min={(one.get('scaleSettings') or {}).get('minReplicas', 1)}"
-        )
+    for placement in edits.placements(spec):
+        facts[f'Placement "{placement.get("name")}"'] = edits.placement_text(placement)
     width = max(map(len, facts))
     return [line(f"  {label:<{width}}   {value}") for label, value in facts.items()]

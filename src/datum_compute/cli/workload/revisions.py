@@ -1,6 +1,6 @@
-"""The revisions of a workload, and what may be said of them. Entry points: `Entry`, `Revisions`, `spec_hash`.
+"""The revisions of a workload. Entry points: `Entry`, `Revisions`, `spec_hash`.
 
-Everything here is a value: `Revisions` is what the store held, and each change gives the store's next content.
+Everything here is a value: `Revisions` is the content of the store, and each change returns its next content.
 """
 
 import json
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.kube.meta import Json
 
-KEPT = 20
+RETAINED = 20
 LARGEST_BYTES = 900 * 1024
 
 DEPLOY = "deploy"
@@ -27,7 +27,7 @@ EXTERNAL = "external"
 
 
 class Entry(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One revision, as it is stored. `spec` is the JSON text of the whole spec of the workload."""
+    """One revision as it is stored. `spec` is the whole spec of the workload as JSON text."""
 
     rev: int
     timestamp: str
@@ -39,7 +39,7 @@ class Entry(Struct, frozen=True, rename="camel", omit_defaults=True):
     kind: str = ""
     spec_hash: str = ""
     source_rev: int = 0
-    generation: int = 0  # of the workload that was written: tells the order of writers who met
+    generation: int = 0  # of the workload that was written; orders concurrent writes
 
     @property
     def time(self) -> datetime | None:
@@ -55,14 +55,14 @@ class Entry(Struct, frozen=True, rename="camel", omit_defaults=True):
         """Raises `ValueError` when the text is damaged."""
         spec = json.loads(self.spec)
         if not isinstance(spec, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         return spec
 
 
 class Revisions(Struct, frozen=True):
-    """What a workload's store holds: the entries that can be read, oldest first, and the number that is active.
+    """The content of a workload's store: its readable entries, oldest first, and the number of the active one.
 
-    `damaged` are the texts that cannot be read, by their keys; they are left where they are.
+    `damaged` are texts that cannot be decoded, by key; they are kept as they are.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -92,7 +92,7 @@ class Revisions(Struct, frozen=True):
 
     @property
     def next_number(self) -> int:
-        """One that was never used: numbers of damaged entries and of pruned ones count as well."""
+        """A number that was never used, not even by damaged or pruned entries."""
         numbers = [int(key) for key in self.damaged if key.isdecimal()]
         return max(self.current, *(entry.rev for entry in self.entries), *numbers, 0) + 1
 
@@ -100,27 +100,28 @@ class Revisions(Struct, frozen=True):
         return next((entry for entry in self.entries if entry.rev == number), None)
 
     def changed_outside(self, spec: Json) -> bool:
-        """Whether the live spec is not the one that was last written with an entry."""
+        """Whether the live spec differs from that of the active entry."""
         return self.active is not None and self.active.spec_hash != spec_hash(spec)
 
     def with_write(self, entry: Entry, earlier: Entry | None) -> "Revisions":
-        """With what was written, and before it what it replaced when nobody had put that here.
+        """Adds an entry, and before it the spec that it replaced if that was never recorded.
 
-        Two who write at once may come here in either order. The later workload stays active; and whoever came first
-        found the other's spec without knowing whose it was, so the other one completes that entry.
+        Concurrent writers may arrive here in either order. The later generation stays active. Whoever comes first
+        records the other's spec as an external change, and the other one then completes that entry.
         """
-        known = self
-        if earlier is not None and not known._has(earlier):
-            known = known._with(earlier)
-        unclaimed = next((one for one in known.entries if one.kind == EXTERNAL and one.same_write(entry)), None)
+        revisions = self
+        if earlier is not None and not revisions._has(earlier):
+            revisions = revisions._with(earlier)
+        entries = revisions.entries
+        unclaimed = next((other for other in entries if other.kind == EXTERNAL and other.same_write(entry)), None)
         if unclaimed is None:
-            return known._with(entry)
+            return revisions._with(entry)
         completed = replace(entry, rev=unclaimed.rev)
-        return replace(known, entries=tuple(completed if one is unclaimed else one for one in known.entries))
+        return replace(revisions, entries=tuple(completed if other is unclaimed else other for other in entries))
 
     def _has(self, earlier: Entry) -> bool:
         same = self.active is not None and self.active.spec_hash == earlier.spec_hash
-        return same or any(one.same_write(earlier) for one in self.entries)
+        return same or any(entry.same_write(earlier) for entry in self.entries)
 
     def _with(self, entry: Entry) -> "Revisions":
         entry = replace(entry, rev=self.next_number)
@@ -128,27 +129,28 @@ class Revisions(Struct, frozen=True):
         return _pruned(replace(self, entries=(*self.entries, entry), current=self.current if overtaken else entry.rev))
 
     def data(self) -> dict[str, str]:
-        """The content to store, as texts by key."""
+        """The content to store, by key."""
         readable = {str(entry.rev): msgspec.json.encode(entry).decode() for entry in self.entries}
         return {**self.damaged, **readable}
 
     def undo_target(self, live: Json) -> Entry | None:
-        """What was asked before: after an outside change the active entry, else the newest before it that differs."""
+        """The revision to go back to: after an external change the active one, else the newest older one that
+        differs."""
         if self.changed_outside(live):
             return self.active
-        now = spec_hash(live)
+        live_hash = spec_hash(live)
         before = [entry for entry in self.entries if self.active is not None and entry.rev < self.active.rev]
-        return next((entry for entry in reversed(before) if entry.spec_hash != now), None)
+        return next((entry for entry in reversed(before) if entry.spec_hash != live_hash), None)
 
 
 def spec_hash(spec: Json) -> str:
-    """The same for specs that ask for the same: key order does not count, nor does a restart."""
+    """A digest of the spec that ignores the order of keys and the time of the last restart."""
     canonical = json.dumps(_without_restart(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(canonical.encode()).hexdigest()
 
 
 def _without_restart(spec: Json) -> Json:
-    """Maps that held nothing but the time of the restart go with it, as if there had never been one."""
+    """The spec without the time of the last restart, and without maps that contained nothing else."""
     without: Json = _without(spec, "template", "metadata", "annotations", RESTARTED_AT)
     return without
 
@@ -162,10 +164,11 @@ def _without(value: Any, key: str, *rest: str) -> Any:
 
 
 def _pruned(revisions: Revisions) -> Revisions:
-    """The newest that fit; the active one always stays."""
+    """The newest entries that fit; the active one is always retained."""
     while len(revisions.entries) > 1 and (
-        len(revisions.entries) > KEPT or sum(len(text.encode()) for text in revisions.data().values()) > LARGEST_BYTES
+        len(revisions.entries) > RETAINED
+        or sum(len(text.encode()) for text in revisions.data().values()) > LARGEST_BYTES
     ):
         oldest = next(entry for entry in revisions.entries if entry.rev != revisions.current)
-        revisions = replace(revisions, entries=tuple(one for one in revisions.entries if one is not oldest))
+        revisions = replace(revisions, entries=tuple(entry for entry in revisions.entries if entry is not oldest))
     return revisions
