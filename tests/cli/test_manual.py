@@ -62,8 +62,9 @@ def test_examples_are_written_as_they_are_read() -> None:
     assert text_of(module.FILE.read_text("utf-8").partition("\n\n== ")[0], ALL) == module.FILE.read_text("utf-8")
 
 
-# What an example shows is typed before it, in a project that was well until then; then a minute passes.
-SHORT_OF_QUOTA = ("scale shop --min=5",)
+# Commands typed before an example, in a healthy project; then a minute passes. The quota is used up before shop needs
+# more of it, so that its cities do not race for the rest.
+SHORT_OF_QUOTA = ("scale blog --min=6 --wait", "scale shop --min=3")
 BEFORE = {
     "status": SHORT_OF_QUOTA,
     "workloads list": SHORT_OF_QUOTA,
