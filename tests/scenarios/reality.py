@@ -41,14 +41,9 @@ def image_of(spec: Json) -> str:
     return str(spec["runtime"]["sandbox"]["containers"][0]["image"])
 
 
-def is_newest(instance: Json, workload: Json) -> bool:
-    """Whether it was made from the template that the workload has now, or was started anew after that was asked."""
-    template = workload["spec"]["template"]
-    restarts = [
-        ((metadata or {}).get("annotations") or {}).get(f"{GROUP}/restartedAt", "")
-        for metadata in (instance["metadata"], template.get("metadata"))
-    ]
-    return image_of(instance["spec"]) == image_of(template["spec"]) and restarts[0] >= restarts[1]
+def restarted_at(object_: Json) -> str:
+    """When an Instance, or what a template describes, was last started anew; empty when it never was."""
+    return str(((object_.get("metadata") or {}).get("annotations") or {}).get(f"{GROUP}/restartedAt", ""))
 
 
 def places(workload: Json) -> dict[Place, int]:
@@ -121,22 +116,52 @@ class Reality:
         found = [one for one in self.instances() if one["metadata"]["labels"].get(f"{GROUP}/workload-uid") == uid]
         return [one for one in found if place is None or _place(one) == place]
 
+    def serving(self, workload: Json, place: Place | None = None) -> list[Json]:
+        """Those that are ready, made for a deployment that the project has.
+
+        A site that cannot be reached goes on running what the project has withdrawn. Nobody there can know of it, and
+        it makes up for nothing that is asked of the site later.
+        """
+        return [one for one in self.of(workload, place) if is_ready(one) and self._is_asked_for(one)]
+
     def ready(self, workload: Json, place: Place) -> int:
-        return sum(is_ready(one) for one in self.of(workload, place))
+        return len(self.serving(workload, place))
+
+    def _is_asked_for(self, instance: Json) -> bool:
+        uid = instance["metadata"]["labels"][f"{GROUP}/workload-deployment-uid"]
+        deployments = self._scan(self._cells[_place(instance)[1]], WORKLOAD_DEPLOYMENT)
+        copy = next((one for one in deployments if one["metadata"]["uid"] == uid), None)
+        upstream = copy["metadata"]["annotations"][f"{GROUP}/upstream-uid"] if copy else ""
+        return any(one["metadata"]["uid"] == upstream for one in self.deployments())
 
     def newest(self, workload: Json, place: Place) -> int:
         """Those that were made from the newest template and are there to stay."""
-        return sum(not is_going(one) and is_newest(one, workload) for one in self.of(workload, place))
+        return sum(not is_going(one) and self._is_newest(one, workload) for one in self.of(workload, place))
 
     def old(self, workload: Json, place: Place) -> int:
         """Those that were made from an earlier template."""
-        return sum(not is_newest(one, workload) for one in self.of(workload, place))
+        return sum(not self._is_newest(one, workload) for one in self.of(workload, place))
+
+    def _is_newest(self, instance: Json, workload: Json) -> bool:
+        """Whether it has the image that the workload has now, and was started anew since that was last asked.
+
+        A deployment keeps a restart that it was asked for also when the workload goes back to a template without it.
+        """
+        template = workload["spec"]["template"]
+        uid, place = workload["metadata"]["uid"], _place(instance)
+        here = [
+            deployment["spec"]["template"]
+            for deployment in self.deployments()
+            if deployment["spec"]["workloadRef"]["uid"] == uid and _place_of(deployment) == place
+        ]
+        asked = max(map(restarted_at, (template, *here)))
+        return image_of(instance["spec"]) == image_of(template["spec"]) and restarted_at(instance) >= asked
 
     def is_done(self, workload: Json, place: Place) -> bool:
         """Whether a place has exactly what is asked for, of the newest version, and all of it ready."""
         found = self.of(workload, place)
         fits = len(found) == places(workload).get(place, 0)
-        return fits and all(is_ready(one) and is_newest(one, workload) for one in found)
+        return fits and all(is_ready(one) and self._is_newest(one, workload) for one in found)
 
     def is_fulfilled(self, workload: Json) -> bool:
         return all(self.is_done(workload, place) for place in places(workload))
@@ -152,6 +177,10 @@ def _timeless(spec: Json) -> Json:
 def _place(instance: Json) -> Place:
     labels = instance["metadata"]["labels"]
     return labels[f"{GROUP}/placement-name"], labels[f"{GROUP}/city-code"]
+
+
+def _place_of(deployment: Json) -> Place:
+    return deployment["spec"]["placementName"], deployment["spec"]["cityCode"]
 
 
 class Timeline:

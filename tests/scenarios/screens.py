@@ -79,7 +79,7 @@ class Screens:
             return all(reality.ready(workload, place) >= wanted for place, wanted in asked.items())
 
         def none_ready(reality: Reality) -> bool:
-            return not any(is_ready(one) for one in reality.of(workload))
+            return not reality.serving(workload)
 
         match state:
             case "Deleting":

@@ -4,7 +4,7 @@ Projects do not wait for their sites, and show nothing more of what these are st
 goes only when it has stopped.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from datum_compute.answers.owners import deployment_of
 from datum_compute.api import names
@@ -17,7 +17,7 @@ from datum_compute.api.quota import ResourceClaim
 class Remains:
     """Created from everything of the workload that its project shows, and given the claims at every look since then."""
 
-    def __init__(self, uid: str, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> None:
+    def __init__(self, uid: str, deployments: Iterable[WorkloadDeployment], instances: Collection[Instance]) -> None:
         cities = {deployment.name: deployment.spec.city_code for deployment in deployments}
         for instance in instances:
             cities.setdefault(deployment_of(instance), instance.metadata.labels.get(CITY_CODE, ""))
