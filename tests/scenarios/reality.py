@@ -5,6 +5,7 @@ Written without anything of `datum_compute.answers`, whose sentences are held ag
 
 import json
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
@@ -18,6 +19,13 @@ from datum_compute.kube.meta import Json
 
 GROUP = "compute.datumapis.com"
 Place = tuple[str, str]  # placement and city
+
+
+@lru_cache(maxsize=10_000)
+def _decoded(value: bytes) -> Json:
+    """Shared by all revisions at which an object was the same."""
+    found: Json = json.loads(value)
+    return found
 
 
 def is_going(object_: Json) -> bool:
@@ -67,11 +75,15 @@ class Reality:
         self._project = project
         self._cells = cells
         self._at = at
+        self._past: dict[tuple[str, str], list[Json]] = {}  # by plane and resource: what is past does not change
 
-    def _scan(self, plane: str, kind: Kind[Any]) -> Iterator[Json]:
-        for _, record in self._store.scan(plane, kind.resource, at=self._at):
-            found: Json = record.object()
-            yield found
+    def _scan(self, plane: str, kind: Kind[Any]) -> list[Json]:
+        if self._at is None:
+            return [record.object() for _, record in self._store.scan(plane, kind.resource)]
+        key = (plane, kind.resource)
+        if key not in self._past:
+            self._past[key] = [_decoded(record.value) for _, record in self._store.scan(*key, at=self._at)]
+        return self._past[key]
 
     # In the project
 
@@ -83,7 +95,7 @@ class Reality:
         return {found["metadata"]["name"]: found for found in self._scan(self._project, INSTANCE)}
 
     def deployments(self) -> list[Json]:
-        return list(self._scan(self._project, WORKLOAD_DEPLOYMENT))
+        return self._scan(self._project, WORKLOAD_DEPLOYMENT)
 
     def is_unrecorded(self, workload: Json) -> bool:
         """Whether its spec is another than that of its newest revision, a restart aside."""
@@ -191,6 +203,7 @@ class Timeline:
         self._project = project
         self._cells = cells
         self._marks: list[tuple[float, int]] = []
+        self._past: dict[int, Reality] = {}  # by revision
         self.now = Reality(store, project, cells)
 
     def mark(self, time: float) -> None:
@@ -200,7 +213,7 @@ class Timeline:
 
     def at(self, time: float) -> Reality:
         """As it was then, to within the time between two marks."""
-        return Reality(self._store, self._project, self._cells, self._revision(time))
+        return self._reality(self._revision(time))
 
     def ever(self, since: float, is_so: Callable[[Reality], bool]) -> bool:
         """Whether it has been so at any moment since then."""
@@ -221,7 +234,12 @@ class Timeline:
 
     def _since(self, since: float) -> Iterator[Reality]:
         for revision in range(self._store.revision - 1, self._revision(since) - 1, -1):
-            yield Reality(self._store, self._project, self._cells, revision)
+            yield self._reality(revision)
+
+    def _reality(self, revision: int) -> Reality:
+        if revision not in self._past:
+            self._past[revision] = Reality(self._store, self._project, self._cells, revision)
+        return self._past[revision]
 
     def _revision(self, time: float) -> int:
         return next((revision for moment, revision in reversed(self._marks) if moment <= time), self._marks[0][1])
