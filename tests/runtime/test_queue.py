@@ -77,6 +77,15 @@ async def test_a_delayed_key_comes_when_it_is_due(queue: WorkQueue[str], simulat
     assert simulation.time() == 5
 
 
+async def test_time_passes_in_the_shortest_delay(queue: WorkQueue[str], simulation: Simulation) -> None:
+    """What is left of a wait may be less than the clock can tell."""
+    await simulation.advance(20)
+    before = simulation.time()
+    queue.add_after("a", 1e-16)
+    await queue.get()
+    assert simulation.time() > before
+
+
 @pytest.mark.parametrize("delays", [(5, 9), (9, 5), (5, 5), (9, 5, 7)])
 async def test_the_earliest_of_several_delays_wins(
     queue: WorkQueue[str], simulation: Simulation, delays: tuple[float, ...]

@@ -1,6 +1,7 @@
 """What is left to do, each key at most once at a time. Entry point: `WorkQueue`."""
 
 import asyncio
+import math
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
@@ -75,7 +76,10 @@ class WorkQueue(Generic[K]):
     def add_after(self, key: K, seconds: float) -> None:
         """Adds the key later; of several delays the earliest counts."""
         loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
+        now = loop.time()
+        when = now + seconds
+        if seconds > 0:  # a delay that rounding swallows would run the key for ever at the same time
+            when = max(when, math.nextafter(now, math.inf))
         earlier = self._delayed.get(key)
         if earlier is not None:
             if earlier.when() <= when:
