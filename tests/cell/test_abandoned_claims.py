@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from prometheus_client import CollectorRegistry
 
+from datum_compute.cell.claims import ABANDON_SECONDS
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import ABANDON_SECONDS
 from datum_compute.cell.quota_gate import NAME
 from datum_compute.kube.errors import ApiError, Cause, Forbidden, Unavailable, from_status
 from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
@@ -111,8 +111,8 @@ async def test_after_lasting_refusals_an_instance_goes_and_its_claim_is_removed_
     assert await site.instances() == []
     assert await site.kept() == [KEPT]
     sentence = (
-        "For 10 minutes project demo has refused to let quota claim default/instance-web-0 go; "
-        "the instance goes without it, and it is removed when it may be"
+        "Project demo has refused to delete quota claim default/instance-web-0 for 10 minutes; "
+        "the instance is deleted without it, and the claim as soon as the project allows it"
     )
     assert [event for event in await site.events() if event[0] == "QuotaClaimAbandoned"] == [
         ("QuotaClaimAbandoned", sentence)

@@ -292,17 +292,17 @@ async def test_6_3_scale_down_goes_from_the_highest_one_at_a_time(cell: Cell) ->
 
 async def test_scaled_to_zero_is_calm_from_the_first_and_after_the_last_instance_went(cell: Cell) -> None:
     deployment = await cell.deploy(0)
-    assert told(deployment, "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    assert told(deployment, "Available") == ("False", "ScaledToZero", "No instances are requested")
     await cell.scale(1)
     await cell.report("web-0", "True")
     await cell.scale(0)
     assert told(await cell.deployment(), "Available") == (
         "False",
         "ScaledToZero",
-        "No instances are asked for; 1 is still stopping",
+        "No instances are requested; 1 is still stopping",
     )
     await cell.release("web-0")
-    assert told(await cell.deployment(), "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    assert told(await cell.deployment(), "Available") == ("False", "ScaledToZero", "No instances are requested")
     assert await warnings(cell.client, "web", "ns") == []
 
 
@@ -429,7 +429,7 @@ async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: C
 async def test_invariant_11_an_instance_of_somebody_else_in_the_way_is_told_and_waited_for(cell: Cell) -> None:
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
     deployment = await cell.deploy()
-    sentence = "Instance web-0 of somebody else is in the way; it has to be removed by hand"
+    sentence = "An instance web-0 that belongs to something else is in the way; it has to be removed by hand"
     assert told(deployment, "Available") == ("False", "InstanceNameTaken", sentence)
     assert [(event.reason, event.message) for event in await warnings(cell.client, "web", "ns")] == [
         ("InstanceNameTaken", sentence)

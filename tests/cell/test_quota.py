@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.quota import RESOURCE_CLAIM, RESOURCE_GRANT
+from datum_compute.cell.claims import Claims
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import Claims, Disabled
+from datum_compute.cell.quota import Disabled
 from datum_compute.cell.quota_gate import NAME
-from datum_compute.cell.verdict import Verdict, kept, tier
+from datum_compute.cell.verdict import Verdict, reported_verdict, tier
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.errors import Cause, Forbidden, NotFound, from_status
 from datum_compute.kube.inprocess import InProcess
@@ -404,7 +405,7 @@ KEPT: dict[str, tuple[Instance, Verdict, Verdict]] = {
 
 @pytest.mark.parametrize(("instance", "verdict", "expected"), KEPT.values(), ids=KEPT.keys())
 def test_what_is_no_better_answer_changes_nothing(instance: Instance, verdict: Verdict, expected: Verdict) -> None:
-    assert kept(instance, verdict) == expected
+    assert reported_verdict(instance, verdict) == expected
 
 
 @given(
@@ -414,7 +415,7 @@ def test_what_is_no_better_answer_changes_nothing(instance: Instance, verdict: V
     st.sampled_from([UNREACHABLE, UNDECIDED, DENIED, GRANTED]),
 )
 def test_nothing_but_a_grant_ever_opens_a_gate(status: str, reason: str, gates: list[str], verdict: Verdict) -> None:
-    after = kept(instance_saying(status, reason, gates), verdict)
+    after = reported_verdict(instance_saying(status, reason, gates), verdict)
     if "Quota" in gates:
         assert after.granted == verdict.granted
 

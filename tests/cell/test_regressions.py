@@ -15,8 +15,8 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.quota import QUOTA_GROUP, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.template import InstanceRuntime
 from datum_compute.api.template_hash import template_hash
+from datum_compute.cell.claims import Claims
 from datum_compute.cell.deployment import DeploymentController
-from datum_compute.cell.quota import Claims
 from datum_compute.cell.quota_gate import NAME, QuotaGate
 from datum_compute.cell.sizing import requests
 from datum_compute.kube.errors import Conflict, from_status

@@ -159,11 +159,11 @@ AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
     "starting": ([instance(0, STARTING)], ("False", "InstancesProvisioning", "Instances are being provisioned")),
     "a ready one that goes is none": (
         [instance(0, RUNNING, deleting=True)],
-        ("False", "Stopping", "1 instance is still stopping; the next one is made after that"),
+        ("False", "Stopping", "1 instance is still stopping; the next one is created after that"),
     ),
     "a broken one that goes blocks nothing by what it suffered from": (
         [instance(0, NO_IMAGE, deleting=True), instance(1, RUNNING, deleting=True)],
-        ("False", "Stopping", "2 instances are still stopping; the next one is made after that"),
+        ("False", "Stopping", "2 instances are still stopping; the next one is created after that"),
     ),
     "one goes, another starts": (
         [instance(0, STARTING), instance(1, RUNNING, deleting=True)],
@@ -269,7 +269,7 @@ def test_a_refusal_that_is_over_is_no_longer_told() -> None:
 
 def test_zero_replicas_is_a_calm_state_of_its_own() -> None:
     status = reported([], desired=0)
-    assert told(status, "Available") == ("False", "ScaledToZero", "No instances are asked for")
+    assert told(status, "Available") == ("False", "ScaledToZero", "No instances are requested")
     assert told(status, "ReplicasReady") == ("True", "ReplicasAvailable", "0/0 replicas available")
 
 
@@ -278,7 +278,7 @@ def test_at_zero_replicas_what_still_stops_is_counted() -> None:
     assert told(reported(going, desired=0), "Available") == (
         "False",
         "ScaledToZero",
-        "No instances are asked for; 2 are still stopping",
+        "No instances are requested; 2 are still stopping",
     )
 
 

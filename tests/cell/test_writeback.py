@@ -437,7 +437,7 @@ async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_instance(unnam
     _refuse(unnamed, 403)
     await unnamed.delete()
     await unnamed.advance(100)
-    sentence = "The hub refuses to remove what it shows of instance web-0: not you"
+    sentence = "The hub refuses to delete its copy of instance web-0: not you"
     assert await unnamed.events() == [("HubRefused", sentence)]
 
 
@@ -497,7 +497,7 @@ async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_deployment_of_
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels=LABELS | {SOURCE: "cell-dfw"})
     await cell.hub.create(INSTANCE, body | {"spec": SPEC})
     await cell.advance(100)
-    sentence = "The hub refuses to remove what it shows of instance web-7: not you"
+    sentence = "The hub refuses to delete its copy of instance web-7: not you"
     assert await cell.events("web") == [("HubRefused", sentence)]
 
 

@@ -872,7 +872,7 @@ async def test_a_hub_namespace_that_names_another_project_is_never_taken_over(fe
     before = await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", home)
 
     deployment = await federation.deploy()
-    sentence = f"Namespace {home} on the hub belongs to another project; whoever runs the platform has to part the two"
+    sentence = f"Namespace {home} on the hub belongs to another project; the platform operator has to separate the two"
     assert federated(deployment) == ("HubNamespaceTaken", sentence)
     assert available(deployment) == ("False", "HubNamespaceTaken", sentence)
     assert await federation.warnings() == [("HubNamespaceTaken", sentence)]

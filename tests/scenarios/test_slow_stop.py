@@ -46,7 +46,7 @@ async def test_a_restart_shows_that_the_old_instance_is_stopping(
     deployment = await project.deployment("web-main-dfw")
     available = conditions.find(conditions.of(deployment), "Available")
     assert available is not None
-    sentence = "1 instance is still stopping; the next one is made after that"
+    sentence = "1 instance is still stopping; the next one is created after that"
     assert (available.reason, available.message) == ("Stopping", sentence)
     workload = await project.workload("web")
     assert workload is not None

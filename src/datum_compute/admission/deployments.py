@@ -13,7 +13,7 @@ _ACCOUNTS = Accounts()
 
 
 def admit(review: Review) -> Sequence[Cause]:
-    """Raises `Forbidden`. On hub and cells deployments are nobody's but compute's, and roles say so."""
+    """Raises `Forbidden`. Only project planes are checked; on hub and cells, roles reserve deployments for compute."""
     if review.resource != WORKLOAD_DEPLOYMENT.resource or review.role != PROJECT:
         return ()
     if _ACCOUNTS.include(review.user.name, review.user.groups):

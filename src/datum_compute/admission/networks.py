@@ -11,16 +11,16 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.meta import Json
 
-MOST = 64  # networks that are asked about for one workload
+MOST = 64  # networks reviewed per workload
 
 
 def networks_of(workload: Json) -> list[str]:
-    """Each name once, whatever else is wrong with the workload."""
+    """Each network name once, even if the workload is malformed."""
     value: object = workload
     for name in ("spec", "template", "spec", "networkInterfaces"):
         value = value.get(name) if isinstance(value, dict) else None
-    named = [_network(interface) for interface in value] if isinstance(value, list) else []
-    return list(dict.fromkeys(filter(None, named)))
+    names = [_network(interface) for interface in value] if isinstance(value, list) else []
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _network(interface: object) -> str:
@@ -30,7 +30,7 @@ def _network(interface: object) -> str:
 
 
 async def reviewed(facts: Facts, client: Client, caller: Caller, namespace: str, networks: list[str]) -> Facts:
-    """The facts with one access review a network, made where the project's own rules apply."""
+    """The facts with one access review per network, made in the project, where its own rules apply."""
 
     async def review(network: str) -> bool | str:
         attributes = {

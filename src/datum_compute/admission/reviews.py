@@ -1,4 +1,4 @@
-"""Asks an API server who somebody is, and what they may do. Entry points: `authenticate`, `own_name`, `may`."""
+"""Asks an API server who a caller is, and what they may do. Entry points: `authenticate`, `own_name`, `may`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, optional_part
 
 
 class Caller(Struct, frozen=True):
-    """As the API server knows who asks. `extra` says in which project; without it an allowed caller is denied."""
+    """A caller as the API server knows them. `extra` names the project; without it, an allowed caller is denied."""
 
     username: str = ""
     uid: str = ""
@@ -32,7 +32,7 @@ class _AccessStatus(Struct, frozen=True):
 
 
 class _Review(KubeObject, frozen=True):
-    """A question that is answered at once and stored nowhere."""
+    """A question that is answered at once and never stored."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -59,21 +59,21 @@ ACCESS_REVIEW = Kind(
 
 
 async def authenticate(client: Client, token: str) -> Caller | None:
-    """Who a bearer token stands for; None when for nobody. Raises `ApiError` when it cannot be asked."""
+    """The caller that a bearer token belongs to; None if it is not valid. Raises `ApiError` without an answer."""
     review = await client.create(TOKEN_REVIEW, _body(TOKEN_REVIEW, {"token": token}))
     status = review.status
     return status.user if status is not None and status.authenticated else None
 
 
 async def own_name(client: Client) -> str:
-    """Who we are ourselves. Raises `ApiError` when it cannot be asked."""
+    """The user name of this process. Raises `ApiError` without an answer."""
     body = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.name, "metadata": {}}
     review = await client.create(SELF_REVIEW, body)
     return review.status.user_info.username if review.status is not None else ""
 
 
 async def may(client: Client, caller: Caller, attributes: Json) -> bool:
-    """`attributes` is either resourceAttributes or nonResourceAttributes. Raises `ApiError` when it cannot be asked."""
+    """`attributes` is either resourceAttributes or nonResourceAttributes. Raises `ApiError` without an answer."""
     spec = attributes | {
         "user": caller.username,
         "uid": caller.uid,

@@ -1,4 +1,4 @@
-"""All rules of compute, for a server in this process. Entry point: `admit`."""
+"""All admission rules of compute, for a server in this process. Entry point: `admit`."""
 
 from collections.abc import Sequence
 

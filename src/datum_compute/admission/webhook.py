@@ -1,4 +1,4 @@
-"""Admission of workloads for API servers, over HTTPS. Entry point: `Webhook`."""
+"""Admission webhook for workloads and deployments. Entry point: `Webhook`."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol
@@ -32,18 +32,18 @@ Send = Callable[[Message], Awaitable[None]]
 MUTATE = "/mutate-compute-datumapis-com-v1alpha-workload"
 VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
 VALIDATE_DEPLOYMENT = "/validate-compute-datumapis-com-v1alpha-workloaddeployment"
-OF_PROJECT = "/projects/"  # after either, with the project's name: for API servers that do not tell it in the request
+OF_PROJECT = "/projects/"  # suffix with the project's name, for API servers whose requests do not name it
 PARENT = "iam.miloapis.com/parent-name"
 API_VERSION = "admission.k8s.io/v1"
 
-_BODY_BYTES = 7 * 1024 * 1024  # two objects of the size that API servers take, and what is around them
+_BODY_BYTES = 7 * 1024 * 1024  # two objects of the largest size that API servers accept, and what surrounds them
 _BODY_BYTES_TOGETHER = 32 * 1024 * 1024
-_BODY_SECONDS = 30.0  # API servers wait no longer for an answer
+_BODY_SECONDS = 30.0  # API servers do not wait longer for an answer
 
 _log = structlog.get_logger(__name__)
 
 
-class _Asked(Struct, frozen=True, rename="camel"):
+class _Request(Struct, frozen=True, rename="camel"):
     uid: str
     operation: str = ""
     sub_resource: str = ""
@@ -55,24 +55,24 @@ class _Asked(Struct, frozen=True, rename="camel"):
 
 
 class _Review(Struct, frozen=True, rename="camel"):
-    request: _Asked
+    request: _Request
     api_version: str = ""
     kind: str = ""
 
 
 class Projects(Protocol):
-    """Where projects are asked; a replica that does not lead asks them as well."""
+    """Clients of projects, on every replica, leading or not."""
 
     def client(self, name: str) -> Client:
-        """`KeyError` for a project that is not here."""
+        """Raises `KeyError` for a project that is not known."""
         ...
 
 
 class Webhook:
-    """`project_of` says which project a caller is in where the URL does not.
+    """`project_of` returns the project of a caller where the URL does not name it.
 
-    One that is not engaged is refused, never admitted unchecked. `accounts` may write deployments, and so may whoever
-    this process is in the project.
+    Requests for a project that is not engaged are refused, never admitted unchecked. `accounts` may write deployments,
+    and so may the account of this process in the project.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Webhook:
         self._projects = projects
         self._project_of = project_of
         self._accounts = accounts
-        self._own: dict[str, str] = {}  # by project, the name that its server knows us by
+        self._own_names: dict[str, str] = {}  # by project, the user name of this process
         self._bodies = Bodies(_BODY_BYTES, seconds=_BODY_SECONDS, together=_BODY_BYTES_TOGETHER)
         fleet.join(self)
 
@@ -105,53 +105,53 @@ class Webhook:
             raise NotFound(f"there is nothing at {scope['path']}")
         if scope["method"] != "POST":
             raise BadRequest("an AdmissionReview comes with POST")
-        asked = _decoded(await self._bodies.read(scope, receive))
+        request = _decoded(await self._bodies.read(scope, receive))
         refusal: ApiError | None = None
-        if path != MUTATE:  # which changes nothing: defaults are in the schema
-            project = project or self._project_of(asked.user_info)
+        if path != MUTATE:  # mutation changes nothing: defaults are in the schema
+            project = project or self._project_of(request.user_info)
             try:
                 if path == VALIDATE:
-                    refusal = await self._refusal(asked, project)
+                    refusal = await self._refusal(request, project)
                 else:
-                    refusal = await self._deployment_refusal(asked, project)
+                    refusal = await self._deployment_refusal(request, project)
             except Exception as error:
                 _log.error("admission crashed", exc_info=error)
                 refusal = ApiError("the request could not be checked; try again")
-        response: Json = {"uid": asked.uid, "allowed": refusal is None}
+        response: Json = {"uid": request.uid, "allowed": refusal is None}
         if refusal is not None:
             response["status"] = refusal.status()
         return encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
 
-    async def _refusal(self, asked: _Asked, project: str) -> ApiError | None:
-        if asked.operation not in ("CREATE", "UPDATE"):
+    async def _refusal(self, request: _Request, project: str) -> ApiError | None:
+        if request.operation not in ("CREATE", "UPDATE"):
             return None
-        after, before = asked.object, asked.old_object
+        after, before = request.object, request.old_object
         if after is None:
             return BadRequest("the review has no object to look at")
         try:
             plane = self._fleet.plane(project)
             if PROJECT not in plane.roles:
-                return _not_here(project)
+                return _not_connected(project)
             facts = _facts(plane)
-            networks = networks_of(after) if _spec_changes(before, after) else []
+            networks = networks_of(after) if _has_spec_change(before, after) else []
             client = self._projects.client(project)
         except (ApiError, KeyError):
-            return _not_here(project)
-        facts = await reviewed(facts, client, asked.user_info, asked.namespace, networks)
+            return _not_connected(project)
+        facts = await reviewed(facts, client, request.user_info, request.namespace, networks)
         causes = workload_violations(after, facts, before)
-        return _invalid(asked.name, causes) if causes else None
+        return _invalid(request.name, causes) if causes else None
 
-    async def _deployment_refusal(self, asked: _Asked, project: str) -> ApiError | None:
-        caller = asked.user_info
-        if self._accounts.include(caller.username, caller.groups) or self._is_delivered(project, asked.namespace):
+    async def _deployment_refusal(self, request: _Request, project: str) -> ApiError | None:
+        caller = request.user_info
+        if self._accounts.include(caller.username, caller.groups) or self._is_delivered(project, request.namespace):
             return None
-        sentence = deployment_refusal(asked.operation, asked.sub_resource, asked.old_object, asked.object)
+        sentence = deployment_refusal(request.operation, request.sub_resource, request.old_object, request.object)
         if not sentence or caller.username == await self._own_name(project):
             return None
-        return refused(asked.name, sentence)
+        return refused(request.name, sentence)
 
     def _is_delivered(self, project: str, namespace: str) -> bool:
-        """Whether the namespace is a cell's, on a server that is a project as well: what comes there is Karmada's."""
+        """Whether the namespace is a cell's on a server that is a project as well, so that Karmada writes there."""
         try:
             plane = self._fleet.plane(project)
         except ApiError:
@@ -159,15 +159,15 @@ class Webhook:
         return CELL in plane.roles and is_in_cell(plane, namespace)
 
     async def _own_name(self, project: str) -> str:
-        """Empty when it cannot be asked; then only the accounts that were given are ours."""
-        if project not in self._own:
+        """Empty without an answer; then only the configured accounts are ours."""
+        if project not in self._own_names:
             try:
-                self._own[project] = await own_name(self._projects.client(project))
+                self._own_names[project] = await own_name(self._projects.client(project))
             except (ApiError, KeyError):
                 return ""
-        return self._own[project]
+        return self._own_names[project]
 
-    # As a member of the fleet: which cities are offered is known before anybody asks
+    # As a member of the fleet: caches the offered cities before the first request
 
     def prepare(self, plane: Plane) -> None:
         if PROJECT in plane.roles:
@@ -179,11 +179,11 @@ class Webhook:
     def engaged(self, plane: Plane) -> None: ...
 
     def disengaged(self, plane: Plane) -> None:
-        self._own.pop(plane.name, None)
+        self._own_names.pop(plane.name, None)
 
 
 def parent_of(caller: Caller) -> str:
-    """The project whose API the caller spoke to, as Milo says it; empty when nothing says so."""
+    """The project whose API the caller used, according to Milo; empty when nothing says it."""
     return next(iter(caller.extra.get(PARENT, ())), "")
 
 
@@ -193,24 +193,24 @@ def _facts(plane: Plane) -> Facts:
     return facts_of_locations(plane.informer(LOCATION).all())
 
 
-def _spec_changes(before: Json | None, after: Json) -> bool:
+def _has_spec_change(before: Json | None, after: Json) -> bool:
     try:
         return before is None or bool(before.get("spec") != after.get("spec"))
     except RecursionError:
         return True
 
 
-class _NotHere(ApiError):
+class _NotConnected(ApiError):
     code, reason, retryable = 503, "ServiceUnavailable", True
 
 
-def _not_here(project: str) -> ApiError:
+def _not_connected(project: str) -> ApiError:
     if not project:
         return BadRequest(
             f"nothing says which project the request is for: the user's extra lacks {PARENT}; "
             f"let the webhook's URL end with {OF_PROJECT}<name>"
         )
-    return _NotHere(f'project "{project}" is not connected to compute; try again in a moment')
+    return _NotConnected(f'project "{project}" is not connected to compute; try again in a moment')
 
 
 def _invalid(name: str, causes: list[Cause]) -> Invalid:
@@ -220,7 +220,7 @@ def _invalid(name: str, causes: list[Cause]) -> Invalid:
     return Invalid(f'{WORKLOAD.name}.{WORKLOAD.group} "{name}" is invalid: {listed}', causes=causes, about=about)
 
 
-def _decoded(body: bytes) -> _Asked:
+def _decoded(body: bytes) -> _Request:
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -19,23 +19,25 @@ def admit(review: Review) -> Sequence[Cause]:
 
 
 def facts_of(bindings: Iterable[LocationBinding]) -> Facts:
-    """A city is offered by any of its bindings, and unavailable when all of them say so (R20)."""
-    closed: dict[str, list[str | None]] = {}
+    """A city is offered by any of its bindings, and unavailable when all of them are."""
+    closures: dict[str, list[str | None]] = {}
     for binding in bindings:
         city = binding.spec.topology.get(TOPOLOGY_CITY, "")
         if city:
-            closed.setdefault(city, []).append(_closed(binding))
-    unavailable = {city: whys[0] or "" for city, whys in closed.items() if all(why is not None for why in whys)}
-    return Facts(cities=tuple(sorted(closed)), unavailable=unavailable)
+            closures.setdefault(city, []).append(_closure(binding))
+    unavailable = {
+        city: reasons[0] or "" for city, reasons in closures.items() if all(reason is not None for reason in reasons)
+    }
+    return Facts(cities=tuple(sorted(closures)), unavailable=unavailable)
 
 
 def facts_of_locations(locations: Iterable[Location]) -> Facts:
-    """The same where a project has no bindings to be had: every location is offered."""
+    """The same where bindings are not served: every location is offered."""
     cities = {location.spec.topology.get(TOPOLOGY_CITY, "") for location in locations}
     return Facts(cities=tuple(sorted(filter(None, cities))))
 
 
-def _closed(binding: LocationBinding) -> str | None:
+def _closure(binding: LocationBinding) -> str | None:
     """Why a binding cannot be used; None when it can, or does not say."""
     condition = conditions.find(conditions.of(binding), AVAILABLE)
     return condition.message or condition.reason if condition is not None and condition.status == "False" else None

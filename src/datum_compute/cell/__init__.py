@@ -1,1 +1,1 @@
-"""A cell: one site that creates, rolls, gates and removes its Instances by itself."""
+"""A cell: one site that creates, rolls, gates and removes its Instances on its own."""

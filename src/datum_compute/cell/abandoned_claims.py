@@ -1,4 +1,4 @@
-"""Removes claims that were let go of, once their project's plane lets us. Entry point: `AbandonedClaims`."""
+"""Deletes abandoned claims once their project's plane allows it. Entry point: `AbandonedClaims`."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ import structlog
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.permissions import LEDGER
+from datum_compute.cell.claims import Claims, is_refusal
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import Claims, is_refusal
 from datum_compute.federation.roles import CELL
-from datum_compute.kube.errors import ApiError, Forbidden, NotFound
+from datum_compute.kube.errors import ApiError, Forbidden
 from datum_compute.runtime import NotEngaged, Pass, Plane, Problems, Request, Source
 
 _log = structlog.get_logger(__name__)
 
 
 class AbandonedClaims:
-    """Looks at the ledger of each cell at its start and every ten minutes; projects do not wait for each other."""
+    """Works through the ledger of each cell at start and every ten minutes; projects do not wait for each other."""
 
     name = "abandoned-claims"
     sweep_role = CELL
@@ -45,7 +45,7 @@ class AbandonedClaims:
             abandoned = await self._ledger.read(cell)
         except Forbidden as error:
             if not self._warned:
-                _log.warning("claims cannot be let go of: bind compute-cell-on-cell-abandoned-claims", error=str(error))
+                _log.warning("claims cannot be abandoned: bind compute-cell-on-cell-abandoned-claims", error=str(error))
             self._warned = True
             return
         problems = Problems()
@@ -69,7 +69,7 @@ class AbandonedClaims:
         settled: list[AbandonedClaim],
         problems: Problems,
     ) -> None:
-        """One after the other: the first refusal speaks for the rest of its project."""
+        """One after the other, because the first refusal stands for the rest of the project."""
         for claim in claims:
             with problems.collect(f"Claim {claim.name} of project {project}"):
                 try:
@@ -78,18 +78,14 @@ class AbandonedClaims:
                         _log.info("abandoned claim removed", project=project, claim=f"{claim.namespace}/{claim.name}")
                     settled.append(claim)
                 except NotEngaged:
-                    return  # the next sweep finds it engaged
+                    return  # the next sweep tries again
                 except ApiError as error:
                     if is_refusal(error):
-                        return  # still
+                        return
                     raise
 
     async def _is_in_use(self, cell: Plane, claim: AbandonedClaim) -> bool:
-        """Whether a later Instance of the same name has taken it over, by the word of the cell itself."""
-        if cell.informer(INSTANCE).get(claim.instance_namespace, claim.instance) is not None:
-            return True
-        try:
-            await cell.client.get(INSTANCE, claim.instance, claim.instance_namespace)
-        except NotFound:
-            return False
-        return True
+        """Whether a later Instance of the same name uses the claim; asks the cell's server if the cache has none."""
+        namespace, name = claim.instance_namespace, claim.instance
+        cached = cell.informer(INSTANCE).get(namespace, name)
+        return cached is not None or await cell.client.find(INSTANCE, name, namespace) is not None

@@ -1,4 +1,4 @@
-"""What keeps an Instance from starting. Entry points: `gates`, `without_gate`."""
+"""The scheduling gates that keep an Instance from starting. Entry points: `gates`, `without_gate`."""
 
 from datum_compute.api.instance import NETWORK_GATE, QUOTA_GATE, Instance
 from datum_compute.kube.meta import Json
@@ -13,6 +13,6 @@ def gates(instance: Instance) -> list[str]:
 
 
 def without_gate(instance: Instance, name: str) -> Json:
-    """A patch for `patch_if_unchanged`: the list is replaced whole, so it must be the one that was seen."""
+    """A patch for `patch_if_unchanged`, because it replaces the whole list."""
     left = [{"name": gate} for gate in gates(instance) if gate != name]
     return {"spec": {"controller": {"schedulingGates": left}}}

@@ -1,10 +1,12 @@
-"""Says whether an Instance is ready, and lets go of it when it is deleted. Entry point: `InstanceController`.
+"""Reports whether an Instance is ready, and releases it when it is deleted. Entry point: `InstanceController`.
 
-Everything it needs is in the cell, so that neither a project's quota system nor the hub can hold it up.
+It uses only the cell's plane, so that neither a project's quota system nor the hub can hold it up.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, NETWORK_GATE, PROGRAMMED, QUOTA_GATE, QUOTA_GRANTED, READY, Instance
@@ -24,13 +26,13 @@ from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, encode, same_json
 from datum_compute.runtime import Change, Drop, Handle, Pass, Plane, Request, Source, Writer, itself
 
-_STOPS = Decided(READY, "False", reasons.STOPPING, "The instance is stopping")
+_STOPPING = Decided(READY, "False", reasons.STOPPING, "The instance is stopping")
 
 
 class InstanceController:
-    """Owns Ready of an Instance, the provider's conditions until they are its own, and the finalizers.
+    """Owns Ready of an Instance, the provider's conditions until the provider sets them, and the finalizers.
 
-    `waits_for_hub` leaves the finalizer that stands for the hub copy to whoever removes the copy.
+    With `waits_for_hub`, the finalizer for the hub copy is left to the controller that deletes the copy.
     """
 
     name = "instance"
@@ -43,8 +45,8 @@ class InstanceController:
 
     def sources(self) -> Sequence[Source[Any]]:
         sources: list[Source[Any]] = [
-            Source(CELL, INSTANCE, itself, when=concerns_us, scope=CELL_NAMESPACES),
-            Source(CELL, NAMESPACE, in_namespace, when=is_identified),
+            Source(CELL, INSTANCE, itself, when=is_relevant, scope=CELL_NAMESPACES),
+            Source(CELL, NAMESPACE, instances_of_namespace, when=has_other_identity),
         ]
         if self._networking:
             sources.append(Source(CELL, NETWORK_BINDING, _of_binding, optional=True))
@@ -62,58 +64,59 @@ class InstanceController:
                 await write.remove_finalizers(instance, INSTANCE_FINALIZER)
             return
         if not instance.metadata.deleting:
-            instance = await self._hold(write, instance)
+            instance = await _with_finalizers(write, instance)
         status = self._status(pass_, instance)
         if same_json(instance.status_json, encode(status)):
             self._delay.forget(request)
             return
-        # Mostly quota and provider answer and stop in a moment; only who really waits is written about, on 3 planes.
-        if (left := self._delay.left(request, _unanswered(instance))) > 0:
-            pass_.no_later_than(left)
+        # Quota and provider mostly answer in a moment; only longer waits are worth writes on three planes.
+        if (delay := self._delay.remaining(request, _awaited(instance))) > 0:
+            pass_.no_later_than(delay)
             return
         after = await write.status(instance, status)
         for reason, message in new_warnings(instance, after):
             pass_.events.warning(after, reason, message)
 
     def is_current(self, cell: Handle, instance: Instance) -> bool:
-        """Whether Ready says what follows from the rest of the Instance, and the gates do what the verdict says."""
+        """Whether Ready follows from the rest of the Instance, and the gates from the verdict."""
         if QUOTA_GATE in gates(instance) and conditions.is_true(conditions.of(instance), QUOTA_GRANTED):
-            return False  # it is being opened
+            return False  # the gate is being opened
         return same_json(instance.status_json, encode(self._status(cell, instance)))
-
-    async def _hold(self, write: Writer, instance: Instance) -> Instance:
-        """Our own creator sets both finalizers; this is for Instances made by others."""
-        missing = [name for name in (INSTANCE_FINALIZER, CLAIM_FINALIZER) if name not in instance.metadata.finalizers]
-        if not missing:
-            return instance
-        finalizers = [*instance.metadata.finalizers, *missing]
-        return await write.patch_if_unchanged(instance, {"metadata": {"finalizers": finalizers}})
 
     def _status(self, cell: Handle, instance: Instance) -> Json:
         before = conditions.of(instance)
         failure = failure_of(cell.plane, instance) if self._networking and gates(instance) else None
-        decided = [_STOPS] if is_stopping(instance) else readiness(gates(instance), before, failure)
+        decided = [_STOPPING] if is_stopping(instance) else readiness(gates(instance), before, failure)
         if (quota := conditions.find(before, QUOTA_GRANTED)) is not None:
-            # A claim is never changed, so that its verdict holds for every generation of the Instance. Saying so here
-            # saves a write of its own after each gate that is removed.
+            # A claim is never changed, so its verdict holds for every generation of the Instance. Updating the
+            # generation here saves a separate write after each gate that is opened.
             decided.append(Decided(QUOTA_GRANTED, quota.status, quota.reason, quota.message))
         generation, now = instance.metadata.generation, cell.now()
         wanted = [
-            conditions.condition(one.type, one.status, one.reason, one.message, generation=generation, now=now)
-            for one in decided
+            conditions.condition(*msgspec.structs.astuple(condition), generation=generation, now=now)
+            for condition in decided
         ]
         return conditions.status_with(instance, wanted)
 
 
-def _unanswered(instance: Instance) -> object:
-    """What an Instance waits for that mostly comes in a moment; None when it waits for nothing of the kind."""
-    seen = conditions.of(instance)
+async def _with_finalizers(write: Writer, instance: Instance) -> Instance:
+    """Our own Instances are created with both finalizers; this is for Instances created by others."""
+    missing = [name for name in (INSTANCE_FINALIZER, CLAIM_FINALIZER) if name not in instance.metadata.finalizers]
+    if not missing:
+        return instance
+    finalizers = [*instance.metadata.finalizers, *missing]
+    return await write.patch_if_unchanged(instance, {"metadata": {"finalizers": finalizers}})
+
+
+def _awaited(instance: Instance) -> object:
+    """The answer that an Instance waits for and that mostly comes in a moment; None when there is none."""
+    current = conditions.of(instance)
     if is_stopping(instance):
         return reasons.STOPPING
-    quota = conditions.find(seen, QUOTA_GRANTED)
+    quota = conditions.find(current, QUOTA_GRANTED)
     if quota is None or quota.status == "Unknown":
         return QUOTA_GRANTED
-    programmed = conditions.find(seen, PROGRAMMED)
+    programmed = conditions.find(current, PROGRAMMED)
     is_silent = programmed is None or programmed.reason == reasons.PENDING
     left = set(gates(instance))
     if quota.status != "True" or not is_silent or not left <= {NETWORK_GATE, QUOTA_GATE}:
@@ -121,37 +124,37 @@ def _unanswered(instance: Instance) -> object:
     return QUOTA_GATE if QUOTA_GATE in left else PROGRAMMED
 
 
-def is_identified(change: Change[Namespace]) -> bool:
-    """A namespace that says something else about whose it is; who waits for that need not wait for the next tier."""
+def has_other_identity(change: Change[Namespace]) -> bool:
+    """Whether a namespace names another project, so that its Instances need not wait for the next tier."""
     if change.before is None or change.after is None:
         return False
     return Identity.of(change.before.metadata.labels) != Identity.of(change.after.metadata.labels)
 
 
-def concerns_us(change: Change[Instance]) -> bool:
-    """Not so: annotations, and finalizers that others set or lift, unless it was the last that kept an Instance from
-    going. A pass for these would come before its time."""
+def is_relevant(change: Change[Instance]) -> bool:
+    """Whether more changed than annotations and others' finalizers. Their last finalizer counts, because the Instance
+    has stopped without it; a pass for any other would be premature."""
     if change.before is None or change.after is None:
         return True
-    return _seen(change.before) != _seen(change.after)
+    return _relevant_fields(change.before) != _relevant_fields(change.after)
 
 
-def _seen(instance: Instance) -> tuple[object, ...]:
+def _relevant_fields(instance: Instance) -> tuple[object, ...]:
     metadata = instance.metadata
-    held = [name for name in (INSTANCE_FINALIZER, CLAIM_FINALIZER) if name in metadata.finalizers]
+    finalizers = [name for name in (INSTANCE_FINALIZER, CLAIM_FINALIZER) if name in metadata.finalizers]
     return (
         *(metadata.uid, metadata.generation, metadata.deleting, metadata.labels, metadata.owner_references),
-        *(is_stopping(instance), held, bytes(instance.status_json)),
+        *(is_stopping(instance), finalizers, bytes(instance.status_json)),
     )
 
 
-def in_namespace(plane: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
+def instances_of_namespace(plane: Plane, change: Change[Namespace]) -> Iterable[Request | Drop]:
     for instance in plane.informer(INSTANCE).all(change.object.name):
         yield Request(plane.name, instance.namespace, instance.name)
 
 
 def _of_binding(plane: Plane, change: Change[NetworkBinding]) -> Iterable[Request | Drop]:
-    """The Instances of the deployment that a binding is for, while they wait."""
+    """The waiting Instances of the deployment that owns a binding."""
     owner = change.object.metadata.controller
     for instance in plane.informer(INSTANCE).all(change.object.namespace) if owner is not None else ():
         if owner is not None and instance.metadata.labels.get(DEPLOYMENT_NAME) == owner.name and gates(instance):

@@ -1,6 +1,6 @@
-"""The claims that a cell had to let go of, kept until it may remove them. Entry points: `Ledger`, `AbandonedClaim`.
+"""Claims that a cell had to abandon, recorded until it may delete them. Entry points: `Ledger`, `AbandonedClaim`.
 
-A ConfigMap on the cell, outside of everything that belongs to a project, so that it outlives restarts and namespaces.
+A ConfigMap on the cell, outside every project's namespaces, so that it survives restarts and deleted namespaces.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from datum_compute.api.names import claim_name
 from datum_compute.api.permissions import LEDGER as NAME
-from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import CONFIG_MAP, ConfigMap
 from datum_compute.kube.meta import decode, encode
 from datum_compute.runtime import Plane, Unfinished
@@ -23,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AbandonedClaim(Struct, frozen=True, order=True, rename="camel"):
-    """A claim on a project's plane, and the Instance of the cell that it was made for."""
+    """A claim on a project's plane, and the Instance of the cell that it was created for."""
 
     project: str
     namespace: str
@@ -40,7 +39,7 @@ class AbandonedClaim(Struct, frozen=True, order=True, rename="camel"):
 
 
 class Ledger:
-    """Entries are added and removed one by one, so that nobody who writes beside us is overwritten."""
+    """Adds and removes single entries, so that concurrent writers do not overwrite each other."""
 
     def __init__(self, namespace: str, controller: str, *, most: int = MOST) -> None:
         self._most = most
@@ -49,47 +48,44 @@ class Ledger:
         self._projects: dict[str, frozenset[str]] = {}  # by cell, as last read
 
     def projects(self) -> set[str]:
-        """Those that a claim is kept of, as far as the ledger has been read."""
+        """The projects with a recorded claim, as far as the ledger has been read."""
         return {project for projects in self._projects.values() for project in projects}
 
     async def read(self, cell: Plane) -> list[AbandonedClaim]:
-        return self._noted(cell, await self._find(cell))
+        return self._remember(cell, await self._find(cell))
 
     async def add(self, cell: Plane, claim: AbandonedClaim) -> None:
-        """Raises when the claim cannot be kept: it must not be let go of then."""
-        found = await self._find(cell)
+        """Raises if the claim cannot be recorded: it must not be abandoned then."""
+        config_map = await self._find(cell)
         write = cell.writer(self._controller)
         entry = {claim.key: encode(claim).decode()}
-        if found is None:
+        if config_map is None:
             body = CONFIG_MAP.body(NAME, self._namespace) | {"data": entry}
-            found = await write.ensure(CONFIG_MAP, body)
-        if claim.key in found.data:
-            self._noted(cell, found)
+            config_map = await write.ensure(CONFIG_MAP, body)
+        if claim.key in config_map.data:
+            self._remember(cell, config_map)
             return
-        if len(found.data) >= self._most:
-            sentence = f"ConfigMap {self._namespace}/{NAME} keeps {self._most} claims already; no more are let go of"
-            raise Unfinished(sentence)
-        self._noted(cell, await write.patch(found, {"data": entry}))
+        if len(config_map.data) >= self._most:
+            message = f"ConfigMap {self._namespace}/{NAME} already records {self._most} claims; no more are abandoned"
+            raise Unfinished(message)
+        self._remember(cell, await write.patch(config_map, {"data": entry}))
 
     async def remove(self, cell: Plane, claims: Iterable[AbandonedClaim]) -> None:
-        found = await self._find(cell)
-        gone = {claim.key: None for claim in claims if found is not None and claim.key in found.data}
-        if found is not None and gone:
-            self._noted(cell, await cell.writer(self._controller).patch(found, {"data": gone}))
+        config_map = await self._find(cell)
+        removed = {claim.key: None for claim in claims if config_map is not None and claim.key in config_map.data}
+        if config_map is not None and removed:
+            self._remember(cell, await cell.writer(self._controller).patch(config_map, {"data": removed}))
 
     async def _find(self, cell: Plane) -> ConfigMap | None:
-        try:
-            return await cell.client.get(CONFIG_MAP, NAME, self._namespace)
-        except NotFound:
-            return None
+        return await cell.client.find(CONFIG_MAP, NAME, self._namespace)
 
-    def _noted(self, cell: Plane, found: ConfigMap | None) -> list[AbandonedClaim]:
-        claims = sorted(self._entries(found)) if found is not None else []
+    def _remember(self, cell: Plane, config_map: ConfigMap | None) -> list[AbandonedClaim]:
+        claims = sorted(self._entries(config_map)) if config_map is not None else []
         self._projects[cell.name] = frozenset(claim.project for claim in claims)
         return claims
 
-    def _entries(self, found: ConfigMap) -> Iterable[AbandonedClaim]:
-        for key, text in found.data.items():
+    def _entries(self, config_map: ConfigMap) -> Iterable[AbandonedClaim]:
+        for key, text in config_map.data.items():
             try:
                 yield decode(text.encode(), AbandonedClaim)
             except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""What a cell counts of its own work. Entry point: `Metrics`."""
+"""Metrics of the cell controllers. Entry point: `Metrics`."""
 
 from collections.abc import Mapping
 
@@ -20,34 +20,34 @@ _FAILURES = {
 
 
 class Metrics:
-    """Without a registry everything is counted and nothing is published."""
+    """Without a registry, everything is counted and nothing is published."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.enforcement_enabled = Gauge(
             "compute_quota_enforcement_enabled", "Whether instances wait for quota.", registry=registry
         )
         self.evaluation_failures = Counter(
-            "compute_quota_eval_failures", "Evaluations of quota without a verdict.", ["reason"], registry=registry
+            "compute_quota_eval_failures", "Quota evaluations without a verdict.", ["reason"], registry=registry
         )
         self.claims_orphaned = Counter(
-            "compute_quota_claim_orphaned", "Claims that nobody could locate to delete.", registry=registry
+            "compute_quota_claim_orphaned", "Claims that could not be located for deletion.", registry=registry
         )
         self.abandonments = Counter(
-            "compute_quota_claim_abandoned", "Claims that were let go of to be removed later.", registry=registry
+            "compute_quota_claim_abandoned", "Claims abandoned, to be deleted later.", registry=registry
         )
         self.claims_abandoned = Gauge(
-            "compute_quota_claims_abandoned", "Claims that are kept in mind to be removed.", registry=registry
+            "compute_quota_claims_abandoned", "Abandoned claims that still have to be deleted.", registry=registry
         )
         self._held = Gauge(
             "compute_cell_deployments_held",
-            "Deployments that the hub does not have and that are kept all the same.",
+            "Deployments kept although the hub does not have them.",
             ["reason"],
             registry=registry,
         )
         self.held({})
         self.specs_held = Gauge(
             "compute_cell_specs_held",
-            "Deployments whose spec is not acted on because it is older than the one in effect.",
+            "Deployments whose spec is held because it is older than the one in effect.",
             registry=registry,
         )
         self._to_hub = hop_seconds(registry).labels("cell_to_hub")
@@ -60,8 +60,8 @@ class Metrics:
         (self.abandonments if reason == reasons.QUOTA_CLAIM_ABANDONED else self.claims_orphaned).inc()
 
     def held(self, counts: Mapping[Held, int]) -> None:
-        for why in Held:
-            self._held.labels(why.value).set(counts.get(why, 0))
+        for reason in Held:
+            self._held.labels(reason.value).set(counts.get(reason, 0))
 
     def reached_hub(self, seconds: float) -> None:
         self._to_hub.observe(seconds)

@@ -1,12 +1,12 @@
-"""Keeps a configured cell name for one cluster alone. Entry points: `NameLease`, `NameNotHeld`.
+"""Makes sure that only one cluster uses a configured cell name. Entry points: `NameLease`, `NameNotHeld`.
 
-The name is a Lease in the namespace that Karmada keeps for the cell on the hub, held by the uid of the cell's
-`kube-system` namespace, so that replicas and restarts of one cell share it. Two cells that were given one name would
-take each other's hub copies for leftovers of their own.
+The name is a Lease in the namespace that Karmada keeps for the cell on the hub. Its holder is the uid of the cell's
+`kube-system` namespace, so that replicas and restarts of one cell share it. Two cells with the same name would mistake
+each other's hub copies for their own leftovers.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -31,18 +31,21 @@ IDENTITY_NAMESPACE = "kube-system"
 
 _log = structlog.get_logger(__name__)
 
+CellName = Callable[[Plane], str]
+"""What a cell calls itself on claims and hub copies."""
+
 
 class NameNotHeld(ApiError):
-    """A write that was not sent, because it carries a name that another cell may have."""
+    """A write that was not sent because it carries a name that another cell may hold."""
 
     code, reason, retryable = 503, "CellNameNotHeld", True
 
 
 class NameLease:
-    """Takes and renews the Lease on the replica that leads, and guards what is written under the name.
+    """Acquires and renews the Lease on the leading replica, and guards writes under the name.
 
     Hub copies are written only while the Lease is held. Claims stop only when another cluster is known to hold it: a
-    site rolls and scales also while its hub is away, and nobody takes a name over without the hub.
+    site rolls and scales even while its hub is unreachable, and nobody can take over a name without the hub.
     """
 
     name = "cell-name"
@@ -57,7 +60,7 @@ class NameLease:
         self._cell_name = cell_name
         self._tenure: Tenure | None = None
         self._cluster: Namespace | None = None  # its uid is the cell's identity
-        self._asked = False
+        self._attempted = False
         self._obstacle = "the hub has not been asked for it yet"
         self._reported = ""
         held = Gauge(
@@ -72,13 +75,13 @@ class NameLease:
 
     @property
     def holder(self) -> str:
-        """The other cluster that was last seen to hold the name; empty when none was."""
+        """The other cluster that was last observed holding the name; empty when there was none."""
         tenure = self._tenure
         return tenure.holder if tenure is not None and tenure.holder != tenure.identity else ""
 
     @property
     def obstacle(self) -> str:
-        """Why the name is not held, in one sentence; empty while it is."""
+        """Why the name is not held; empty while it is."""
         if self.held:
             return ""
         if self.holder:
@@ -102,13 +105,13 @@ class NameLease:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._keep(pass_)
         except (ApiError, TimeoutError) as error:
-            self._obstacle = self._explained(error)
+            self._obstacle = self._explanation(error)
             _log.debug("cell name not renewed", name=self._cell_name, error=str(error) or "no answer")
-        self._asked = True
+        self._attempted = True
         self._report(pass_)
 
     async def _keep(self, pass_: Pass) -> None:
-        tenure = await self._introduced(pass_)
+        tenure = await self._own_tenure(pass_)
         if tenure.held:
             try:
                 await tenure.take()
@@ -122,7 +125,7 @@ class NameLease:
         tenure.lose()
         pass_.no_later_than(max(0.0, tenure.expiry - asyncio.get_running_loop().time()))
 
-    async def _introduced(self, cell: Handle) -> Tenure:
+    async def _own_tenure(self, cell: Handle) -> Tenure:
         if self._tenure is None:
             hub = next(iter(self._fleet.known(HUB)))
             self._cluster = await cell.client.get(NAMESPACE, IDENTITY_NAMESPACE)
@@ -137,7 +140,7 @@ class NameLease:
             )
         return self._tenure
 
-    def _explained(self, error: Exception) -> str:
+    def _explanation(self, error: Exception) -> str:
         space = execution_space(self._cell_name)
         match error:
             case NotFound() if self._tenure is None:
@@ -149,7 +152,7 @@ class NameLease:
         return "the hub cannot be asked for it"
 
     def _report(self, pass_: Pass) -> None:
-        """When it begins, changes and ends, not on every pass."""
+        """Reports changes, not every pass."""
         obstacle = self.obstacle
         if obstacle == self._reported:
             return
@@ -175,12 +178,12 @@ class NameLease:
     def disengaged(self, plane: Plane) -> None: ...
 
     def _check_hub(self, call: Call) -> None:
-        """Only what a cell writes: management may work on the same plane in the same process."""
+        """Guards only what a cell writes: management may use the same plane in the same process."""
         if (INSTANCE.serves(call.path) or WORK.serves(call.path)) and not self.held:
             raise NameNotHeld(self.obstacle)
 
     def _check_claim(self, call: Call) -> None:
-        """A decision on a claim, or its relabelling, is not the cell's write."""
+        """Guards creation and deletion only: others decide and relabel claims."""
         is_ours = call.method in ("POST", "DELETE") and RESOURCE_CLAIM.serves(call.path)
-        if is_ours and not self.held and (self.holder or not self._asked):
+        if is_ours and not self.held and (self.holder or not self._attempted):
             raise NameNotHeld(self.obstacle)

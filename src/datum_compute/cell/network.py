@@ -1,7 +1,7 @@
-"""What a deployment needs of the network before its Instances may start. Entry points: `Networking`, `failure_of`.
+"""The network objects that a deployment needs before its Instances may start. Entry points: `Networking`, `failure_of`.
 
-A binding for each interface leads to a context, the network at the cell's location; a claim on the context leads to a
-subnet. Everything is read from caches; only what is missing is created.
+Each interface has a binding, which leads to a context, the network at the cell's location; a claim on the context leads
+to a subnet. Everything is read from caches; only missing objects are created.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ _KINDS = (LOCATION, NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET)
 
 
 class Networking:
-    """Prepares the networks of deployments; all it waits for is watched, so nothing is asked for twice."""
+    """Prepares the networks of deployments. All the objects that it waits for are watched."""
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -55,12 +55,12 @@ class Networking:
         )
 
     def location(self, plane: Plane, deployment: WorkloadDeployment) -> Location | None:
-        """The first that serves the deployment's city, in the user's case."""
-        found = plane.informer(LOCATION).all()
-        return next((one for one in found if _city(one) == deployment.spec.city_code), None)
+        """The first Location of the deployment's city; case matters."""
+        locations = plane.informer(LOCATION).all()
+        return next((location for location in locations if _city(location) == deployment.spec.city_code), None)
 
     def is_ready(self, plane: Plane, deployment: WorkloadDeployment) -> bool:
-        """Whether all is there, by the caches alone."""
+        """Whether the caches have everything that is needed."""
         location = self.location(plane, deployment)
         if location is None:
             return False
@@ -77,7 +77,7 @@ class Networking:
         )
 
     async def prepare(self, cell: Handle, deployment: WorkloadDeployment) -> Network:
-        """Asks for what is missing."""
+        """Creates what is missing."""
         plane = cell.plane
         location = self.location(plane, deployment)
         if location is None:
@@ -101,13 +101,13 @@ class Networking:
             owner = controller_reference(deployment)
             body = NETWORK_BINDING.body(name, deployment.namespace, ownerReferences=[owner])
             binding = await cell.write.ensure(NETWORK_BINDING, body | {"spec": spec})
-        asks_for = binding.spec.network.name, binding.spec.location.name
-        if _is_owned(binding, deployment) and asks_for != (network, location):
+        is_other = (binding.spec.network.name, binding.spec.location.name) != (network, location)
+        if _is_owned(binding, deployment) and is_other:
             binding = await cell.write.patch(binding, {"spec": spec})
         return binding
 
     async def _claim_subnet(self, cell: Handle, context: NetworkContext) -> None:
-        """One for all deployments on the context; who else was quicker made the same."""
+        """One claim serves all deployments on the context, so an existing one is as good."""
         owner = owner_reference(context)
         body = SUBNET_CLAIM.body(subnet_claim_name(context.name), context.namespace, ownerReferences=[owner])
         spec = {
@@ -125,13 +125,13 @@ def _has_subnet(plane: Plane, binding: NetworkBinding) -> bool:
     claim = _claim(plane, context) if context is not None else None
     if context is None or claim is None or not _is_ready(claim.status):
         return False
-    subnet = claim.status.subnet_ref if claim.status else None
-    found = plane.informer(SUBNET).get(context.namespace, subnet.name) if subnet is not None else None
-    return found is not None and _is_ready(found.status)
+    reference = claim.status.subnet_ref if claim.status else None
+    subnet = plane.informer(SUBNET).get(context.namespace, reference.name) if reference is not None else None
+    return subnet is not None and _is_ready(subnet.status)
 
 
 def _context(plane: Plane, binding: NetworkBinding) -> NetworkContext | None:
-    """The context that a binding leads to, once both are Ready."""
+    """The context of a binding, once both are Ready."""
     reference = binding.status.network_context_ref if binding.status else None
     if reference is None or not _is_ready(binding.status):
         return None
@@ -153,7 +153,7 @@ def _reference(location: str) -> Json:
 
 
 def failure_of(plane: Plane, instance: Instance) -> str | None:
-    """Why the network of an Instance could not be created, by the first of its bindings that says so."""
+    """Why the network of an Instance could not be created, from its first failed binding; None without a failure."""
     owner = instance.metadata.controller
     deployment = owner.name if owner is not None else instance.metadata.labels.get(DEPLOYMENT_NAME, "")
     for index in range(len(instance.spec.network_interfaces)):
@@ -182,7 +182,7 @@ def by_city(deployment: WorkloadDeployment) -> Iterable[str]:
 
 
 def _of_location(plane: Plane, change: Change[Location]) -> Iterable[Request | Drop]:
-    for city in sorted({_city(one) for one in (change.before, change.after) if one is not None}):
+    for city in sorted({_city(location) for location in (change.before, change.after) if location is not None}):
         yield from _in_city(plane, city)
 
 

@@ -1,7 +1,7 @@
 """Which single thing to do next for a deployment's Instances. Entry point: `steps`.
 
-Creation goes up one by one, a roll goes down one by one, and what is not wanted goes last. A broken Instance on an old
-template is replaced where it stands, so that it can never block its own fix.
+Instances are created in ascending order, replaced in descending order, and surplus ones are deleted last. A broken
+Instance on an old template is replaced at once, so that it can never block its own fix.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from datum_compute.api.names import instance_name, ordinal_of
 
 
 class Member(Struct, frozen=True):
-    """One Instance as the order sees it. `ordinal` is None when neither label nor name tells it."""
+    """One Instance as far as the order is concerned. `ordinal` is None when neither label nor name says it."""
 
     name: str
     ordinal: int | None
     ready: bool
     deleting: bool
-    current: bool  # made from the desired template
+    current: bool  # created from the desired template
 
 
 class Create(Struct, frozen=True, tag=True):
@@ -38,16 +38,16 @@ Step = Create | Wait | Delete
 
 
 def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: bool = False) -> Iterator[Step]:
-    """Everything there is to do, in order. Only the first is done now; a `Wait` does nothing but holds the place.
+    """All steps, in order. Only the first is taken now; a `Wait` does nothing but holds up the ones after it.
 
-    While paused, whatever an Instance was made from is good enough: nothing is replaced, all the rest goes on.
+    While paused, every Instance counts as current: none is replaced, and everything else continues.
     """
-    slots, strays = _slots(deployment, [replace(one, current=True) for one in members] if paused else members)
-    kept = [ordinal for ordinal in sorted(slots) if ordinal < desired]
+    slots, strays = _slots(deployment, [replace(member, current=True) for member in members] if paused else members)
+    desired_ordinals = [ordinal for ordinal in sorted(slots) if ordinal < desired]
     surplus = [ordinal for ordinal in sorted(slots, reverse=True) if ordinal >= desired]
     yield from (Delete(stray.name) for stray in strays if not stray.deleting)
     yield from _ascending(slots, desired)
-    yield from (Delete(slots[ordinal].name) for ordinal in reversed(kept) if _outdated(slots[ordinal]))
+    yield from (Delete(slots[ordinal].name) for ordinal in reversed(desired_ordinals) if _outdated(slots[ordinal]))
     yield from (Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting)
 
 
@@ -69,7 +69,7 @@ def _outdated(member: Member) -> bool:
 
 
 def _slots(deployment: str, members: Iterable[Member]) -> tuple[dict[int, Member], Sequence[Member]]:
-    """Each ordinal's Instance, and the strays: no ordinal, a second one for a slot, or under another slot's name."""
+    """The Instance per ordinal, and the strays: without an ordinal, second in a slot, or with another slot's name."""
     slots: dict[int, Member] = {}
     others: list[Member] = []
     for member in members:
@@ -81,14 +81,14 @@ def _slots(deployment: str, members: Iterable[Member]) -> tuple[dict[int, Member
     strays: list[Member] = []
     for member in sorted(others, key=lambda member: member.name):
         ordinal = member.ordinal
-        if ordinal is None or ordinal < 0 or ordinal in slots or _in_the_way(deployment, member):
+        if ordinal is None or ordinal < 0 or ordinal in slots or _blocks_a_slot(deployment, member):
             strays.append(member)
         else:
             slots[ordinal] = member
     return slots, strays
 
 
-def _in_the_way(deployment: str, member: Member) -> bool:
-    """The slot whose name it bears could never be filled."""
+def _blocks_a_slot(deployment: str, member: Member) -> bool:
+    """Whether it has the name of another slot, which could then never be filled."""
     named = ordinal_of(member.name)
     return named not in (None, member.ordinal) and member.name == instance_name(deployment, named)

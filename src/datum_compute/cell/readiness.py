@@ -1,4 +1,4 @@
-"""What Ready says about an Instance, and why. Entry point: `readiness`."""
+"""Whether an Instance is ready, and why not. Entry point: `readiness`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ _FORMER_NAME_OF_AVAILABLE = "Running"
 
 
 class Decided(Struct, frozen=True):
-    """A condition to be, without its times."""
+    """A condition without its generation and times."""
 
     type: str
     status: str
@@ -24,91 +24,91 @@ class Decided(Struct, frozen=True):
     message: str
 
 
-class _Claim(Struct, frozen=True):
-    """A candidate for what Ready says."""
+class _Cause(Struct, frozen=True):
+    """A candidate for the status, reason and message of Ready."""
 
     status: str
     reason: str
     message: str
 
 
-def readiness(gates: Sequence[str], current: Iterable[Condition], network_failure: str | None = None) -> list[Decided]:
-    """What follows from the rest: Ready always, and the provider's two conditions while they are not yet its own."""
-    seen = [condition for condition in current if condition.type != _FORMER_NAME_OF_AVAILABLE]
-    denial = _denial(seen)
+def readiness(gates: Sequence[str], before: Iterable[Condition], network_failure: str | None = None) -> list[Decided]:
+    """Ready, and the provider's two conditions for as long as the provider has not set them itself."""
+    current = [condition for condition in before if condition.type != _FORMER_NAME_OF_AVAILABLE]
+    denial = _denial(current)
     if gates:
-        return _gated(gates, seen, denial, network_failure)
+        return _gated(gates, current, denial, network_failure)
     if denial is not None:
         return [_ready(denial)]
-    return [*_restored(seen), _ready(_claim_of(_with_restored(seen)))]
+    return [*_restored(current), _ready(_cause_of(_without_restored(current)))]
 
 
-def _denial(seen: Sequence[Condition]) -> _Claim | None:
-    quota = conditions.find(seen, QUOTA_GRANTED)
+def _denial(current: Sequence[Condition]) -> _Cause | None:
+    quota = conditions.find(current, QUOTA_GRANTED)
     if quota is None or quota.status != "False":
         return None
-    return _Claim("False", reasons.PENDING_QUOTA, quota.message)
+    return _Cause("False", reasons.PENDING_QUOTA, quota.message)
 
 
 def _gated(
-    gates: Sequence[str], seen: Sequence[Condition], denial: _Claim | None, network_failure: str | None
+    gates: Sequence[str], current: Sequence[Condition], denial: _Cause | None, network_failure: str | None
 ) -> list[Decided]:
-    claims = [
-        _Claim("False", reasons.SCHEDULING_GATES_PRESENT, f"Scheduling gates present: {', '.join(gates)}"),
+    causes = [
+        _Cause("False", reasons.SCHEDULING_GATES_PRESENT, f"Scheduling gates present: {', '.join(gates)}"),
         *([denial] if denial is not None else ()),
-        *([_Claim("False", reasons.NETWORK_FAILED_TO_CREATE, network_failure)] if network_failure else ()),
+        *([_Cause("False", reasons.NETWORK_FAILED_TO_CREATE, network_failure)] if network_failure else ()),
     ]
-    ready = _ready(_best(claims))
+    ready = _ready(_best(causes))
     if denial is not None:
-        because = (denial.status, denial.reason, denial.message)
-        return [Decided(PROGRAMMED, *because), Decided(AVAILABLE, *because), ready]
-    return [*_restored(seen), ready]
+        cause = (denial.status, denial.reason, denial.message)
+        return [Decided(PROGRAMMED, *cause), Decided(AVAILABLE, *cause), ready]
+    return [*_restored(current), ready]
 
 
-def _restored(seen: Sequence[Condition]) -> list[Decided]:
-    """What a denial had written on the provider's behalf is taken back once it is lifted."""
+def _restored(current: Sequence[Condition]) -> list[Decided]:
+    """Resets the provider's conditions that a denial had set, once the denial is lifted."""
     return [
         Decided(condition.type, "Unknown", reasons.PENDING, "Waiting for controller")
-        for condition in seen
+        for condition in current
         if condition.type in (PROGRAMMED, AVAILABLE) and condition.reason == reasons.PENDING_QUOTA
     ]
 
 
-def _with_restored(seen: Sequence[Condition]) -> list[Condition]:
-    taken_back = {decided.type for decided in _restored(seen)}
-    return [condition for condition in seen if condition.type not in taken_back]
+def _without_restored(current: Sequence[Condition]) -> list[Condition]:
+    restored = {decided.type for decided in _restored(current)}
+    return [condition for condition in current if condition.type not in restored]
 
 
-def _claim_of(seen: Sequence[Condition]) -> _Claim:
-    programmed = conditions.find(seen, PROGRAMMED)
+def _cause_of(current: Sequence[Condition]) -> _Cause:
+    programmed = conditions.find(current, PROGRAMMED)
     if programmed is None or programmed.status != "True":
-        return _unprogrammed(seen, programmed)
-    available = conditions.find(seen, AVAILABLE)
+        return _unprogrammed(current, programmed)
+    available = conditions.find(current, AVAILABLE)
     if available is not None and available.status == "True":
-        return _Claim("True", reasons.AVAILABLE, "Instance is ready")
+        return _Cause("True", reasons.AVAILABLE, "Instance is ready")
     if available is not None and available.reason != reasons.PENDING:
-        return _Claim(available.status, available.reason, available.message)
-    return _Claim("False", reasons.PENDING, "Instance is not available")
+        return _Cause(available.status, available.reason, available.message)
+    return _Cause("False", reasons.PENDING, "Instance is not available")
 
 
-def _unprogrammed(seen: Sequence[Condition], programmed: Condition | None) -> _Claim:
-    base = _Claim("False", reasons.PENDING_PROGRAMMING, "Instance has not been programmed")
+def _unprogrammed(current: Sequence[Condition], programmed: Condition | None) -> _Cause:
+    base = _Cause("False", reasons.PENDING_PROGRAMMING, "Instance has not been programmed")
     if programmed is not None and programmed.reason not in _UNINFORMATIVE:
-        base = _Claim(programmed.status, programmed.reason, programmed.message)
-    others = [condition for condition in seen if condition.type not in _OWN and condition.status != "True"]
+        base = _Cause(programmed.status, programmed.reason, programmed.message)
+    others = [condition for condition in current if condition.type not in _OWN and condition.status != "True"]
     competing = [*others, *([programmed] if programmed is not None else ())]
-    claims = [
-        _Claim(condition.status, condition.reason, condition.message)
+    causes = [
+        _Cause(condition.status, condition.reason, condition.message)
         for condition in competing
         if condition.reason != reasons.PENDING
     ]
-    return _best([base, *claims])
+    return _best([base, *causes])
 
 
-def _best(claims: Sequence[_Claim]) -> _Claim:
-    """The first of the highest rank: only a strictly higher one replaces what stands before it."""
-    return max(claims, key=lambda claim: instance_rank(claim.reason))
+def _best(causes: Sequence[_Cause]) -> _Cause:
+    """The first cause of the highest rank."""
+    return max(causes, key=lambda cause: instance_rank(cause.reason))
 
 
-def _ready(claim: _Claim) -> Decided:
-    return Decided(READY, claim.status, claim.reason, claim.message)
+def _ready(cause: _Cause) -> Decided:
+    return Decided(READY, cause.status, cause.reason, cause.message)

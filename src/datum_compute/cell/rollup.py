@@ -1,4 +1,4 @@
-"""What a deployment reports about its Instances. Entry point: `deployment_status`."""
+"""The status of a deployment, from its Instances. Entry points: `deployment_status`, `stopping_status`."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -15,13 +15,13 @@ from datum_compute.federation.obstacles import Obstacle
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, Json, as_dict
 
-PROGRESSING = "Progressing"  # here only while a rollout is paused
+PROGRESSING = "Progressing"  # present only while a rollout is paused
 
-_SPECIFIC = 5  # from this rank on an Instance's own reason says more than any summary (R23)
+_SPECIFIC = 5  # from this rank on, an Instance's own reason says more than any summary
 
 
 class Network(Enum):
-    """How far the network of a deployment is."""
+    """The state of a deployment's network."""
 
     READY = "ready"
     PROVISIONING = "provisioning"
@@ -45,34 +45,35 @@ def deployment_status(
     network: Network = Network.READY,
     obstacle: Obstacle | None = None,
 ) -> Json:
-    """`obstacle` is what keeps an Instance from being made as it should be."""
+    """The whole status. `obstacle` is what keeps an Instance from being created or changed."""
     counts = _counts(instances, template_hash)
     generation = observed_generation(deployment)
 
-    def decide(type_: str, status: bool | str, reason: str, message: str) -> Condition:
+    def condition(type_: str, status: bool | str, reason: str, message: str) -> Condition:
         return conditions.condition(type_, status, reason, message, generation=generation, now=now)
 
     if obstacle is not None:
-        replicas_ready = decide(REPLICAS_READY, False, obstacle.reason, obstacle.message)
+        replicas_ready = condition(REPLICAS_READY, False, obstacle.reason, obstacle.message)
     elif counts.quota_blocked:
         pending = f"{counts.quota_blocked} of {desired} desired replicas are pending quota"
-        replicas_ready = decide(REPLICAS_READY, False, reasons.QUOTA_EXCEEDED, pending)
+        replicas_ready = condition(REPLICAS_READY, False, reasons.QUOTA_EXCEEDED, pending)
     else:
         share = f"{counts.ready}/{desired} replicas available"
-        replicas_ready = decide(REPLICAS_READY, True, reasons.REPLICAS_AVAILABLE, share)
+        replicas_ready = condition(REPLICAS_READY, True, reasons.REPLICAS_AVAILABLE, share)
     if counts.ready:
         share = f"{counts.ready}/{counts.replicas} instances are ready"
-        available = decide(AVAILABLE, True, reasons.STABLE_INSTANCE_FOUND, share)
+        available = condition(AVAILABLE, True, reasons.STABLE_INSTANCE_FOUND, share)
     else:
         blocker = _best_blocker(deployment.spec.city_code, instances, counts, desired, network, obstacle)
-        available = decide(AVAILABLE, False, blocker.reason, blocker.message)
+        available = condition(AVAILABLE, False, blocker.reason, blocker.message)
     wanted = [available, replicas_ready]
     before = conditions.of(deployment)
     if is_paused(deployment):
-        sentence = "The rollout is paused: no instance is replaced until it is resumed"
-        wanted.append(decide(PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, sentence))
+        message = "The rollout is paused: no instance is replaced until it is resumed"
+        wanted.append(condition(PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, message))
     else:
-        before = tuple(one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED))
+        paused = (PROGRESSING, reasons.ROLLOUT_PAUSED)
+        before = tuple(earlier for earlier in before if (earlier.type, earlier.reason) != paused)
     return as_dict(deployment.status_json) | {
         "replicas": counts.replicas,
         "currentReplicas": counts.current,
@@ -84,14 +85,14 @@ def deployment_status(
     }
 
 
-def making_way(deployment: WorkloadDeployment, left: int, now: datetime) -> Json:
-    """The status of a deployment that is being deleted, for the one that follows under its name and has to wait.
+def stopping_status(deployment: WorkloadDeployment, left: int, now: datetime) -> Json:
+    """The status of a deployment that is being deleted, read by a later deployment of the same name that has to wait.
 
-    It answers no spec, so that nothing that was said of the earlier one passes for an answer to the next.
+    Its observed generation is 0, so that it never passes for an answer to the later deployment's spec.
     """
     message = f"Waiting for an earlier deployment of this name: {still_stopping(left)}"
     wanted = conditions.condition(AVAILABLE, False, reasons.STOPPING, message, generation=0, now=now)
-    before = [one for one in conditions.of(deployment) if one.type == AVAILABLE]
+    before = [condition for condition in conditions.of(deployment) if condition.type == AVAILABLE]
     return {
         "replicas": left,
         "currentReplicas": 0,
@@ -104,7 +105,7 @@ def making_way(deployment: WorkloadDeployment, left: int, now: datetime) -> Json
 
 
 def observed_generation(deployment: WorkloadDeployment) -> int:
-    """The project's generation of the spec acted on, where it travelled along; else the generation here (R24)."""
+    """The project's generation of the spec, from its annotation; without one, the generation here."""
     stamped = deployment.metadata.annotations.get(UPSTREAM_GENERATION, "")
     return int(stamped) if stamped.isdecimal() else deployment.metadata.generation
 
@@ -130,7 +131,7 @@ def _counts(instances: Collection[Instance], template_hash: str) -> Counts:
 
 
 def _runs(instance: Instance, template_hash: str) -> bool:
-    """Absence of the provider's report is legal and means no."""
+    """Whether the provider reports this template. A missing report is legal and means no."""
     report = instance.status.controller if instance.status else None
     return report is not None and report.observed_template_hash == template_hash
 
@@ -163,7 +164,7 @@ def _best_blocker(
         blockers.append(obstacle)
     for instance in instances:
         if instance.metadata.deleting:
-            continue  # whatever it suffered from, it goes
+            continue  # its problem is deleted with it
         ready = conditions.find(instance.status.conditions, READY) if instance.status else None
         if ready is not None and deployment_rank(ready.reason) >= _SPECIFIC:
             blockers.append(Obstacle(ready.reason, ready.message))
@@ -171,11 +172,11 @@ def _best_blocker(
 
 
 def _progress(instances: Collection[Instance]) -> Obstacle:
-    """What goes on while nothing is wrong: the next Instance is made only when the one before it has stopped."""
+    """What happens while nothing is wrong: an Instance is replaced only once it has stopped."""
     if not instances:
         return Obstacle(reasons.INSTANCES_PROVISIONING, "No instances available yet")
     if all(instance.metadata.deleting for instance in instances):
-        return Obstacle(reasons.STOPPING, f"{still_stopping(len(instances))}; the next one is made after that")
+        return Obstacle(reasons.STOPPING, f"{still_stopping(len(instances))}; the next one is created after that")
     return Obstacle(reasons.INSTANCES_PROVISIONING, "Instances are being provisioned")
 
 
@@ -185,5 +186,5 @@ def still_stopping(count: int) -> str:
 
 def _at_zero(replicas: int) -> str:
     if not replicas:
-        return "No instances are asked for"
-    return f"No instances are asked for; {replicas} {'is' if replicas == 1 else 'are'} still stopping"
+        return "No instances are requested"
+    return f"No instances are requested; {replicas} {'is' if replicas == 1 else 'are'} still stopping"

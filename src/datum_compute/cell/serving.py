@@ -1,7 +1,7 @@
 """Instances of deployments that another cell serves. Entry points: `is_instance_served_elsewhere`, `serving_changes`.
 
-A cell that is not the one to serve a city may still have Instances of it, from when it was. They go on running, and
-nothing of them is claimed or shown: that is the other cell's to do.
+A cell that no longer serves a city may still have Instances of it. They keep running, but this cell neither claims
+quota for them nor copies them to the hub: the other cell does that.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ from datum_compute.runtime import Change, Plane, Request, Source
 
 
 def is_instance_served_elsewhere(cell: Plane, instance: Instance) -> bool:
-    """Needs the source `serving_changes`."""
+    """Callers need the source `serving_changes`."""
     name = instance.metadata.labels.get(DEPLOYMENT_NAME, "")
     deployment = cell.informer(WORKLOAD_DEPLOYMENT).get(instance.namespace, name)
     return deployment is not None and is_served_elsewhere(deployment)
 
 
 def serving_changes() -> Source[WorkloadDeployment]:
-    """The Instances of a deployment that begins or ceases to be this cell's."""
-    return Source(CELL, WORKLOAD_DEPLOYMENT, _instances, when=_has_moved)
+    """The Instances of a deployment that this cell starts or stops serving."""
+    return Source(CELL, WORKLOAD_DEPLOYMENT, _instances, when=_is_serving_change)
 
 
-def _has_moved(change: Change[WorkloadDeployment]) -> bool:
+def _is_serving_change(change: Change[WorkloadDeployment]) -> bool:
     before, after = change.before, change.after
     return before is not None and after is not None and is_served_elsewhere(before) != is_served_elsewhere(after)
 

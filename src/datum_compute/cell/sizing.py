@@ -1,4 +1,4 @@
-"""How much of the quota an Instance needs. Entry point: `requests`."""
+"""How much quota an Instance needs. Entry point: `requests`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,13 +11,13 @@ _Size = tuple[int, int]  # millicores, MiB
 
 
 def requests(runtime: InstanceRuntime) -> dict[str, int]:
-    """Amounts by resource type: always one instance, and its size where that can be told."""
+    """Amounts per resource type: always one instance, and its size where that is known."""
     size = _limits(runtime) or _amounts(runtime.resources.requests) or _catalog(runtime.resources.instance_type)
     return {INSTANCES: 1} | ({VCPUS: size[0], MEMORY: size[1]} if size else {})
 
 
 def _limits(runtime: InstanceRuntime) -> _Size | None:
-    """The sum over all containers, when every one of them has both limits."""
+    """The sum over all containers, if every container has both limits."""
     if runtime.sandbox is None:
         return None
     sizes = [
@@ -37,9 +37,9 @@ def _amounts(amounts: Mapping[str, int | str]) -> _Size | None:
     try:
         return millicores(amounts["cpu"]), mebibytes(amounts["memory"])
     except ValueError:
-        return None  # what cannot be read cannot be claimed; the count still is
+        return None  # an unreadable size cannot be claimed; the count still is
 
 
 def _catalog(instance_type: str) -> _Size | None:
-    found = CATALOG.get(instance_type)
-    return (found.millicores, found.mebibytes) if found else None
+    size = CATALOG.get(instance_type)
+    return (size.millicores, size.mebibytes) if size else None

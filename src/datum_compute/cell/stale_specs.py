@@ -1,9 +1,9 @@
-"""Whether a spec that arrived succeeds the one that was acted on. Entry points: `relation`, `StaleSpecs`.
+"""Holds specs that are older than the one in effect. Entry points: `relation`, `StaleSpecs`.
 
-A hub that was restored from a backup sends old specs again, and so does a project. To act on one would remove what
-runs: instances that the newer spec added, a template that replaced the older. Generations of the project's deployment
-only grow, so a smaller one is held, and so is another deployment of the same name unless the withdrawal of the one
-before is noted on the hub. After a restore of the hub it resolves itself: management sends what the project asks for.
+A hub or project that was restored from a backup sends old specs again. Acting on one would remove what runs: instances
+that the newer spec added, or a template that replaced the older. Generations of the project's deployment only grow, so
+a smaller one is held, and so is another deployment of the same name unless the hub notes the withdrawal of the previous
+one. After a restore of the hub this resolves itself, because management sends what the project requests.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from datum_compute.cell.metrics import Metrics
 from datum_compute.federation.obstacles import Obstacle
 from datum_compute.federation.removal import is_released
 from datum_compute.federation.roles import CELL, HUB
-from datum_compute.federation.withdrawals import has_other_notes, notes_of
+from datum_compute.federation.withdrawals import notes_changed, notes_of
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json
 from datum_compute.runtime import Change, Fleet, Pass, Plane, Request, Source
@@ -28,27 +28,29 @@ _log = structlog.get_logger(__name__)
 
 
 class Relation(Enum):
+    """How an incoming spec relates to the one in effect."""
+
     FOLLOWS = "follows"
-    OLDER = "older"  # an earlier generation of the deployment that was acted on
-    UNRELATED = "unrelated"  # another deployment, and nothing shows that the one before was withdrawn
+    OLDER = "older"  # an earlier generation of the same deployment
+    UNRELATED = "unrelated"  # another deployment, and nothing shows that the previous one was withdrawn
 
 
 def relation(
-    accepted_uid: str, acted_generation: int, asked_uid: str, asked_generation: int | None, *, is_withdrawn: bool
+    accepted_uid: str, accepted_generation: int, uid: str, generation: int | None, *, is_withdrawn: bool
 ) -> Relation:
-    """How what is asked for relates to what was acted on; `is_withdrawn` is of the accepted deployment.
+    """How a spec relates to the accepted one; `is_withdrawn` is about the accepted deployment.
 
-    Of a copy that says nothing, or on which nothing was acted under these rules, everything is taken.
+    Everything is accepted for a copy without a generation, or one on which these rules have not been applied yet.
     """
-    if not accepted_uid or asked_generation is None:
+    if not accepted_uid or generation is None:
         return Relation.FOLLOWS
-    if asked_uid not in ("", accepted_uid):
+    if uid not in ("", accepted_uid):
         return Relation.FOLLOWS if is_withdrawn else Relation.UNRELATED
-    return Relation.OLDER if asked_generation < acted_generation else Relation.FOLLOWS
+    return Relation.OLDER if generation < accepted_generation else Relation.FOLLOWS
 
 
 class StaleSpecs:
-    """Judges the specs of a cell's copies, and reports those that are held."""
+    """Decides which specs of a cell's copies are held, and reports them."""
 
     def __init__(self, fleet: Fleet, *, metrics: Metrics | None = None) -> None:
         self._fleet = fleet
@@ -56,8 +58,8 @@ class StaleSpecs:
         self._held: dict[Request, Relation] = {}
 
     def source(self) -> Source[Namespace]:
-        """A withdrawal that is noted may settle what is held."""
-        return Source(HUB, NAMESPACE, self._of_notes, when=has_other_notes)
+        """The held copies of a hub namespace whose notes change: a withdrawal may release them."""
+        return Source(HUB, NAMESPACE, self._of_notes, when=notes_changed)
 
     def _of_notes(self, _hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
         cells = {cell.name for cell in self._fleet.of_role(CELL)}
@@ -68,36 +70,35 @@ class StaleSpecs:
             self._metrics.specs_held.set(len(self._held))
 
     def disengaged(self, plane: Plane) -> None:
-        self._held = {request: why for request, why in self._held.items() if request.plane != plane.name}
+        self._held = {request: relation for request, relation in self._held.items() if request.plane != plane.name}
         self._metrics.specs_held.set(len(self._held))
 
     def obstacle(self, pass_: Pass, copy: WorkloadDeployment, instances: Sequence[Instance]) -> Obstacle | None:
-        """Why the spec is not acted on; None when it is. Where nothing runs there is nothing to protect."""
+        """Why the spec is held; None when it is not. Where nothing runs there is nothing to protect."""
         request = pass_.request
-        found = self._judge(copy) if instances and not is_released(copy) else Relation.FOLLOWS
-        if found is Relation.FOLLOWS:
+        relation = self._relation(copy) if instances and not is_released(copy) else Relation.FOLLOWS
+        if relation is Relation.FOLLOWS:
             self.forget(request)
             return None
-        sentence = _SENTENCES[found]
-        if self._held.get(request) is not found:
-            self._held[request] = found
+        message = _MESSAGES[relation]
+        if self._held.get(request) is not relation:
+            self._held[request] = relation
             self._metrics.specs_held.set(len(self._held))
-            _log.warning("spec is held", copy=f"{copy.namespace}/{copy.name}", reason=found.value)
+            _log.warning("spec held", copy=f"{copy.namespace}/{copy.name}", reason=relation.value)
             event = (
-                f"{sentence}. To act on it: "
+                f"{message}. To act on it: "
                 f"kubectl annotate workloaddeployment {copy.name} -n {copy.namespace} {RELEASE}=true"
             )
             pass_.events.warning(copy, reasons.HELD, event)
-        return Obstacle(reasons.HELD, sentence)
+        return Obstacle(reasons.HELD, message)
 
-    def _judge(self, copy: WorkloadDeployment) -> Relation:
+    def _relation(self, copy: WorkloadDeployment) -> Relation:
         annotations = copy.metadata.annotations
         accepted = annotations.get(ACCEPTED_UID, "")
         stamped = annotations.get(UPSTREAM_GENERATION, "")
-        acted = copy.status.observed_generation if copy.status else 0
         return relation(
             accepted,
-            acted,
+            copy.status.observed_generation if copy.status else 0,
             annotations.get(UPSTREAM_UID, ""),
             int(stamped) if stamped.isdecimal() else None,
             is_withdrawn=self._is_withdrawn(copy, accepted),
@@ -112,8 +113,8 @@ class StaleSpecs:
         return False
 
 
-_SENTENCES = {
-    Relation.OLDER: "An older spec arrived than the one in effect, as after a restore; what runs is kept as it is",
+_MESSAGES = {
+    Relation.OLDER: "A spec older than the one in effect arrived, as after a restore; what runs is kept as it is",
     Relation.UNRELATED: (
         "Another deployment of this name arrived without a sign that the one in effect was withdrawn, "
         "as after a restore; what runs is kept as it is"
@@ -122,17 +123,17 @@ _SENTENCES = {
 
 
 def has_successor(copy: WorkloadDeployment) -> bool:
-    """Whether a copy bears the marks of another deployment than the one that was acted on."""
+    """Whether a copy carries the uid of another deployment than the accepted one."""
     annotations = copy.metadata.annotations
     return annotations.get(ACCEPTED_UID, "") not in ("", annotations.get(UPSTREAM_UID, ""))
 
 
-def accepted(copy: WorkloadDeployment) -> Json:
-    """The annotations to patch once a copy was acted on: whose spec that was, and a release that has been used."""
+def acceptance(copy: WorkloadDeployment) -> Json:
+    """The annotations to patch once a spec is in effect: its uid, and no release, because that has been used."""
     annotations = copy.metadata.annotations
-    asked, changes = annotations.get(UPSTREAM_UID, ""), Json()
-    if asked and annotations.get(ACCEPTED_UID) != asked:
-        changes[ACCEPTED_UID] = asked
+    uid, changes = annotations.get(UPSTREAM_UID, ""), Json()
+    if uid and annotations.get(ACCEPTED_UID) != uid:
+        changes[ACCEPTED_UID] = uid
     if is_released(copy):
         changes[RELEASE] = None
     return changes

@@ -7,8 +7,8 @@ _OURS = frozenset((INSTANCE_FINALIZER, CLAIM_FINALIZER))
 
 
 def is_stopping(instance: Instance) -> bool:
-    """Providers hold what they run by finalizers of their own, so any that is not ours may stand for one of them.
+    """Providers hold what they run by their own finalizers, so any finalizer that is not ours may be a provider's.
 
-    None can be added to an object that is being deleted: once it has stopped, it stays so.
+    None can be added to an object that is being deleted, so an Instance that has stopped stays stopped.
     """
     return instance.metadata.deleting and not _OURS.issuperset(instance.metadata.finalizers)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,21 +9,13 @@ import structlog
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, READY, Instance
-from datum_compute.api.labels import (
-    COMPUTE_LABELS,
-    DEPLOYMENT_NAME,
-    INSTANCE_FINALIZER,
-    SOURCE_CLUSTER,
-    UPSTREAM_CLUSTER,
-    UPSTREAM_GENERATION,
-    UPSTREAM_NAMESPACE,
-    UPSTREAM_UID,
-)
+from datum_compute.api.labels import COMPUTE_LABELS, DEPLOYMENT_NAME, INSTANCE_FINALIZER, SOURCE_CLUSTER
 from datum_compute.api.reasons import HUB_REFUSED, LABELS_MISSING
 from datum_compute.cell.events import COMPONENT, FEDERATED, new_warnings
-from datum_compute.cell.instance import concerns_us, in_namespace, is_identified
+from datum_compute.cell.hub_copy import copy_body, copy_changes, copy_labels, is_copy_of, is_owned, may_own
+from datum_compute.cell.instance import has_other_identity, instances_of_namespace, is_relevant
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import CellName
+from datum_compute.cell.name_lease import CellName
 from datum_compute.cell.readiness import Decided
 from datum_compute.cell.serving import is_instance_served_elsewhere, serving_changes
 from datum_compute.cell.stopping import is_stopping
@@ -32,11 +23,9 @@ from datum_compute.cell.write_delay import WriteDelay
 from datum_compute.federation.roles import CELL, HUB
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
-from datum_compute.kube.client import Client
-from datum_compute.kube.errors import ApiError, NamespaceTerminating, NotFound
-from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Condition, Json, as_dict, controller_reference
-from datum_compute.kube.patches import changes
+from datum_compute.kube.errors import ApiError, NamespaceTerminating
+from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import Condition, as_dict
 from datum_compute.runtime import (
     Change,
     Drop,
@@ -48,7 +37,6 @@ from datum_compute.runtime import (
     Problems,
     Request,
     Source,
-    Unfinished,
     itself,
 )
 
@@ -60,15 +48,15 @@ _log = structlog.get_logger(__name__)
 class WriteBack:
     """Owns the hub's copies of Instances, and Federated, which an Instance has only while it cannot be copied.
 
-    It writes only differences, and nothing for a deployment that the hub no longer has. `named` says that the cell's
-    name was given to it and to no other. Only then can copies be told from those of other cells, and an Instance go
-    without the hub, its copy to be swept later. Without a name of its own an Instance is held until the hub has
-    removed its copy, whatever the hub answers meanwhile, because nobody would find the copy afterwards.
+    It writes only differences, and nothing for a deployment that the hub no longer has. `named` means that the cell's
+    name was configured, so that no other cell has it. Only then can its copies be told from those of other cells, and
+    an Instance be deleted without the hub, leaving its copy to a later sweep. Otherwise an Instance is held until the
+    hub has deleted its copy, whatever the hub answers meanwhile, because nobody would find the copy afterwards.
     """
 
     name = "write-back"
     component = COMPONENT
-    sweep_role = CELL  # a hub that comes later tells of every copy by itself
+    sweep_role = CELL  # a hub that is engaged later lists every copy
     sweep_seconds = 600.0
 
     def __init__(
@@ -86,12 +74,12 @@ class WriteBack:
         self._is_current = is_current
         self._metrics = metrics or Metrics()
         self._delay = WriteDelay(HOLD_SECONDS)
-        self._refused: set[Request] = set()  # removals that the hub refuses, and that were told
+        self._refused: set[Request] = set()  # deletions that the hub refuses, already reported
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(CELL, INSTANCE, itself, when=concerns_us, scope=CELL_NAMESPACES),
-            Source(CELL, NAMESPACE, in_namespace, when=is_identified),
+            Source(CELL, INSTANCE, itself, when=is_relevant, scope=CELL_NAMESPACES),
+            Source(CELL, NAMESPACE, instances_of_namespace, when=has_other_identity),
             serving_changes(),
             Source(HUB, NAMESPACE),
             Source(HUB, WORKLOAD_DEPLOYMENT, self._of_owner),
@@ -99,10 +87,10 @@ class WriteBack:
         )
 
     def group(self, request: Request) -> Hashable:
-        return HUB  # which is what its passes wait for, whatever cell they are about
+        return HUB  # passes wait for the hub, whatever their cell
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
-        """Copies that were left behind when their Instance went, and Instances that have lost theirs."""
+        """Copies without an Instance, and Instances without a copy."""
         for hub in self._fleet.of_role(HUB):
             if self._named:
                 yield from self._left_behind(hub, plane)
@@ -118,14 +106,14 @@ class WriteBack:
             await self._remove(pass_, instance)
         elif INSTANCE_FINALIZER in instance.metadata.finalizers and not is_instance_served_elsewhere(cell, instance):
             self._refused.discard(request)
-            # A state that is about to change would only be written twice, here and in the project.
-            left = self._delay.left(request, None if self._is_current(pass_, instance) else READY)
-            if left > 0:
-                pass_.no_later_than(left)
+            # A state that is about to change would be written twice, to the hub and to the project.
+            delay = self._delay.remaining(request, None if self._is_current(pass_, instance) else READY)
+            if delay > 0:
+                pass_.no_later_than(delay)
             else:
                 await self._copy(pass_, instance)
 
-    # Copies of what is there
+    # Copies of existing Instances
 
     async def _copy(self, pass_: Pass, instance: Instance) -> None:
         missing = [key for key in COMPUTE_LABELS if not instance.metadata.labels.get(key)]
@@ -134,126 +122,111 @@ class WriteBack:
             with problems.collect(""):
                 if await self._write(pass_, instance):
                     self._metrics.reached_hub(asyncio.get_running_loop().time() - pass_.since)
-        # An outage says nothing about the Instance, and of one that goes nobody need be warned.
+        # An outage says nothing about the Instance, and one that is being deleted needs no warning.
         if not instance.metadata.deleting and (not problems or problems.refusals()):
             with problems.collect(""):
-                await self._tell(pass_, instance, _federated(missing, problems.refusals()))
+                await self._report(pass_, instance, _federated(missing, problems.refusals()))
         problems.raise_worst()
 
-    async def _tell(self, pass_: Pass, copied: Instance, decided: Decided | None) -> None:
-        """Writes what keeps an Instance from being shown into its status, or that nothing does any more."""
-        instance = pass_.informer(INSTANCE).get(copied.namespace, copied.name)  # the hub may have taken its time
+    async def _report(self, pass_: Pass, copied: Instance, decided: Decided | None) -> None:
+        """Sets or removes the condition that says why an Instance cannot be copied."""
+        instance = pass_.informer(INSTANCE).get(copied.namespace, copied.name)  # the hub may have taken long
         if instance is None or instance.metadata.uid != copied.metadata.uid:
             return
         before = conditions.of(instance)
-        told = conditions.find(before, FEDERATED)
-        if _is_known(told, decided):
+        current = conditions.find(before, FEDERATED)
+        if _is_same(current, decided):
             return
         if decided is None:
-            after = tuple(condition for condition in before if condition is not told)
+            left = [condition for condition in before if condition is not current]
+            status = as_dict(instance.status_json) | {"conditions": conditions.to_json(left)}
         else:
             generation, now = instance.metadata.generation, pass_.now()
-            told = conditions.condition(*msgspec.structs.astuple(decided), generation=generation, now=now)
-            after = conditions.updated(before, [told])
-        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(after)}
-        written = await pass_.write.status(instance, status)
-        for reason, message in new_warnings(instance, written):
-            pass_.events.warning(written, reason, message)
+            wanted = conditions.condition(*msgspec.structs.astuple(decided), generation=generation, now=now)
+            status = conditions.status_with(instance, [wanted])
+        after = await pass_.write.status(instance, status)
+        for reason, message in new_warnings(instance, after):
+            pass_.events.warning(after, reason, message)
 
     async def _write(self, pass_: Pass, instance: Instance) -> bool:
-        """Whether there was anything to write."""
+        """Returns whether there was anything to write."""
         hub = pass_.on(HUB)
         owner = hub.informer(WORKLOAD_DEPLOYMENT).get(instance.namespace, instance.metadata.labels[DEPLOYMENT_NAME])
         if owner is None or owner.metadata.deleting:
-            return False  # the project has withdrawn it; a copy must not come back
-        namespace = await self._namespace(hub, instance.namespace)
+            return False  # withdrawn; a copy must not come back
+        name = instance.namespace
+        namespace = hub.informer(NAMESPACE).get("", name) or await hub.client.find(NAMESPACE, name)
         if namespace is None or namespace.metadata.deleting:
             return False
-        labels = self._labels(namespace, pass_.plane, instance)
-        seen = copy = hub.informer(INSTANCE).get(instance.namespace, instance.name)
-        if copy is None or not _is_owned(copy, owner):
-            owner = await self._owner(hub, owner)
+        labels = copy_labels(instance, namespace, self._cell_name(pass_.plane))
+        before = copy = hub.informer(INSTANCE).get(instance.namespace, instance.name)
+        if copy is None or not is_owned(copy, owner):
+            # Ask the server: a copy with an owner that is gone would be garbage-collected at once and written again.
+            # Where the two caches disagree either may be behind, as after the hub was restored from a backup.
+            owner = await hub.client.find(WORKLOAD_DEPLOYMENT, owner.name, owner.namespace)
             if owner is None or owner.metadata.deleting:
                 return False
-        if copy is not None and not _is_of(copy, instance):
-            await hub.write.delete(copy)  # it tells the age of an earlier one; its end brings us back
+        if copy is not None and not is_copy_of(copy, instance):
+            await hub.write.delete(copy)  # it has the age of an earlier Instance; its deletion starts the next pass
             return True
         if copy is None and instance.metadata.deleting:
-            return False  # what was not shown so far need not be any more
+            return False  # not worth a copy any more
         if copy is None:
             try:
-                copy = await hub.write.ensure(INSTANCE, _new_copy(instance, labels, owner))
+                copy = await hub.write.ensure(INSTANCE, copy_body(instance, labels, owner))
             except NamespaceTerminating:
-                return False  # since we last heard of it
+                return False  # since it was cached
         if copy.metadata.deleting:
             return False
-        if not _may_own(copy, owner):
+        if not may_own(copy, owner):
             _log.warning("hub copy belongs to something else", copy=f"{copy.namespace}/{copy.name}")
             return False
-        owners = () if _is_owned(copy, owner) else [controller_reference(owner)]
-        annotations = _annotations(instance)
-        if patch := changes(copy, labels=labels, annotations=annotations, owners=owners, spec=instance.spec_json):
+        if patch := copy_changes(copy, instance, labels, owner):
             copy = await hub.write.patch_if_unchanged(copy, patch)
         copy = await hub.write.status(copy, as_dict(instance.status_json))
-        return copy is not seen
+        return copy is not before
 
-    # Copies of what goes or is gone
+    # Copies of deleted Instances
 
     async def _remove(self, pass_: Pass, instance: Instance | None) -> None:
         try:
-            await self._delete(pass_, is_gone=instance is None)
+            await self._delete_copy(pass_, is_gone=instance is None)
         except ApiError as error:
-            self._tell_of_leftover(pass_, instance, error)
+            self._report_refusal(pass_, instance, error)
             raise
         self._refused.discard(pass_.request)
         if instance is not None and not self._named:
             await pass_.write.remove_finalizers(instance, INSTANCE_FINALIZER)
 
-    async def _delete(self, pass_: Pass, *, is_gone: bool) -> None:
-        """Deletes the copy, if it is of this cell."""
+    async def _delete_copy(self, pass_: Pass, *, is_gone: bool) -> None:
+        """Deletes the copy, if it is this cell's."""
         if is_gone and not self._named:
-            return  # the copy went before it, or was another cell's
+            return  # the copy was deleted before it, or is another cell's
         hub, request = pass_.on(HUB), pass_.request
         copy = hub.informer(INSTANCE).get(request.namespace, request.name)
         if copy is None and not self._named:
-            copy = await self._read(hub.client, request)  # what the cache missed, nobody would sweep
+            copy = await hub.client.find(INSTANCE, request.name, request.namespace)  # nobody would sweep it
         if copy is None or copy.metadata.deleting or not self._is_ours(pass_.plane, copy):
             return
-        if is_gone and await self._read(pass_.client, request) is not None:
-            return  # by the word of the cell itself: our cache may have missed it
+        if is_gone and await pass_.client.find(INSTANCE, request.name, request.namespace) is not None:
+            return  # our cache of the cell missed it
         await hub.write.delete(copy)
 
-    def _tell_of_leftover(self, pass_: Pass, instance: Instance | None, error: ApiError) -> None:
-        """A refusal is told once, about the Instance or, when that is gone, about its deployment."""
+    def _report_refusal(self, pass_: Pass, instance: Instance | None, error: ApiError) -> None:
+        """Emits one warning about the Instance or, once that is gone, about its deployment."""
         request = pass_.request
         if request in self._refused or not Problem("", error).is_refusal:
             return
         self._refused.add(request)
-        sentence = f"The hub refuses to remove what it shows of instance {request.name}: {error}"
+        message = f"The hub refuses to delete its copy of instance {request.name}: {error}"
         if instance is not None:
-            pass_.events.warning(instance, HUB_REFUSED, sentence)
+            pass_.events.warning(instance, HUB_REFUSED, message)
             return
         copy = pass_.on(HUB).informer(INSTANCE).get(request.namespace, request.name)
         name = copy.metadata.labels.get(DEPLOYMENT_NAME, "") if copy is not None else ""
         deployment = pass_.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, name)
         if deployment is not None:
-            pass_.events.warning(deployment, HUB_REFUSED, sentence)
-
-    async def _read(self, client: Client, request: Request) -> Instance | None:
-        try:
-            return await client.get(INSTANCE, request.name, request.namespace)
-        except NotFound:
-            return None
-
-    async def _owner(self, hub: Handle, seen: WorkloadDeployment) -> WorkloadDeployment | None:
-        """As it is now: a copy given to an owner that is gone is collected at once, and would be made again.
-
-        Where the two caches disagree either may be behind, as after the hub was restored from a backup.
-        """
-        try:
-            return await hub.client.get(WORKLOAD_DEPLOYMENT, seen.name, seen.namespace)
-        except NotFound:
-            return None
+            pass_.events.warning(deployment, HUB_REFUSED, message)
 
     def _left_behind(self, hub: Plane, cell: Plane) -> Iterable[Request]:
         for copy in hub.informer(INSTANCE).all():
@@ -261,28 +234,13 @@ class WriteBack:
             if is_left and self._is_ours(cell, copy):
                 yield Request(cell.name, copy.namespace, copy.name)
 
-    async def _namespace(self, hub: Handle, name: str) -> Namespace | None:
-        namespace = hub.informer(NAMESPACE).get("", name)
-        if namespace is None:
-            with suppress(NotFound):
-                namespace = await hub.client.get(NAMESPACE, name)
-        return namespace
-
-    def _labels(self, namespace: Namespace, cell: Plane, instance: Instance) -> dict[str, str]:
-        """The ten labels of a copy. Who it belongs to is said by the hub namespace alone; nothing is made up."""
-        identity = {key: namespace.metadata.labels.get(key, "") for key in (UPSTREAM_CLUSTER, UPSTREAM_NAMESPACE)}
-        if missing := [key for key, value in identity.items() if not value]:
-            raise Unfinished(f"hub namespace {instance.namespace} has no label {', '.join(missing)}")
-        own = {key: instance.metadata.labels[key] for key in COMPUTE_LABELS}
-        return own | identity | {SOURCE_CLUSTER: self._cell_name(cell)}
-
     def _is_ours(self, cell: Plane, copy: Instance) -> bool:
         return copy.metadata.labels.get(SOURCE_CLUSTER) == self._cell_name(cell)
 
     def _of_copy(self, hub: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
-        """From a hub copy to the Instance it is of: edits are repaired, copies without an Instance swept.
+        """From a hub copy to its Instance, so that edits are repaired and copies without an Instance swept.
 
-        Also a copy that bears another cell's name, where the Instance is here: the name may be what was edited.
+        Even with another cell's name, if the Instance is here: the name may have been edited.
         """
         namespace, name = change.object.namespace, change.object.name
         sides = [copy for copy in (change.before, change.after) if copy is not None]
@@ -292,7 +250,7 @@ class WriteBack:
                 yield Request(cell.name, namespace, name)
 
     def _of_owner(self, hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request | Drop]:
-        """A hub deployment that appeared: the copies that waited for it can be written."""
+        """The Instances of a new hub deployment, whose copies may have waited for it."""
         if change.before is None and change.after is not None:
             for cell in self._fleet.of_role(CELL):
                 for instance in cell.informer(INSTANCE).all(change.after.namespace):
@@ -301,10 +259,10 @@ class WriteBack:
 
 
 def _federated(missing: Sequence[str], refusals: Sequence[Problem]) -> Decided | None:
-    """Why an Instance is not shown in its project: labels that it lacks, or what the hub objects to."""
+    """Why an Instance is not shown in its project: missing labels, or a refusal by the hub; None when it is shown."""
     if missing:
-        sentence = f"The instance cannot be shown in its project: it has no label {', '.join(missing)}"
-        return Decided(FEDERATED, "False", LABELS_MISSING, sentence)
+        message = f"The instance cannot be shown in its project: it has no label {', '.join(missing)}"
+        return Decided(FEDERATED, "False", LABELS_MISSING, message)
     for problem in refusals:
         return Decided(FEDERATED, "False", HUB_REFUSED, f"{_refusal(problem)}: {problem.error}")
     return None
@@ -315,42 +273,10 @@ def _refusal(problem: Problem) -> str:
     return f"The hub refuses to show the instance in its project ({kind})"
 
 
-def _is_known(told: Condition | None, decided: Decided | None) -> bool:
-    """Whether a condition says it already. Of a refusal the beginning counts: the rest may differ from try to try."""
-    if told is None or decided is None:
-        return told is None and decided is None
-    if told.reason == decided.reason == HUB_REFUSED:
-        return told.message.partition(":")[0] == decided.message.partition(":")[0]
-    return (told.reason, told.message) == (decided.reason, decided.message)
-
-
-def _new_copy(instance: Instance, labels: dict[str, str], owner: WorkloadDeployment) -> Json:
-    body = INSTANCE.body(
-        instance.name,
-        instance.namespace,
-        labels=labels,
-        annotations=_annotations(instance),
-        ownerReferences=[controller_reference(owner)],
-    )
-    return body | {"spec": instance.spec_json}
-
-
-def _annotations(instance: Instance) -> dict[str, str]:
-    """The generation in the cell: the copy's own counts differently, so no status could be held against that."""
-    return {UPSTREAM_GENERATION: str(instance.metadata.generation), UPSTREAM_UID: instance.metadata.uid}
-
-
-def _is_of(copy: Instance, instance: Instance) -> bool:
-    """Whether it is a copy of this very Instance, and not of one whose name it inherited."""
-    return copy.metadata.annotations.get(UPSTREAM_UID, instance.metadata.uid) == instance.metadata.uid
-
-
-def _is_owned(copy: Instance, owner: WorkloadDeployment) -> bool:
-    controller = copy.metadata.controller
-    return controller is not None and controller.uid == owner.metadata.uid
-
-
-def _may_own(copy: Instance, owner: WorkloadDeployment) -> bool:
-    """An unowned copy is adopted; one that something else controls is left alone."""
-    controller = copy.metadata.controller
-    return controller is None or (controller.name == owner.name and controller.kind == WORKLOAD_DEPLOYMENT.name)
+def _is_same(current: Condition | None, decided: Decided | None) -> bool:
+    """Whether the condition stays as it is. Of a refusal only the start counts: the rest may differ each time."""
+    if current is None or decided is None:
+        return current is None and decided is None
+    if current.reason == decided.reason == HUB_REFUSED:
+        return current.message.partition(":")[0] == decided.message.partition(":")[0]
+    return (current.reason, current.message) == (decided.reason, decided.message)

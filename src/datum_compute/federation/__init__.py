@@ -1,1 +1,1 @@
-"""What management and cells share: how a project is recognised on the hub, and how a city is chosen."""
+"""What management and cells share: identities, policies, withdrawals, obstacles and the rules of removal."""

@@ -1,6 +1,6 @@
 """Which project an object on the hub or in a cell belongs to. Entry points: `Identity`, `hub_labels`.
 
-The labels of the hub namespace are the only source; a missing label is never made up for.
+The labels of the hub namespace are the only source; a missing label is never replaced by a guess.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def decode(label: str) -> str:
 
 
 def bare_project(label: str) -> str:
-    """The project's own name, by which its plane is engaged; empty when the label says none."""
+    """The bare name of the project, which is the name of its plane; empty when the label has none."""
     return decode(label).rpartition("/")[2]
 
 
@@ -33,7 +33,7 @@ class Identity(Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> "Identity | None":
-        """Who a hub or cell namespace belongs to, by its labels; None when they do not say."""
+        """The project namespace that a hub or cell namespace belongs to, by its labels; None when they do not say."""
         project = bare_project(labels.get(UPSTREAM_CLUSTER, ""))
         namespace = labels.get(UPSTREAM_NAMESPACE, "")
         return cls(project, namespace) if project and namespace else None

@@ -9,16 +9,16 @@ _by_registry: WeakKeyDictionary[CollectorRegistry, Histogram] = WeakKeyDictionar
 
 
 def hop_seconds(registry: CollectorRegistry | None) -> Histogram:
-    """One a registry, because management and cells in one process report different hops of the same metric."""
+    """One histogram per registry, because management and cells in one process share the metric."""
     if registry is None:
-        return _built(None)
-    found = _by_registry.get(registry)
-    if found is None:
-        found = _by_registry[registry] = _built(registry)
-    return found
+        return _histogram(None)
+    histogram = _by_registry.get(registry)
+    if histogram is None:
+        histogram = _by_registry[registry] = _histogram(registry)
+    return histogram
 
 
-def _built(registry: CollectorRegistry | None) -> Histogram:
+def _histogram(registry: CollectorRegistry | None) -> Histogram:
     return Histogram(
         "compute_federation_hop_seconds",
         "Time from the arrival of a change on one plane to its write on the next.",

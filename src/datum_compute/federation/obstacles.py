@@ -1,17 +1,23 @@
-"""Why something that was asked for cannot be made, in words for a condition.
+"""Why something requested cannot be created, worded for a condition.
 
-Entry points: `obstacles`, `StableMessages`, `Blocked`.
+Entry points: `Obstacles`, `Obstacle`, `Blocked`, `obstacles`, `warn_of_obstacle`.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from msgspec import Struct
 
 from datum_compute.api import reasons
+from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api.workload import Workload
+from datum_compute.kube import conditions
 from datum_compute.kube.errors import BadRequest, Invalid, TooLarge
-from datum_compute.runtime import Problem, Request, Unfinished
+from datum_compute.runtime import Pass, Problem, Request, Unfinished
 
-_LONGEST = 1000  # characters of a server's sentence: an event takes 1024 bytes, and values can be echoed at any length
+T = TypeVar("T", Workload, WorkloadDeployment)
+
+_LONGEST = 1000  # characters of a server's message: an event takes 1024 bytes, and servers echo values of any length
 
 
 class Obstacle(Struct, frozen=True):
@@ -22,7 +28,7 @@ class Obstacle(Struct, frozen=True):
 
 
 class Blocked(Unfinished):
-    """A pass that cannot go on until somebody acts; `reason` is what a condition says meanwhile."""
+    """A pass that cannot continue until somebody acts; `reason` is reported in a condition meanwhile."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -30,12 +36,12 @@ class Blocked(Unfinished):
 
 
 def obstacles(problems: Iterable[Problem]) -> Mapping[str, Obstacle]:
-    """What people are told of, by subject; outages and conflicts pass by themselves and are left out."""
-    found: dict[str, Obstacle] = {}
+    """The first obstacle per subject. Outages and conflicts resolve themselves and are left out."""
+    by_subject: dict[str, Obstacle] = {}
     for problem in problems:
         if (obstacle := _obstacle(problem)) is not None:
-            found.setdefault(problem.subject, obstacle)
-    return found
+            by_subject.setdefault(problem.subject, obstacle)
+    return by_subject
 
 
 def _obstacle(problem: Problem) -> Obstacle | None:
@@ -48,24 +54,27 @@ def _obstacle(problem: Problem) -> Obstacle | None:
     return Obstacle(reason, f"{problem.subject} was refused: {_shortened(str(problem.error))}")
 
 
-class StableMessages:
-    """The first wording of each refusal, kept while the same is refused of the same generation.
+class Obstacles:
+    """The obstacles of each request, with the first message of a refusal kept while the generation stays the same.
 
-    A server may word a refusal differently with every try, with a time or the number of a request. Written each time,
-    the status would wake its own controller for ever.
+    A server may word a refusal differently each time, with a timestamp or a request number. Writing every variant
+    into the status would wake its own controller for ever.
     """
 
     def __init__(self) -> None:
         self._known: dict[Request, tuple[int, dict[str, Obstacle]]] = {}
 
-    def settled(self, request: Request, generation: int, found: Mapping[str, Obstacle]) -> Mapping[str, Obstacle]:
-        earlier, known = self._known.pop(request, (generation, {}))
-        if earlier != generation:
+    def update(self, request: Request, generation: int, problems: Iterable[Problem]) -> Mapping[str, Obstacle]:
+        """The current obstacles per subject."""
+        known_generation, known = self._known.pop(request, (generation, {}))
+        if known_generation != generation:
             known = {}
-        settled = {subject: _kept(known.get(subject), obstacle) for subject, obstacle in found.items()}
-        if settled:
-            self._known[request] = generation, settled
-        return settled
+        current = {
+            subject: _first_wording(known.get(subject), obstacle) for subject, obstacle in obstacles(problems).items()
+        }
+        if current:
+            self._known[request] = generation, current
+        return current
 
     def forget(self, request: Request) -> None:
         self._known.pop(request, None)
@@ -75,10 +84,17 @@ class StableMessages:
             del self._known[request]
 
 
-def _kept(known: Obstacle | None, obstacle: Obstacle) -> Obstacle:
-    is_worded_by_a_server = obstacle.reason in (reasons.SPEC_REFUSED, reasons.WRITE_FORBIDDEN)
-    return known if known is not None and is_worded_by_a_server and known.reason == obstacle.reason else obstacle
+def warn_of_obstacle(pass_: Pass, type_: str, before: T, after: T) -> None:
+    """Emits a warning when the condition of this type starts to report an obstacle, or a different one."""
+    was, now = (conditions.find(conditions.of(object_), type_) for object_ in (before, after))
+    if now is not None and now.reason in reasons.OBSTACLES and (was is None or was.message != now.message):
+        pass_.events.warning(after, now.reason, now.message)
 
 
-def _shortened(sentence: str) -> str:
-    return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
+def _first_wording(known: Obstacle | None, obstacle: Obstacle) -> Obstacle:
+    is_server_message = obstacle.reason in (reasons.SPEC_REFUSED, reasons.WRITE_FORBIDDEN)
+    return known if known is not None and is_server_message and known.reason == obstacle.reason else obstacle
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."

@@ -1,6 +1,6 @@
-"""Whether something that lost its original may be removed. Entry points: `verdict`, `Brake`, `Missing`.
+"""Whether an object that lost its original may be removed. Entry points: `verdict`, `Brake`, `Missing`.
 
-Absence is never proof. Removal needs a positive sign, and even with one it stops when too much would go at once.
+Absence is never proof. Removal needs a positive sign, and even then it stops when too much would be removed at once.
 """
 
 from collections import Counter, deque
@@ -16,22 +16,22 @@ from datum_compute.kube.meta import KubeObject
 
 K = TypeVar("K", bound=Hashable)
 
-GRACE_SECONDS = 60.0  # for an original that our view has not heard of yet, and for Karmada to act
-AT_ONCE = 10  # removals that are never too many, whatever share of all they are
-SHARE = 0.1  # of everything of its kind; more than both is a mass removal
+GRACE_SECONDS = 60.0  # for our caches to catch up, and for Karmada to act
+AT_ONCE = 10  # removals that are never too many, whatever their share
+SHARE = 0.1  # of all objects of the kind; more than both is a mass removal
 WINDOW_SECONDS = 600.0
 
 
 class Sign(Enum):
-    """What says that it may go."""
+    """What shows that it may be removed."""
 
     NONE = "none"
-    WITHDRAWN = "withdrawn"  # who withdrew it noted so
-    RELEASED = "released"  # an operator says so
+    WITHDRAWN = "withdrawn"  # a note or journal entry says so
+    RELEASED = "released"  # an operator released it
 
 
 class Held(Enum):
-    """Why it stays."""
+    """Why it is kept."""
 
     UNPROVEN = "unproven"
     SWITCHED_OFF = "switched-off"
@@ -39,7 +39,7 @@ class Held(Enum):
 
 
 def verdict(sign: Sign, *, enabled: bool, braked: bool) -> Held | None:
-    """Why it is held; None when it may be removed. An operator's word counts more than the switch and the brake."""
+    """Why it is held; None when it may be removed. A release by an operator overrides the switch and the brake."""
     match sign:
         case Sign.RELEASED:
             return None
@@ -52,16 +52,16 @@ def verdict(sign: Sign, *, enabled: bool, braked: bool) -> Held | None:
     return None
 
 
-def is_released(held: KubeObject) -> bool:
-    """Whether an operator released this very object; a copy is not released with the original that it was made from."""
-    annotations = held.metadata.annotations
+def is_released(object_: KubeObject) -> bool:
+    """Whether an operator released this very object; a copy is not released together with its original."""
+    annotations = object_.metadata.annotations
     return annotations.get(RELEASE) == "true" and RELEASE not in annotations.get(ORIGINAL_ANNOTATIONS, "").split(",")
 
 
 def is_mass(missing: int, removed: int, total: int) -> bool:
-    """Whether what is missing now and what was removed lately are too many of `total`, which no longer has the latter.
+    """Whether those missing now and those removed lately are too many; `total` no longer includes the latter.
 
-    It depends on what is so and not on what was done before, so a restart does not release the brake.
+    It depends mostly on the present state, so that a restart does not release the brake.
     """
     return missing + removed > max(AT_ONCE, SHARE * (total + removed))
 
@@ -73,7 +73,7 @@ class Brake:
         self._removed: deque[float] = deque()
 
     def holds(self, missing: int, total: int, now: float) -> bool:
-        """Whether `missing` of `total` are too many to remove any of them without an operator's word."""
+        """Whether `missing` of `total` are too many to remove any of them without a release by an operator."""
         while self._removed and self._removed[0] <= now - WINDOW_SECONDS:
             self._removed.popleft()
         return is_mass(missing, len(self._removed), total)
@@ -88,7 +88,7 @@ class _Missing(Struct):
 
 
 class Missing(Generic[K]):
-    """What lost its original, since when, and why it is held. After a restart every grace begins anew."""
+    """What lost its original, since when, and why it is held. After a restart, every grace period begins anew."""
 
     def __init__(self) -> None:
         self._missing: dict[K, _Missing] = {}
@@ -97,14 +97,14 @@ class Missing(Generic[K]):
         return key in self._missing
 
     def since(self, key: K, now: float) -> float:
-        """The loop time at which it was first missed, which is now for what was not missed before."""
+        """The loop time at which it was first missed; now if it was not missed before."""
         return self._missing.setdefault(key, _Missing(now)).since
 
-    def hold(self, key: K, why: Held) -> bool:
-        """Notes that it stays; whether that is news."""
+    def hold(self, key: K, reason: Held) -> bool:
+        """Records why it is held. Returns whether that is new."""
         missing = self._missing[key]
-        is_news, missing.held = missing.held is not why, why
-        return is_news
+        is_new, missing.held = missing.held is not reason, reason
+        return is_new
 
     def forget(self, key: K) -> None:
         self._missing.pop(key, None)
@@ -114,7 +114,7 @@ class Missing(Generic[K]):
         self._missing = {key: missing for key, missing in self._missing.items() if is_kept(key)}
 
     def count(self, before: float) -> int:
-        """How many were missed at a loop time already."""
+        """How many were already missed at that loop time."""
         return sum(missing.since <= before for missing in self._missing.values())
 
     def held(self) -> Counter[Held]:

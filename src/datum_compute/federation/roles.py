@@ -4,4 +4,4 @@ ROOT = "root"
 PROJECT = "project"
 HUB = "hub"
 CELL = "cell"
-CLAIMS = "claims"  # a project plane as a cell sees it: where quota is asked for
+CLAIMS = "claims"  # a project plane as a cell uses it: where quota is claimed

@@ -1,7 +1,7 @@
 """Which of several cells serves a city. Entry points: `serving_cluster`, `is_served_elsewhere`.
 
-A city has one: that of its oldest Cluster. The deployments of the city are sent to all of its clusters, because they
-are chosen by the city's label, so each deployment carries the name of the one that serves it.
+That is the cell of the city's oldest Cluster. Karmada sends a city's deployments to all of its clusters, because it
+selects them by the city's label, so each deployment carries the name of the one that serves it.
 """
 
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ def city_of(cluster: Cluster) -> str:
 
 
 def serving_cluster(clusters: Iterable[Cluster], city: str) -> str:
-    """The name of the oldest Cluster of a city, of two of one age the first by name; empty when there is none."""
+    """The name of the oldest Cluster of a city, or the first by name among equals; empty when there is none."""
     candidates = [cluster for cluster in clusters if city and city_of(cluster) == city]
     return min(candidates, key=_seniority).name if candidates else ""
 
 
 def is_served_elsewhere(copy: WorkloadDeployment) -> bool:
-    """Whether a copy in a cell names another cluster than the one that Karmada brought it to.
+    """Whether a copy in a cell names another cluster than the one that Karmada delivered it to.
 
-    Where either is not said, as by a management plane that does not know of it, the cell that has it serves it.
+    Where either is missing, as with an older management plane, the cell that has the copy serves it.
     """
     annotations = copy.metadata.annotations
     serving, here = annotations.get(SERVING_CLUSTER), annotations.get(WORK_NAMESPACE)
@@ -36,7 +36,7 @@ def is_served_elsewhere(copy: WorkloadDeployment) -> bool:
 
 
 def concerns_cities(change: Change[Cluster]) -> bool:
-    """Whether another cluster may serve a city now."""
+    """Whether a change of a Cluster may change which cluster serves a city."""
     before, after = change.before, change.after
     return before is None or after is None or city_of(before) != city_of(after)
 

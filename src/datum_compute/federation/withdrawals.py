@@ -1,7 +1,7 @@
 """Which deployments were withdrawn from the hub, as noted on their hub namespace. Entry points: `Note`, `notes_of`.
 
-A note is written before the hub deployment is deleted. It is the only proof that a copy in a cell may go: a hub that
-was restored from a backup lacks deployments as well, and nobody withdrew those.
+A note is written before the hub deployment is deleted. It is the only proof that a copy in a cell may be removed: a hub
+that was restored from a backup lacks deployments as well, and nobody withdrew those.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +15,14 @@ from datum_compute.kube.kinds import Namespace
 from datum_compute.kube.meta import KubeObject, encode
 from datum_compute.runtime import Change
 
-KEPT = 100  # notes per namespace; the oldest are dropped, and what they would have let go is held instead
+KEPT = 100  # notes per namespace; the oldest are dropped, and the copies they named are held instead of removed
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
     """One withdrawn deployment, by the uids of the hub's object and of the project's.
 
-    The hub's uid is empty when the hub had no such deployment any more. The project's is what still identifies a copy
-    after a restored hub was given the deployment anew.
+    The hub's uid is empty if the hub no longer had the deployment. The project's still identifies a copy after the
+    deployment was created again on a restored hub.
     """
 
     name: str
@@ -39,29 +39,29 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 def notes_of(annotations: Mapping[str, str]) -> tuple[Note, ...]:
-    """Oldest first; none when the annotation is missing or was mangled by somebody."""
+    """Oldest first; empty when the annotation is missing or malformed."""
     try:
         return tuple(msgspec.json.decode(annotations.get(WITHDRAWN, "[]"), type=list[Note]))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ()
 
 
-def has_other_notes(change: Change[Namespace]) -> bool:
-    """Whether a namespace is new or has other notes than before."""
+def notes_changed(change: Change[Namespace]) -> bool:
+    """Whether a namespace is new or its notes changed."""
     if change.before is None or change.after is None:
         return change.after is not None
     return change.before.metadata.annotations.get(WITHDRAWN) != change.after.metadata.annotations.get(WITHDRAWN)
 
 
 def with_notes(notes: Sequence[Note], added: Iterable[Note]) -> tuple[Note, ...]:
-    """The notes to keep: the newest `KEPT`, each once. One without the hub's uid adds nothing to one that has it."""
+    """The newest `KEPT` notes, without duplicates. One without the hub's uid adds nothing to one that has it."""
     known = {(note.name, note.upstream) for note in notes if note.upstream}
-    news = [note for note in added if note.uid or (note.name, note.upstream) not in known]
-    return tuple(dict.fromkeys((*notes, *news)))[-KEPT:]
+    new = [note for note in added if note.uid or (note.name, note.upstream) not in known]
+    return tuple(dict.fromkeys((*notes, *new)))[-KEPT:]
 
 
 def without_upstream(notes: Sequence[Note], upstream: str) -> tuple[Note, ...]:
-    """The notes without those of a project deployment that lives, as after its project was restored."""
+    """The notes without those of a project deployment that exists again, as after its project was restored."""
     return tuple(note for note in notes if not upstream or note.upstream != upstream)
 
 

@@ -19,7 +19,7 @@ from datum_compute.api.karmada import BINDING_NAMESPACE, MANAGED, WORK, WORK_NAM
 from datum_compute.api.labels import RELEASE
 from datum_compute.federation.removal import GRACE_SECONDS, Brake, Held, Missing, Sign, is_released, verdict
 from datum_compute.federation.roles import CELL, HUB
-from datum_compute.federation.withdrawals import Note, has_other_notes, notes_of
+from datum_compute.federation.withdrawals import Note, notes_changed, notes_of
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, Conflict, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
@@ -60,7 +60,7 @@ class Leftovers:
         """What changes the verdict on a copy although nothing happened to the copy itself."""
         return (
             Source(HUB, WORKLOAD_DEPLOYMENT, self._of_original),
-            Source(HUB, NAMESPACE, self._of_notes, when=has_other_notes),
+            Source(HUB, NAMESPACE, self._of_notes, when=notes_changed),
         )
 
     def _of_original(self, _hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:

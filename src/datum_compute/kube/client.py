@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from datum_compute.kube import calls
 from datum_compute.kube.calls import RawEvent, WatchEvent
-from datum_compute.kube.errors import ApiError, Gone, ServerError, Status, from_status
+from datum_compute.kube.errors import ApiError, Gone, NotFound, ServerError, Status, from_status
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, decode
 from datum_compute.kube.transport import Call, Transport
@@ -40,6 +40,13 @@ class Client:
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._read(kind, await self._send(calls.get(kind, name, namespace)))
+
+    async def find(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
+        """The object, or None when it does not exist."""
+        try:
+            return await self.get(kind, name, namespace)
+        except NotFound:
+            return None
 
     async def list(
         self, kind: Kind[T], namespace: str = "", selector: str = "", *, fields: str = "", limit: int = 0

@@ -1,1 +1,1 @@
-"""Management: workloads become deployments, deployments reach the hub, and their truth is seen in the project."""
+"""Management: turns workloads into deployments, sends them to the hub, and reports their state in the project."""

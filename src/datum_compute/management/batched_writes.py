@@ -14,13 +14,13 @@ class _Batch(Generic[T]):
 
 
 class BatchedWrites(Generic[T]):
-    """Entries for one object that many passes want to write at the same time: whoever comes first writes for all."""
+    """Combines entries that many passes add to one object at the same time: the first pass writes for all of them."""
 
     def __init__(self) -> None:
         self._batches: dict[str, _Batch[T]] = {}
 
     async def add(self, key: str, entry: T, write: Callable[[list[T]], Awaitable[None]]) -> None:
-        """Returns when the entry is written, by `write` or by that of another pass for the same key."""
+        """Returns once the entry is written, by `write` or by that of another pass with the same key."""
         batch = self._batches.setdefault(key, _Batch())
         batch.waiting.append(entry)
         try:
@@ -28,7 +28,7 @@ class BatchedWrites(Generic[T]):
                 if entry in batch.waiting:
                     entries = list(batch.waiting)
                     await write(entries)
-                    batch.waiting = [other for other in batch.waiting if other not in entries]
+                    batch.waiting = [waiting for waiting in batch.waiting if waiting not in entries]
         finally:
             if entry in batch.waiting:
                 batch.waiting.remove(entry)

@@ -1,8 +1,8 @@
-"""Hands what a cell that is gone has left to the cell that serves its city now. Entry point: `Handover`.
+"""Hands the objects of a cell that is gone to the cell that serves its city now. Entry point: `Handover`.
 
-Quota claims and the hub's copies of Instances bear the name of the cell that changes and removes them. When a cell is
-renamed or replaced, they get the new name, and claims keep their grants. It is done only when nobody can hold the old
-name any more.
+Quota claims and the hub's copies of Instances carry the name of the cell that may change and delete them. When a cell
+is renamed or replaced, they get the new name, and claims keep their grants. That happens only once nobody can hold the
+old name any more.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Handover:
-    """Reads claims live and rarely: cells use claims that bear another name at once, so nobody waits for this."""
+    """Reads claims from the server, rarely: cells use claims with another cell's name at once, so nobody waits."""
 
     name = "handover"
     sweep_role = PROJECT
@@ -38,7 +38,7 @@ class Handover:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._leases: dict[str, LeaseView] = {}  # by the name of the cell, of those that ever had one
+        self._leases: dict[str, LeaseView] = {}  # by cell name, for names that have been held
         self._refused: set[str] = set()  # planes whose claims may not be listed
 
     def sources(self) -> Sequence[Source[Any]]:
@@ -52,8 +52,8 @@ class Handover:
         self._refused.discard(plane.name)
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
-        for place in (plane, *self._fleet.of_role(HUB)):
-            yield Request(place.name, "", self.name)
+        for target in (plane, *self._fleet.of_role(HUB)):
+            yield Request(target.name, "", self.name)
 
     def _everywhere(self, hub: Plane, change: Change[Cluster]) -> Iterable[Request]:
         for plane in (hub, *self._fleet.of_role(PROJECT)):
@@ -65,25 +65,24 @@ class Handover:
         if pass_.plane is hub:
             for copy in hub.informer(INSTANCE).all():
                 with problems.collect(f"Instance {copy.namespace}/{copy.name}"):
-                    await self._consider(pass_, hub, copy, copy.metadata.labels.get(CITY_CODE, ""))
+                    await self._hand_over(pass_, hub, copy, copy.metadata.labels.get(CITY_CODE, ""))
         else:
             for claim in await self._claims(pass_.plane):
                 with problems.collect(f"Claim {claim.namespace}/{claim.name}"):
-                    await self._consider(pass_, hub, claim, _city(pass_.plane, claim))
+                    await self._hand_over(pass_, hub, claim, _city(pass_.plane, claim))
         problems.raise_worst()
 
-    async def _consider(self, pass_: Pass, hub: Plane, object_: KubeObject, city: str) -> None:
-        bearer = object_.metadata.labels.get(SOURCE_CLUSTER, "")
+    async def _hand_over(self, pass_: Pass, hub: Plane, object_: KubeObject, city: str) -> None:
+        former = object_.metadata.labels.get(SOURCE_CLUSTER, "")
         serving = serving_cluster(hub.informer(CLUSTER).all(), city)
-        if not bearer or serving in ("", bearer) or object_.metadata.deleting:
+        if not former or serving in ("", former) or object_.metadata.deleting:
             return
-        if not await self._may_hand_over(hub, bearer, serving, pass_):
+        if not await self._may_hand_over(hub, former, serving, pass_):
             return
-        # Only if it is still as it was seen: the cell may have changed or removed it meanwhile.
-        patch = {"metadata": {"labels": {SOURCE_CLUSTER: serving}}}
-        await pass_.write.patch_if_unchanged(object_, patch)
-        place = f"{object_.namespace}/{object_.name}"
-        _log.info("handed over", plane=pass_.name, kind=object_.kind.name, object=place, before=bearer, now=serving)
+        # Only if it is unchanged: the cell may have changed or deleted it meanwhile.
+        await pass_.write.patch_if_unchanged(object_, {"metadata": {"labels": {SOURCE_CLUSTER: serving}}})
+        key = f"{object_.namespace}/{object_.name}"
+        _log.info("handed over", plane=pass_.name, kind=object_.kind.name, object=key, before=former, now=serving)
 
     async def _claims(self, project: Plane) -> list[ResourceClaim]:
         try:
@@ -98,27 +97,27 @@ class Handover:
         self._refused.discard(project.name)
         return claims
 
-    async def _may_hand_over(self, hub: Plane, bearer: str, serving: str, pass_: Pass) -> bool:
+    async def _may_hand_over(self, hub: Plane, former: str, serving: str, pass_: Pass) -> bool:
         """A name without a Lease was never configured, or belongs to a Cluster that the hub no longer has."""
-        former = await self._lease(hub, bearer)
-        if former.alive:
-            pass_.no_later_than(former.expiry - asyncio.get_running_loop().time())
+        lease = await self._lease(hub, former)
+        if lease.alive:
+            pass_.no_later_than(lease.expiry - asyncio.get_running_loop().time())
             return False
         successor = await self._lease(hub, serving)
         if not successor.alive:
-            _log.debug("not handed over", bearer=bearer, serving=serving, why="nobody holds that name")
+            _log.debug("not handed over", former=former, serving=serving, reason="nobody holds the new name")
         return successor.alive
 
     async def _lease(self, hub: Plane, cell: str) -> LeaseView:
         view = self._leases.get(cell) or LeaseView(hub.client, execution_space(cell), cell)
         await view.look()
-        if view.holder:  # names come from labels: nobody may fill the memory with invented ones
+        if view.holder:  # names come from labels, and invented ones must not fill the memory
             self._leases.setdefault(cell, view)
         return view
 
 
 def _city(project: Plane, claim: ResourceClaim) -> str:
-    """As the claim says; one that was made before claims said so, by the deployment that it is for."""
+    """The city in the claim's label; for claims older than that label, the city of their deployment."""
     if city := claim.metadata.labels.get(CITY_CODE):
         return city
     name = deployment_of(claimed_instance(claim.name))

@@ -1,6 +1,6 @@
-"""Tells the users of a project when the way to the hub is interrupted, once, and not for a hiccup. Entry: `HubOutages`.
+"""Warns the users of a project when the hub stays unreachable. Entry point: `HubOutages`.
 
-What the hub refuses is no interruption: the federator tells it as a condition, at once.
+A refusal by the hub is no outage: the federator reports it at once, as a condition.
 """
 
 from collections.abc import Iterator
@@ -14,55 +14,54 @@ from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.kube.errors import ApiError, Conflict
 from datum_compute.runtime import Pass, Problem, Request
 
-PATIENCE = timedelta(seconds=10)  # what passes sooner was no news
+GRACE = timedelta(seconds=10)  # anything shorter is not worth a warning
 
 
-class _Failing(Struct):
+class _Outage(Struct):
     since: datetime
-    told: str = ""  # the sentence that was told last
+    reported: str = ""  # the last message
 
 
 class HubOutages:
-    """Remembers which deployments wait, so that an outage is told when it sets in and not with every try."""
+    """Remembers which deployments wait for the hub, so that each outage is reported once and not with every attempt."""
 
     def __init__(self) -> None:
-        self._failing: dict[Request, _Failing] = {}
+        self._outages: dict[Request, _Outage] = {}
 
-    def over(self, request: Request) -> None:
-        self._failing.pop(request, None)
+    def forget(self, request: Request) -> None:
+        self._outages.pop(request, None)
 
-    def forget(self, plane: str) -> None:
-        """The project left, and with it everybody who could be told."""
-        for request in [request for request in self._failing if request.plane == plane]:
-            del self._failing[request]
+    def forget_plane(self, plane: str) -> None:
+        for request in [request for request in self._outages if request.plane == plane]:
+            del self._outages[request]
 
     @contextmanager
-    def told(self, pass_: Pass, deployment: WorkloadDeployment) -> Iterator[None]:
-        """Around one try; whatever it raises goes on."""
+    def reported(self, pass_: Pass, deployment: WorkloadDeployment) -> Iterator[None]:
+        """Reports an outage that interrupts the block; errors are re-raised."""
         try:
             yield
         except Conflict:
             raise
         except ApiError as error:
             if not Problem("", error).is_refusal:
-                self._failed(pass_, deployment, error)
+                self._report(pass_, deployment, error)
             raise
         else:
-            self.over(pass_.request)
+            self.forget(pass_.request)
 
-    def _failed(self, pass_: Pass, deployment: WorkloadDeployment, error: ApiError) -> None:
+    def _report(self, pass_: Pass, deployment: WorkloadDeployment, error: ApiError) -> None:
         if error.plane == pass_.name:
-            return  # who could be told there is out of reach as well
+            return  # the event could not be written to that plane either
         now = pass_.now()
-        failing = self._failing.setdefault(pass_.request, _Failing(now))
-        sentence = _sentence(error)
-        if failing.told == sentence or now - failing.since < PATIENCE:
+        outage = self._outages.setdefault(pass_.request, _Outage(now))
+        message = _message(error)
+        if outage.reported == message or now - outage.since < GRACE:
             return
-        failing.told = sentence
-        pass_.events.warning(deployment, reasons.FEDERATION_FAILED, sentence)
+        outage.reported = message
+        pass_.events.warning(deployment, reasons.FEDERATION_FAILED, message)
 
 
-def _sentence(error: ApiError) -> str:
+def _message(error: ApiError) -> str:
     if error.retryable:
         return "The way to the site is interrupted; what runs goes on, and changes are carried out when it is back"
-    return f"The deployment cannot be handed on to its site: {error}"
+    return f"The deployment cannot be sent to its site: {error}"

@@ -1,4 +1,4 @@
-"""What the management controllers measure. Entry point: `ManagementMetrics`."""
+"""Metrics of the management controllers. Entry point: `ManagementMetrics`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ HUB_TO_PROJECTION = "hub_to_projection"
 
 
 class ManagementMetrics:
-    """Without a registry nobody reads the figures, and nothing else changes."""
+    """Without a registry, everything is counted and nothing is published."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         seconds = hop_seconds(registry)
@@ -28,14 +28,14 @@ class ManagementMetrics:
         self.held({}, {})
 
     def held(self, deployments: Mapping[Held, int], namespaces: Mapping[Held, int]) -> None:
-        for what, counts in (("deployments", deployments), ("namespaces", namespaces)):
-            for why in Held:
-                self._held[what].labels(why.value).set(counts.get(why, 0))
+        for kind, counts in (("deployments", deployments), ("namespaces", namespaces)):
+            for reason in Held:
+                self._held[kind].labels(reason.value).set(counts.get(reason, 0))
 
     def arrived(self, hop: str, pass_: Pass) -> None:
-        """Called right after the write that completes the hop."""
+        """Observes a hop; to be called right after the write that completes it."""
         self._hops[hop].observe(asyncio.get_running_loop().time() - pass_.since)
 
 
-def _held_gauge(name: str, what: str, registry: CollectorRegistry | None) -> Gauge:
-    return Gauge(name, f"{what} that their project does not have and that are kept.", ["reason"], registry=registry)
+def _held_gauge(name: str, objects: str, registry: CollectorRegistry | None) -> Gauge:
+    return Gauge(name, f"{objects} kept although their project does not have them.", ["reason"], registry=registry)

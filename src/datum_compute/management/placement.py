@@ -1,4 +1,4 @@
-"""Which deployments a workload asks for. Entry point: `wanted`."""
+"""Which deployments a workload should have. Entry point: `wanted`."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from datum_compute.kube.meta import Json, as_dict, encode, same_json
 
 
 class Wanted(Struct, frozen=True):
-    """One deployment of a workload. An existing one keeps its name for its lifetime."""
+    """One deployment that a workload should have. An existing one keeps its name."""
 
     name: str
     placement: str
@@ -25,7 +25,7 @@ class Wanted(Struct, frozen=True):
 
 
 def offered_cities(topologies: Iterable[Mapping[str, str]]) -> list[str]:
-    """The cities of the locations with these topologies."""
+    """The cities named by these location topologies, sorted."""
     return sorted({topology[TOPOLOGY_CITY] for topology in topologies if topology.get(TOPOLOGY_CITY)})
 
 
@@ -34,26 +34,26 @@ def is_paused(workload: Workload) -> bool:
 
 
 def networks(workload: Workload) -> list[str]:
-    """The networks that the template names; they are those of the workload's own namespace."""
+    """The networks that the template names, all in the workload's own namespace."""
     return sorted({interface.network.name for interface in workload.spec.template.spec.network_interfaces})
 
 
 def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list[Wanted]:
-    """One entry for each placement and city of the spec, in its order; a pair named twice counts once."""
-    # Of two for one place the older stays, because it is the one that serves.
-    by_age = sorted(existing, key=_created, reverse=True)
-    by_place = {(found.spec.placement_name, found.spec.city_code): found for found in by_age}
+    """One entry per placement and city of the spec, in its order; a pair that is named twice counts once."""
+    # Of two deployments for one place the older wins, because it is the one that serves.
+    newest_first = sorted(existing, key=_created, reverse=True)
+    by_place = {(current.spec.placement_name, current.spec.city_code): current for current in newest_first}
     uid, restarts = workload.metadata.uid, city_restarts(workload.metadata.annotations)
     entries: dict[tuple[str, str], Wanted] = {}
     for placement in workload.spec.placements:
         for city in placement.city_codes:
-            found = by_place.get((placement.name, city))
-            name = found.name if found else deployment_name(workload.name, uid, placement.name, city)
-            template: Raw | Json = _template(workload, found, restarts.get(city))
+            current = by_place.get((placement.name, city))
+            name = current.name if current else deployment_name(workload.name, uid, placement.name, city)
+            template: Raw | Json = _template(workload, current, restarts.get(city))
             held = False
-            if found is not None and is_paused(workload):
-                held = not same_json(found.template_json, encode(template))
-                template = found.template_json
+            if current is not None and is_paused(workload):
+                held = not same_json(current.template_json, encode(template))
+                template = current.template_json
             spec = {
                 "workloadRef": {"name": workload.name, "uid": uid},
                 "placementName": placement.name,
@@ -61,7 +61,7 @@ def wanted(workload: Workload, existing: Collection[WorkloadDeployment]) -> list
                 "template": template,
                 "scaleSettings": placement.scale_settings_json,
             }
-            entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), found, held)
+            entries[placement.name, city] = Wanted(name, placement.name, city, Raw(encode(spec)), current, held)
     return list(entries.values())
 
 
@@ -69,12 +69,15 @@ def _created(deployment: WorkloadDeployment) -> tuple[datetime, str]:
     return deployment.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), deployment.name
 
 
-def _template(workload: Workload, existing: WorkloadDeployment | None, of_city: str | None) -> Raw | Json:
-    """The workload's template, with the newest restart of the workload, the city and the deployment itself (R14)."""
-    asked = workload.spec.template.metadata.annotations.get(RESTARTED_AT)
+def _template(workload: Workload, existing: WorkloadDeployment | None, city_restart: str | None) -> Raw | Json:
+    """The workload's template, with the newest restart of the workload, the city and the deployment itself.
+
+    A restart of one city must survive the next change of the workload.
+    """
+    requested = workload.spec.template.metadata.annotations.get(RESTARTED_AT)
     own = existing.spec.template.metadata.annotations.get(RESTARTED_AT) if existing else None
-    latest = newest(asked, own, of_city)
-    if latest is None or latest == asked:
+    latest = newest(requested, own, city_restart)
+    if latest is None or latest == requested:
         return workload.template_json
     template = as_dict(workload.template_json)
     metadata = template.get("metadata") or {}

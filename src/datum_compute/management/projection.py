@@ -1,4 +1,4 @@
-"""What a project is shown of an Instance's status. Entry point: `projected_status`."""
+"""The status of an Instance as its project sees it. Entry point: `projected_status`."""
 
 from typing import Any
 
@@ -10,32 +10,32 @@ _OBSERVED = "observedGeneration"
 
 
 def projected_status(original: Instance, generation: int) -> Json:
-    """The status of a hub Instance, with what it answers said in terms of a projection of this `generation`.
+    """The status of a hub Instance, with observed generations translated for a projection of this `generation`.
 
-    Readers hold `observedGeneration` against the generation beside it, and that of a projection goes its own way: every
-    edit that is repaired counts twice. It reads the same as the generation where the cell has answered its newest spec,
-    and one less where it has not.
+    Readers compare `observedGeneration` with the generation beside it, and a projection counts its own generations:
+    every repaired edit counts twice. The translated value equals the generation where the cell has answered its newest
+    spec, and is one less where it has not.
     """
     status = as_dict(original.status_json)
     newest = _newest(original, status)
-    answers = {key: _translated(value, newest, generation) for key, value in status.items() if key == _OBSERVED}
+    observed = {key: _translated(value, newest, generation) for key, value in status.items() if key == _OBSERVED}
     conditions = [
         condition | {_OBSERVED: _translated(condition[_OBSERVED], newest, generation)}
         if _OBSERVED in condition
         else condition
         for condition in status.get("conditions") or ()
     ]
-    return status | answers | ({"conditions": conditions} if conditions else {})
+    return status | observed | ({"conditions": conditions} if conditions else {})
 
 
 def _newest(original: Instance, status: Json) -> int:
-    """The generation in the cell; a cell that does not tell is taken to have answered once something of it has."""
+    """The generation in the cell; without the annotation, the newest that any part of the status has observed."""
     stamped = original.metadata.annotations.get(UPSTREAM_GENERATION, "")
     if stamped.isdecimal():
         return int(stamped)
-    observed: list[int] = [condition.get(_OBSERVED, 0) for condition in status.get("conditions") or ()]
-    whole: int = status.get(_OBSERVED, 0)
-    return max([whole, *observed])
+    by_conditions: list[int] = [condition.get(_OBSERVED, 0) for condition in status.get("conditions") or ()]
+    by_status: int = status.get(_OBSERVED, 0)
+    return max([by_status, *by_conditions])
 
 
 def _translated(observed: Any, newest: int, generation: int) -> int:

@@ -1,4 +1,4 @@
-"""Shows each cell Instance in its project, as a copy nobody edits. Entry point: `Projector`."""
+"""Shows each cell Instance in its project, as a read-only projection. Entry point: `Projector`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Home(Struct, frozen=True):
-    """The project namespace that a hub namespace stands for, and the labels that say so."""
+    """The project namespace that a hub namespace belongs to, and the labels that identify it."""
 
     project: Handle
     namespace: str
@@ -66,25 +66,25 @@ class Projector:
         self._fleet = fleet
         self._hub = hub
         self._metrics = metrics or ManagementMetrics()
-        self._logged: Once[tuple[str, str]] = Once()  # what is odd, and where
-        self._refusals: dict[Request, str] = {}  # what the project was told of; goes with the Instance
+        self._logged: Once[tuple[str, str]] = Once()  # where, and what was wrong there
+        self._refusals: dict[Request, str] = {}  # the last message reported to the project
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
             Source(HUB, INSTANCE, itself),
-            Source(HUB, NAMESPACE, _of_namespace),
+            Source(HUB, NAMESPACE, _of_hub_namespace),
             Source(HUB, WORKLOAD_DEPLOYMENT),
             Source(PROJECT, INSTANCE, self._of_projection),
-            Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_owner, when=_has_come),
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_owner, when=_is_new),
             Source(PROJECT, NAMESPACE, self._of_project_namespace),
         )
 
     def group(self, request: Request) -> str:
-        """All requests name the hub, but each is written to its own project: a slow one holds up only itself."""
+        """All requests name the hub, but each writes to one project: a slow project holds up only itself."""
         return request.namespace
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
-        """Projections whose hub Instance is not there: its end may have come while nobody watched."""
+        """Projections without a hub Instance, which may have been deleted while nobody watched."""
         originals = self._fleet.plane(self._hub).informer(INSTANCE) if self._fleet.has(self._hub) else None
         for projection in plane.informer(INSTANCE).all():
             for request in self._original(plane, projection):
@@ -103,7 +103,7 @@ class Projector:
             await self._show(pass_, home, original)
 
     def _home(self, pass_: Pass) -> _Home | None:
-        """Whose Instances a hub namespace holds: said by its labels, proved by the uid in its name (invariant 9)."""
+        """The project namespace that the labels of a hub namespace name, if the uid in its own name proves it."""
         name = pass_.request.namespace
         namespace = pass_.informer(NAMESPACE).get("", name)
         if namespace is None:
@@ -111,16 +111,16 @@ class Projector:
         identity = Identity.of(namespace.metadata.labels)
         if identity is None:
             if self._logged.first((name, "")):
-                _log.warning("instances are not shown: their hub namespace names no project", namespace=name)
+                _log.warning("instances not projected: hub namespace names no project", namespace=name)
             return None
         project = pass_.on(self._fleet.plane(identity.project))
         claimed = project.informer(NAMESPACE).get("", identity.namespace)
         if claimed is None or claimed.metadata.deleting:
-            return None  # a namespace that goes takes its projections along
+            return None  # its projections are deleted with it
         if hub_namespace(claimed.metadata.uid) != name:
             if self._logged.first((name, identity.project)):
                 _log.warning(
-                    "instances are not shown: their hub namespace names a project namespace of another uid",
+                    "instances not projected: hub namespace names a project namespace with another uid",
                     namespace=name,
                     project=identity.project,
                     named=identity.namespace,
@@ -136,94 +136,77 @@ class Projector:
         owner = home.project.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment)
         if owner is None:
             if deployment and _is_withdrawn(pass_.plane, original.namespace, deployment):
-                return  # the Instance goes as well, when its site has stopped it
+                return  # the Instance will be deleted as well, once its site has stopped it
             raise Unfinished(f"deployment {deployment or '(no label)'} of {original.name} is not in the project (yet)")
         try:
             await self._project(pass_, home, original, owner)
         except ApiError as error:
-            self._tell(pass_.request, home, original, owner, error)
+            self._report_refusal(pass_.request, home, original, owner, error)
             raise
         self._refusals.pop(pass_.request, None)
 
-    def _tell(
+    def _report_refusal(
         self, request: Request, home: _Home, original: Instance, owner: WorkloadDeployment, error: ApiError
     ) -> None:
-        """A projection that the project refuses has no status to say so; its deployment gets an event, once."""
-        obstacle = obstacles([Problem(f"The view of instance {original.name}", error)])
-        for refusal in obstacle.values():
+        """A refused projection has no status to report it; its deployment gets one event instead."""
+        for refusal in obstacles([Problem(f"The view of instance {original.name}", error)]).values():
             if self._refusals.get(request) != refusal.message:
                 self._refusals[request] = refusal.message
                 home.project.events.warning(owner, refusal.reason, refusal.message)
 
     async def _project(self, pass_: Pass, home: _Home, original: Instance, owner: WorkloadDeployment) -> None:
         write = home.project.write
-        before = found = home.project.informer(INSTANCE).get(home.namespace, original.name)
+        before = projection = home.project.informer(INSTANCE).get(home.namespace, original.name)
         labels = original.metadata.labels | {DEPLOYMENT_UID: owner.metadata.uid}
-        if found is None:
+        if projection is None:
             if owner.metadata.deleting:
-                return  # so do its Instances, and what was shown of them
+                return  # its Instances and their projections are deleted with it
             try:
-                found = await write.create(INSTANCE, _new(home, original, labels, owner))
-                home.project.events.normal(found, reasons.CREATED, f"Created in {owner.spec.city_code}")
+                projection = await write.create(INSTANCE, _new(home, original, labels, owner))
+                home.project.events.normal(projection, reasons.CREATED, f"Created in {owner.spec.city_code}")
             except AlreadyExists:
-                found = await home.project.client.get(INSTANCE, original.name, home.namespace)
-        if _is_a_real_one(found):
-            place = f"{found.namespace}/{found.name}"
-            if self._logged.first((place, home.project.name)):
-                _log.warning(
-                    "an instance of its own stands where a projection should", instance=place, project=home.project.name
-                )
+                projection = await home.project.client.get(INSTANCE, original.name, home.namespace)
+        if _is_original(projection):
+            key = f"{projection.namespace}/{projection.name}"
+            if self._logged.first((key, home.project.name)):
+                _log.warning("instance not projected: name is taken", instance=key, project=home.project.name)
             return
-        after = await self._update(write, found, original, labels, owner)
+        after = await self._update(write, projection, original, labels, owner)
         if after is not before:
             self._metrics.arrived(HUB_TO_PROJECTION, pass_)
-            self._report(home.project, before, after)
+            _emit_events(home.project, before, after)
 
     async def _update(
-        self, write: Writer, found: Instance, original: Instance, labels: dict[str, str], owner: WorkloadDeployment
+        self, write: Writer, projection: Instance, original: Instance, labels: dict[str, str], owner: WorkloadDeployment
     ) -> Instance:
-        if patch := changes(found, labels=labels, owners=[owner_reference(owner)], spec=original.spec_json):
-            found = await write.patch_if_unchanged(found, patch)
-        return await write.status(found, projected_status(original, found.metadata.generation))
-
-    def _report(self, project: Handle, before: Instance | None, after: Instance) -> None:
-        """What a cell warns of is told here as well, because its users see no other plane, and what goes well."""
-        for type_ in (QUOTA_GRANTED, READY):
-            was, now = _condition(before, type_), _condition(after, type_)
-            if now is None or (was is not None and was.reason == now.reason):
-                continue
-            if now.reason in reasons.WARNINGS:
-                project.events.warning(after, now.reason, now.message)
-            elif now.reason == reasons.QUOTA_EXCEEDED or (was is not None and was.reason == reasons.QUOTA_EXCEEDED):
-                # A grant at once is no news, and every event is a write.
-                project.events.normal(after, now.reason, now.message)
-            elif type_ == READY and now.status == "True":
-                project.events.normal(after, reasons.STARTED, now.message)
+        if patch := changes(projection, labels=labels, owners=[owner_reference(owner)], spec=original.spec_json):
+            projection = await write.patch_if_unchanged(projection, patch)
+        return await write.status(projection, projected_status(original, projection.metadata.generation))
 
     async def _remove(self, home: _Home, name: str) -> None:
-        """The projection goes with its hub Instance; what is not one of ours stays."""
-        found = home.project.informer(INSTANCE).get(home.namespace, name)
+        """Deletes the projection of a deleted hub Instance, and nothing that only has its name."""
+        projection = home.project.informer(INSTANCE).get(home.namespace, name)
         if (
-            found is not None
-            and not found.metadata.deleting
-            and not missing_or_different(home.labels, found.metadata.labels)
-            and any(owner.kind == WORKLOAD_DEPLOYMENT.name for owner in found.metadata.owner_references)
-            and not _is_a_real_one(found)
+            projection is not None
+            and not projection.metadata.deleting
+            and not missing_or_different(home.labels, projection.metadata.labels)
+            and any(owner.kind == WORKLOAD_DEPLOYMENT.name for owner in projection.metadata.owner_references)
+            and not _is_original(projection)
         ):
-            await home.project.write.delete(found)
+            await home.project.write.delete(projection)
 
     def _of_projection(self, project: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
-        """From a projection to its hub Instance, so that an edited, deleted or left-over one is put right.
+        """From a projection to its hub Instance, so that an edited, deleted or left-over projection is repaired.
 
-        Both sides of a change count: the label that says it is a projection may be what was taken away.
+        Both sides of a change count: the label that marks a projection may have been removed.
         """
-        seen = [projection for projection in (change.before, change.after) if projection is not None]
-        yield from dict.fromkeys(request for projection in seen for request in self._original(project, projection))
+        sides = [projection for projection in (change.before, change.after) if projection is not None]
+        yield from dict.fromkeys(request for projection in sides for request in self._original(project, projection))
 
     def _of_project_namespace(self, project: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        """A namespace that this process only now hears of may have Instances on the hub already.
+        """A namespace that is new to this process may have Instances on the hub already.
 
-        One that was made anew may be heard of only by a list, as a change of the one before.
+        A recreated one may appear, in a list, as a change of its predecessor.
         """
         is_new = change.before is None or change.before.metadata.uid != change.object.metadata.uid
         if is_new and self._fleet.has(self._hub):
@@ -232,7 +215,7 @@ class Projector:
                 yield Request(self._hub, home, instance.name)
 
     def _of_owner(self, project: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
-        """A deployment that came: its Instances may have waited for it."""
+        """The Instances of a new deployment, which may have waited for it."""
         namespace = project.informer(NAMESPACE).get("", change.object.namespace)
         if namespace is not None and self._fleet.has(self._hub):
             home = hub_namespace(namespace.metadata.uid)
@@ -246,30 +229,44 @@ class Projector:
             yield Request(self._hub, hub_namespace(namespace.metadata.uid), projection.name)
 
 
-def _of_namespace(hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
-    """A hub namespace that got its labels: what could not be shown before can be now."""
+def _of_hub_namespace(hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
+    """The Instances of a relabelled hub namespace, which may not have been projected before."""
     if change.before is None or change.before.metadata.labels != change.object.metadata.labels:
         for instance in hub.informer(INSTANCE).all(change.object.name):
             yield Request(hub.name, instance.namespace, instance.name)
 
 
-def _has_come(change: Change[WorkloadDeployment]) -> bool:
+def _is_new(change: Change[WorkloadDeployment]) -> bool:
     return change.before is None or change.before.metadata.uid != change.object.metadata.uid
 
 
 def _is_withdrawn(hub: Plane, namespace: str, deployment: str) -> bool:
-    """Whether the hub has no such deployment, or lets it go: then its Instances go, and nothing is shown of them."""
-    found = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment)
-    return found is None or found.metadata.deleting
+    """Whether the hub does not have the deployment or is deleting it, so that its Instances will be deleted."""
+    copy = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment)
+    return copy is None or copy.metadata.deleting
+
+
+def _emit_events(project: Handle, before: Instance | None, after: Instance) -> None:
+    """Repeats the cell's warnings, because users see no other plane, and reports progress."""
+    for type_ in (QUOTA_GRANTED, READY):
+        was, now = (_condition(instance, type_) for instance in (before, after))
+        if now is None or (was is not None and was.reason == now.reason):
+            continue
+        if now.reason in reasons.WARNINGS:
+            project.events.warning(after, now.reason, now.message)
+        elif now.reason == reasons.QUOTA_EXCEEDED or (was is not None and was.reason == reasons.QUOTA_EXCEEDED):
+            # An immediate grant is not worth an event, and every event is a write.
+            project.events.normal(after, now.reason, now.message)
+        elif type_ == READY and now.status == "True":
+            project.events.normal(after, reasons.STARTED, now.message)
 
 
 def _condition(instance: Instance | None, type_: str) -> Condition | None:
-    status = instance.status if instance is not None else None
-    return conditions.find(status.conditions, type_) if status is not None else None
+    return conditions.find(conditions.of(instance), type_) if instance is not None else None
 
 
-def _is_a_real_one(instance: Instance) -> bool:
-    """Whether it is a cell's own Instance: both planes may be one API server."""
+def _is_original(instance: Instance) -> bool:
+    """Whether it is a cell's own Instance, which is possible where both planes are one API server."""
     return INSTANCE_FINALIZER in instance.metadata.finalizers or CLAIM_FINALIZER in instance.metadata.finalizers
 
 

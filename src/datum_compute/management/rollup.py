@@ -1,5 +1,7 @@
-"""What a workload reports about its deployments. Entry points: `workload_status`, `without_networks`,
-`is_rolled_out`."""
+"""The status of a workload, from its deployments.
+
+Entry points: `workload_status`, `without_networks`, `is_rolled_out`.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -21,15 +23,15 @@ _COUNTERS = {
     "desiredReplicas": "desired_replicas",
     "readyReplicas": "ready_replicas",
 }
-_ANSWERS_FOR_THE_TEMPLATE = ("currentReplicas", "updatedReplicas")
-PROGRESSING = "Progressing"  # told only while a rollout is paused
+_TEMPLATE_COUNTERS = ("currentReplicas", "updatedReplicas")
+PROGRESSING = "Progressing"  # present only while a rollout is paused
 _LONGEST_MESSAGE = 32_000  # characters of a condition's message; the schema takes 32,768
 
 
 class Blocker(Struct, frozen=True):
-    """Why a deployment is not available, or cannot even be made."""
+    """Why a deployment is not available, or cannot even be created."""
 
-    name: str  # of the deployment there is or would be
+    name: str  # of the deployment that exists or would exist
     placement: str
     reason: str
     message: str
@@ -44,7 +46,7 @@ def workload_status(
 ) -> Json:
     """The whole status: sums over the deployments that exist, and Available with the best-ranked blocker.
 
-    `unmet` is what the spec asks for and cannot have; `held` names the deployments whose template waits for a resume.
+    `unmet` is what the spec requests and cannot have; `held` names the deployments whose template waits for a resume.
     """
     generation = workload.metadata.generation
     before = workload.status
@@ -57,59 +59,60 @@ def workload_status(
     for name in names:
         members = sorted((d for d in deployments if d.spec.placement_name == name), key=lambda d: d.name)
         own = [blocker for blocker in unmet if blocker.placement == name]
-        decided = _placement_available(members, own, generation, now)
-        available = available or decided.status == "True"
+        condition = _placement_available(members, own, generation, now)
+        available = available or condition.status == "True"
         blockers += sorted([*_blockers(members), *own], key=lambda blocker: blocker.name)
         unplaced += sorted([*_refusals(members), *own], key=lambda blocker: blocker.name)
-        kept = conditions.updated(_conditions(earlier.get(name)), [decided])
-        entries.append({"name": name} | _sums(members, held) | {"conditions": conditions.to_json(kept)})
-    conclusions = [_workload_available(available, blockers, generation, now), *_placed(unplaced, generation, now)]
+        merged = conditions.updated(_conditions(earlier.get(name)), [condition])
+        entries.append({"name": name} | _sums(members, held) | {"conditions": conditions.to_json(merged)})
+    wanted = [_workload_available(available, blockers, generation, now), *_placed(unplaced, generation, now)]
     others = [condition for condition in conditions.of(workload) if condition.type != PLACED or unplaced]
     return as_dict(workload.status_json) | {
         "deployments": len(deployments),
         "observedGeneration": generation,
         **_sums(deployments, held),
-        "conditions": _workload_conditions(workload, others, conclusions, now),
+        "conditions": _workload_conditions(workload, others, wanted, now),
         "placements": entries,
     }
 
 
 def is_rolled_out(workload: Workload) -> bool:
-    """Whether all instances that it asks for are on the newest template, and no other is left."""
+    """Whether all requested instances run the newest template, and no other instance is left."""
     status = workload.status
-    asked = sum(one.scale_settings.min_replicas * len(set(one.city_codes)) for one in workload.spec.placements)
+    requested = sum(
+        placement.scale_settings.min_replicas * len(set(placement.city_codes)) for placement in workload.spec.placements
+    )
     return (
         status is not None
         and status.observed_generation == workload.metadata.generation
-        and 0 < asked == status.updated_replicas == status.replicas
+        and 0 < requested == status.updated_replicas == status.replicas
     )
 
 
 def without_networks(workload: Workload, missing: Sequence[str], now: datetime) -> Json:
-    """The status while networks are missing: nothing else is looked at, so the counters still tell of before."""
+    """The status while networks are missing. Nothing else is evaluated, so the counters stay as they were."""
     generation = workload.metadata.generation
     message = f"Unable to find networks: {', '.join(sorted(missing))}"
-    decided = conditions.condition(AVAILABLE, False, reasons.NETWORK_NOT_FOUND, message, generation=generation, now=now)
-    first = {"deployments": 0} | dict.fromkeys(_COUNTERS, 0)
-    told = _workload_conditions(workload, conditions.of(workload), [decided], now)
-    return first | as_dict(workload.status_json) | {"conditions": told}
+    wanted = conditions.condition(AVAILABLE, False, reasons.NETWORK_NOT_FOUND, message, generation=generation, now=now)
+    initial = {"deployments": 0} | dict.fromkeys(_COUNTERS, 0)
+    merged = _workload_conditions(workload, conditions.of(workload), [wanted], now)
+    return initial | as_dict(workload.status_json) | {"conditions": merged}
 
 
 def _workload_conditions(
-    workload: Workload, before: Iterable[Condition], conclusions: Sequence[Condition], now: datetime
+    workload: Workload, before: Iterable[Condition], wanted: Sequence[Condition], now: datetime
 ) -> list[Json]:
-    decided = [*conclusions]
     if is_paused(workload):
         message = "The rollout is paused: no instance is replaced until it is resumed"
         generation = workload.metadata.generation
-        decided.append(
-            conditions.condition(
-                PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, message, generation=generation, now=now
-            )
+        paused = conditions.condition(
+            PROGRESSING, "Unknown", reasons.ROLLOUT_PAUSED, message, generation=generation, now=now
         )
+        wanted = [*wanted, paused]
     else:
-        before = [one for one in before if (one.type, one.reason) != (PROGRESSING, reasons.ROLLOUT_PAUSED)]
-    return conditions.to_json(conditions.updated([*before], decided))
+        paused_type = (PROGRESSING, reasons.ROLLOUT_PAUSED)
+        before = [condition for condition in before if (condition.type, condition.reason) != paused_type]
+    return conditions.to_json(conditions.updated([*before], wanted))
 
 
 def _sums(deployments: Iterable[WorkloadDeployment], held: Collection[str]) -> dict[str, int]:
@@ -121,13 +124,13 @@ def _sums(deployments: Iterable[WorkloadDeployment], held: Collection[str]) -> d
 
 
 def _counters(deployment: WorkloadDeployment, held: bool) -> Mapping[str, int]:
-    """A status that answers an older generation, or template, says nothing about the newest template (R24)."""
+    """A status for an older generation or template says nothing about the newest template, which then counts zero."""
     status = deployment.status
     if status is None:
         return {}
     counters: dict[str, int] = {wire: getattr(status, name) for wire, name in _COUNTERS.items()}
     if held or status.observed_generation < deployment.metadata.generation:
-        counters |= dict.fromkeys(_ANSWERS_FOR_THE_TEMPLATE, 0)
+        counters |= dict.fromkeys(_TEMPLATE_COUNTERS, 0)
     return counters
 
 
@@ -152,16 +155,16 @@ def _workload_available(available: bool, blockers: Sequence[Blocker], generation
     if not available:
         reason, message = reasons.NO_AVAILABLE_PLACEMENTS, "No available placements were found for the workload"
         best = 0
-        # Whatever else is missing says more than a placement that was scaled to zero.
-        for blocker in [one for one in blockers if one.reason != reasons.SCALED_TO_ZERO] or blockers:
-            # Only a higher rank replaces the first one found, so that equal blockers never take turns.
+        # Any other blocker says more than a placement that was scaled to zero.
+        for blocker in [blocker for blocker in blockers if blocker.reason != reasons.SCALED_TO_ZERO] or blockers:
+            # Only a strictly higher rank replaces an earlier blocker, so that equal ones never alternate.
             if (rank := reasons.workload_rank(blocker.reason)) > best:
                 best, reason, message = rank, blocker.reason, blocker.message
     return conditions.condition(AVAILABLE, available, reason, message, generation=generation, now=now)
 
 
 def _placed(unplaced: Sequence[Blocker], generation: int, now: datetime) -> list[Condition]:
-    """One condition with every sentence, under the reason of the highest rank; none when all is as asked."""
+    """One condition with every message, under the highest-ranked reason; none when everything is placed."""
     if not unplaced:
         return []
     reason = max(unplaced, key=lambda blocker: reasons.workload_rank(blocker.reason)).reason
@@ -170,7 +173,7 @@ def _placed(unplaced: Sequence[Blocker], generation: int, now: datetime) -> list
 
 
 def _refusals(members: Iterable[WorkloadDeployment]) -> Iterable[Blocker]:
-    """What the hub or the site refused to take, also where an earlier state goes on serving."""
+    """What the hub or the site refused, even where an earlier state keeps serving."""
     for member in members:
         for type_ in (FEDERATED, REPLICAS_READY):
             condition = conditions.find(_conditions(member.status), type_)

@@ -1,9 +1,9 @@
-"""What is left on the hub of projects that no longer ask for it. Entry point: `HubSweeper`.
+"""Removes leftovers of projects from the hub. Entry point: `HubSweeper`.
 
-Two things are looked for: deployments that their project does not have, as after the hub was restored to a moment
-before their deletion, and namespaces that hold nothing any more and whose project namespace is gone. A project that was
-itself restored looks the same, so both go only by a positive sign: an entry in the project's journal, a note on the hub
-namespace, or an operator's word. Everything else is held and reported.
+It looks for deployments that their project does not have, as after the hub was restored to a moment before their
+deletion, and for empty namespaces whose project namespace is gone. A project that was restored itself looks the same,
+so both are removed only with a positive sign: an entry in the project's journal, a note on the hub namespace, or an
+operator's release. Everything else is held and reported.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from datum_compute.management.withdrawal_journal import WithdrawalJournal
 from datum_compute.management.withdrawal_notes import WithdrawalNotes, release_policy
 from datum_compute.runtime import Change, Fleet, Pass, Plane, Problems, Request, Source
 
-NAMESPACE_GRACES = 10  # a namespace without anything in it is in nobody's way
-HELD_SECONDS = 600.0  # until what is held is looked at again without an event
+NAMESPACE_GRACES = 10  # an empty namespace is in nobody's way
+HELD_SECONDS = 600.0  # until a held object is checked again without an event
 
 _log = structlog.get_logger(__name__)
 
 
 class _Home(Struct, frozen=True):
-    """A hub namespace, and the project namespace that it is for."""
+    """A hub namespace and the project namespace that it belongs to."""
 
     namespace: Namespace
     project: Plane
@@ -50,26 +50,26 @@ class _Home(Struct, frozen=True):
         return self.namespace.name
 
     def is_gone(self) -> bool:
-        """Whether the project namespace is no longer the one that this was made for, by what is cached."""
-        found = self.project.informer(NAMESPACE).get("", self.upstream)
-        return found is None or hub_namespace(found.metadata.uid) != self.name
+        """Whether the cache no longer has the project namespace that this was created for."""
+        namespace = self.project.informer(NAMESPACE).get("", self.upstream)
+        return namespace is None or hub_namespace(namespace.metadata.uid) != self.name
 
     def lacks(self, copy: WorkloadDeployment) -> bool:
-        """Whether the project does not have the deployment, by what is cached."""
+        """Whether the cache of the project does not have the deployment."""
         return self.is_gone() or self.project.informer(WORKLOAD_DEPLOYMENT).get(self.upstream, copy.name) is None
 
 
-class _Lost(Struct, frozen=True):
+class _Leftover(Struct, frozen=True):
     """Something on the hub that its project does not have."""
 
     hub: str
     project: str
     namespace: str  # on the hub
-    name: str = ""  # of the deployment; empty when it is the namespace itself
+    name: str = ""  # of the deployment; empty for the namespace itself
 
 
 class HubSweeper:
-    """Looks at one hub namespace a pass. `enabled=False` holds everything that no operator released."""
+    """Checks one hub namespace per pass. `enabled=False` holds everything that no operator has released."""
 
     name = "hub-sweeper"
     sweep_role = HUB
@@ -90,49 +90,49 @@ class HubSweeper:
         self._namespace_grace = NAMESPACE_GRACES * grace
         self._notes = WithdrawalNotes()
         self._journal = WithdrawalJournal()
-        self._ghosts: Missing[_Lost] = Missing()
+        self._ghosts: Missing[_Leftover] = Missing()
         self._ghost_brake = Brake()
-        self._empty: Missing[_Lost] = Missing()
+        self._empty: Missing[_Leftover] = Missing()
         self._namespace_brake = Brake()
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
-            Source(HUB, NAMESPACE, self._of_hub, when=_is_news),
-            Source(HUB, WORKLOAD_DEPLOYMENT, self._of_hub, when=_is_news),
+            Source(HUB, NAMESPACE, self._of_hub, when=_is_relevant),
+            Source(HUB, WORKLOAD_DEPLOYMENT, self._of_hub, when=_is_relevant),
             Source(HUB, INSTANCE),
             Source(HUB, PROPAGATION_POLICY),
             Source(PROJECT, NAMESPACE, self._of_project_namespace),
-            Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_project, when=_is_gone),
+            Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_project_deployment, when=_is_deletion),
         )
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
         for namespace in plane.informer(NAMESPACE).all():
-            yield from self._suspect(plane, namespace.name)
+            yield from self._suspicious(plane, namespace.name)
 
     def disengaged(self, plane: Plane) -> None:
-        """A project that nobody can be asked about holds nothing, and nothing on a hub that left is counted."""
+        """Nothing is held for a project that cannot be read, or counted on a hub that was removed."""
         self._journal.forget(plane.name)
-        for memory in (self._ghosts, self._empty):
-            memory.keep(lambda lost: plane.name not in (lost.hub, lost.project))
+        for missing in (self._ghosts, self._empty):
+            missing.keep(lambda leftover: plane.name not in (leftover.hub, leftover.project))
         self._metrics.held(self._ghosts.held(), self._empty.held())
 
     def _of_hub(self, hub: Plane, change: Change[Any]) -> Iterable[Request]:
-        return self._suspect(hub, change.object.namespace or change.object.name)
+        return self._suspicious(hub, change.object.namespace or change.object.name)
 
     def _of_project_namespace(self, _project: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        """Those that a project which is engaged only now has, and those that went."""
+        """Namespaces of a project that was just engaged, and deleted ones."""
         if change.before is None or change.after is None:
             for hub in self._fleet.of_role(HUB):
-                yield from self._suspect(hub, hub_namespace(change.object.metadata.uid))
+                yield from self._suspicious(hub, hub_namespace(change.object.metadata.uid))
 
-    def _of_project(self, project: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
+    def _of_project_deployment(self, project: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
         namespace = project.informer(NAMESPACE).get("", change.object.namespace)
         if namespace is not None:
             for hub in self._fleet.of_role(HUB):
-                yield from self._suspect(hub, hub_namespace(namespace.metadata.uid))
+                yield from self._suspicious(hub, hub_namespace(namespace.metadata.uid))
 
-    def _suspect(self, hub: Plane, name: str) -> Iterable[Request]:
-        """A namespace in which something may have to go; most never get further than this."""
+    def _suspicious(self, hub: Plane, name: str) -> Iterable[Request]:
+        """The namespace, if something in it may have to be removed; most never get further than this."""
         home = self._home(hub, name)
         if home is None:
             return
@@ -141,7 +141,7 @@ class HubSweeper:
             yield Request(hub.name, "", name)
 
     def _home(self, hub: Plane, name: str) -> _Home | None:
-        """None for what is not ours, and for projects that nobody can be asked about."""
+        """None for namespaces that are not ours, and for projects that are not engaged."""
         namespace = hub.informer(NAMESPACE).get("", name)
         identity = Identity.of(namespace.metadata.labels) if namespace is not None else None
         if namespace is None or identity is None or not name.startswith(hub_namespace("")):
@@ -156,31 +156,31 @@ class HubSweeper:
         copies = pass_.informer(WORKLOAD_DEPLOYMENT).all(name) if home is not None else []
         ghosts = [copy for copy in copies if home is not None and not copy.metadata.deleting and home.lacks(copy)]
         is_empty = home is not None and not copies and home.is_gone()
-        kept = {copy.name for copy in ghosts}
-        self._ghosts.keep(lambda lost: lost.namespace != name or lost.name in kept)
-        self._empty.keep(lambda lost: lost.namespace != name or is_empty)
+        names = {copy.name for copy in ghosts}
+        self._ghosts.keep(lambda leftover: leftover.namespace != name or leftover.name in names)
+        self._empty.keep(lambda leftover: leftover.namespace != name or is_empty)
         if home is None:
             self._metrics.held(self._ghosts.held(), self._empty.held())
             return
         problems = Problems()
         for ghost in ghosts:
             with problems.collect(f"Deployment {ghost.name}"):
-                await self._judge(pass_, home, ghost)
+                await self._sweep_deployment(pass_, home, ghost)
         if is_empty:
             with problems.collect(f"Namespace {home.name}"):
-                await self._judge_namespace(pass_, home)
+                await self._sweep_namespace(pass_, home)
         self._metrics.held(self._ghosts.held(), self._empty.held())
         problems.raise_worst()
 
     # Deployments
 
-    async def _judge(self, pass_: Pass, home: _Home, ghost: WorkloadDeployment) -> None:
-        key = _Lost(pass_.name, home.project.name, home.name, ghost.name)
+    async def _sweep_deployment(self, pass_: Pass, home: _Home, ghost: WorkloadDeployment) -> None:
+        key = _Leftover(pass_.name, home.project.name, home.name, ghost.name)
         if not _is_over(self._ghosts, key, self._grace, pass_) and not is_released(ghost):
             return
         pass_.no_later_than(HELD_SECONDS)
-        if await _is_asked_for(home, ghost):
-            return  # our view of the project is behind
+        if await _is_requested(home, ghost):
+            return  # our cache of the project is behind
         uid = ghost.metadata.annotations.get(UPSTREAM_UID, "")
         sign = Sign.RELEASED if is_released(ghost) else Sign.NONE
         if sign is Sign.NONE and await self._journal.has(home.project, uid):
@@ -188,21 +188,21 @@ class HubSweeper:
         now = asyncio.get_running_loop().time()
         missing = self._ghosts.count(before=now - self._grace / 2)
         braked = self._ghost_brake.holds(missing, len(pass_.informer(WORKLOAD_DEPLOYMENT)), now)
-        if (why := verdict(sign, enabled=self._enabled, braked=braked)) is not None:
-            self._hold(pass_, ghost, self._ghosts, key, why)
+        if (held := verdict(sign, enabled=self._enabled, braked=braked)) is not None:
+            self._hold(pass_, ghost, self._ghosts, key, held)
             return
         await self._notes.add(pass_, ghost.namespace, Note(ghost.name, ghost.metadata.uid, uid))
         await pass_.write.delete(ghost)
         self._ghost_brake.removed(now)
         self._ghosts.forget(key)
-        _log.info("deployment withdrawn that its project no longer has", deployment=f"{ghost.namespace}/{ghost.name}")
+        _log.info("deployment removed that its project no longer has", deployment=f"{ghost.namespace}/{ghost.name}")
         if city := ghost.metadata.labels.get(TOPOLOGY_CITY, ""):
             await release_policy(pass_, ghost.namespace, city, leaving=ghost.name)
 
     # Namespaces
 
-    async def _judge_namespace(self, pass_: Pass, home: _Home) -> None:
-        key = _Lost(pass_.name, home.project.name, home.name)
+    async def _sweep_namespace(self, pass_: Pass, home: _Home) -> None:
+        key = _Leftover(pass_.name, home.project.name, home.name)
         if not _is_over(self._empty, key, self._namespace_grace, pass_) and not is_released(home.namespace):
             return
         pass_.no_later_than(HELD_SECONDS)
@@ -210,38 +210,38 @@ class HubSweeper:
         upstream = (await home.project.client.list(NAMESPACE)).items
         if any(hub_namespace(namespace.metadata.uid) == home.name for namespace in upstream):
             return
-        # Read before what is in it: whoever puts something there notes or labels something on it first.
-        found = await pass_.client.get(NAMESPACE, home.name)
+        # Read before its contents, because whoever puts something into it changes its notes or labels first.
+        namespace = await pass_.client.get(NAMESPACE, home.name)
         if not await _is_empty(pass_.client, home.name):
             return
-        sign = Sign.WITHDRAWN if notes_of(found.metadata.annotations) else Sign.NONE
-        if is_released(found):
+        sign = Sign.WITHDRAWN if notes_of(namespace.metadata.annotations) else Sign.NONE
+        if is_released(namespace):
             sign = Sign.RELEASED
         now = asyncio.get_running_loop().time()
         missing = self._empty.count(before=now - self._namespace_grace / 2)
-        ours = sum(Identity.of(one.metadata.labels) is not None for one in pass_.informer(NAMESPACE).all())
+        ours = sum(Identity.of(other.metadata.labels) is not None for other in pass_.informer(NAMESPACE).all())
         braked = self._namespace_brake.holds(missing, ours, now)
-        if (why := verdict(sign, enabled=self._enabled, braked=braked)) is not None:
-            self._hold(pass_, found, self._empty, key, why)
+        if (held := verdict(sign, enabled=self._enabled, braked=braked)) is not None:
+            self._hold(pass_, namespace, self._empty, key, held)
             return
-        await pass_.write.delete_if_unchanged(found)
+        await pass_.write.delete_if_unchanged(namespace)
         self._namespace_brake.removed(now)
         self._empty.forget(key)
         _log.info("hub namespace removed whose project namespace is gone", namespace=home.name)
 
-    def _hold(self, pass_: Pass, held: KubeObject, memory: Missing[_Lost], key: _Lost, why: Held) -> None:
-        """Reported when it begins, not on every pass."""
-        if not memory.hold(key, why):
+    def _hold(self, pass_: Pass, object_: KubeObject, missing: Missing[_Leftover], key: _Leftover, held: Held) -> None:
+        """Reports once that an object is held, not on every pass."""
+        if not missing.hold(key, held):
             return
-        place = f"{held.namespace}/{held.name}".removeprefix("/")
-        _log.warning("kept although its project does not have it", kind=held.kind.name, object=place, reason=why.value)
-        noun = held.kind.name.lower()
-        within = f" -n {held.namespace}" if held.namespace else ""
-        sentence = (
-            f"The project does not have this {noun}, {_BECAUSE[why]}; it is kept. Remove it with: "
-            f"kubectl annotate {noun} {held.name}{within} {RELEASE}=true"
+        kind, name = object_.kind.name, f"{object_.namespace}/{object_.name}".removeprefix("/")
+        _log.warning("kept although its project does not have it", kind=kind, object=name, reason=held.value)
+        noun = kind.lower()
+        namespace = f" -n {object_.namespace}" if object_.namespace else ""
+        message = (
+            f"The project does not have this {noun}, {_BECAUSE[held]}; it is kept. Remove it with: "
+            f"kubectl annotate {noun} {object_.name}{namespace} {RELEASE}=true"
         )
-        pass_.events.warning(held, reasons.HELD, sentence)
+        pass_.events.warning(object_, reasons.HELD, message)
 
 
 _BECAUSE = {
@@ -251,17 +251,17 @@ _BECAUSE = {
 }
 
 
-def _is_over(memory: Missing[_Lost], key: _Lost, grace: float, pass_: Pass) -> bool:
-    """Whether the grace of something that is missing is over; the pass comes back when it is."""
+def _is_over(missing: Missing[_Leftover], key: _Leftover, grace: float, pass_: Pass) -> bool:
+    """Whether the grace period of a leftover is over; schedules the next pass for its end if not."""
     now = asyncio.get_running_loop().time()
-    left = memory.since(key, now) + grace - now
+    left = missing.since(key, now) + grace - now
     if left > 0:
         pass_.no_later_than(left)
     return left <= 0
 
 
-async def _is_asked_for(home: _Home, copy: WorkloadDeployment) -> bool:
-    """By what the project answers now. A namespace that was made anew may have another deployment of the name."""
+async def _is_requested(home: _Home, copy: WorkloadDeployment) -> bool:
+    """Asks the project's server. A recreated namespace may have another deployment of this name."""
     try:
         await home.project.client.get(WORKLOAD_DEPLOYMENT, copy.name, home.upstream)
         namespace = await home.project.client.get(NAMESPACE, home.upstream)
@@ -271,7 +271,7 @@ async def _is_asked_for(home: _Home, copy: WorkloadDeployment) -> bool:
 
 
 async def _is_empty(hub: Client, namespace: str) -> bool:
-    """By what the hub answers now. Where bindings are not served there are none."""
+    """Asks the hub's server. Where bindings are not served there are none."""
     kinds: tuple[Kind[Any], ...] = (WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY)
     for kind in kinds:
         if (await hub.list(kind, namespace)).items:
@@ -282,12 +282,12 @@ async def _is_empty(hub: Client, namespace: str) -> bool:
         return True
 
 
-def _is_news(change: Change[Any]) -> bool:
-    """One that came, by whatever way, and one that was released."""
+def _is_relevant(change: Change[Any]) -> bool:
+    """Whether an object was created, deleted or released."""
     if change.before is None or change.after is None:
         return True
     return is_released(change.after) and not is_released(change.before)
 
 
-def _is_gone(change: Change[Any]) -> bool:
+def _is_deletion(change: Change[Any]) -> bool:
     return change.after is None

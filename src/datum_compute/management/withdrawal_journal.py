@@ -1,8 +1,8 @@
-"""What was withdrawn from the hub, kept in the project itself. Entry point: `WithdrawalJournal`.
+"""A record in each project of what was withdrawn from the hub. Entry point: `WithdrawalJournal`.
 
-A hub that is restored to a moment before a deletion has the deployment again, and has lost the note of its withdrawal
-with everything else. What is written here outlives that. A project that is restored lacks deployments as well, but also
-the entries that would say that it gave them up.
+A hub that is restored to a moment before a deletion has the deployment again and has lost the note of its withdrawal.
+The journal survives that because it is stored in the project. A project that was restored itself lacks the journal
+entries as well as the deployments, so nothing shows that it gave them up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,21 +17,21 @@ from datum_compute.kube.meta import encode
 from datum_compute.management.batched_writes import BatchedWrites
 from datum_compute.runtime import Handle, Plane
 
-HOME = "default"  # a namespace that every project has, and that nobody can delete
-KEPT = 500  # entries; the oldest are dropped, and what they would have let go is held instead
+HOME = "default"  # a namespace that every project has and nobody can delete
+KEPT = 500  # entries; the oldest are dropped, and the deployments they named are held instead of removed
 
 _log = structlog.get_logger(__name__)
 
 
 class WithdrawalJournal:
-    """The uids of the deployments that a project gave up last, in an annotation of its default namespace."""
+    """The uids of the deployments that a project withdrew last, in an annotation of its default namespace."""
 
     def __init__(self) -> None:
         self._batches: BatchedWrites[str] = BatchedWrites()
-        self._refused: set[str] = set()  # projects in which nothing may be written
+        self._refused: set[str] = set()  # projects that refuse the write
 
     async def add(self, project: Handle, uid: str) -> None:
-        """Returns when the entry is written, or can never be: a deletion does not wait for a right that is missing."""
+        """Returns once the entry is written, or never can be: a deletion does not wait for a missing permission."""
 
         async def write_all(uids: list[str]) -> None:
             home = project.informer(NAMESPACE).get("", HOME) or await project.client.get(NAMESPACE, HOME)
@@ -52,17 +52,16 @@ class WithdrawalJournal:
                 _log.warning("withdrawals cannot be recorded in the project", project=project.name, error=str(error))
 
     def forget(self, project: str) -> None:
-        """A project that left; what was said of it may be said again."""
         self._refused.discard(project)
 
     async def has(self, project: Plane, uid: str) -> bool:
-        """Whether the deployment of this uid was withdrawn, by what the project answers now."""
+        """Whether the deployment with this uid was withdrawn, read from the project's server."""
         home = await project.client.get(NAMESPACE, HOME)
         return uid in entries(home.metadata.annotations)
 
 
 def entries(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Oldest first; none when the annotation is missing or was mangled by somebody."""
+    """Oldest first; empty when the annotation is missing or malformed."""
     try:
         return tuple(msgspec.json.decode(annotations.get(WITHDRAWN_UIDS, "[]"), type=list[str]))
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -70,5 +69,5 @@ def entries(annotations: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def with_entries(before: Sequence[str], added: Iterable[str]) -> tuple[str, ...]:
-    """The newest `KEPT`, each once."""
+    """The newest `KEPT`, without duplicates."""
     return tuple(dict.fromkeys((*before, *filter(None, added))))[-KEPT:]

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from datum_compute.cell.claims import never_gone
 from datum_compute.cell.ledger import Ledger
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.name_lease import NameLease
-from datum_compute.cell.quota import nobody_knows
 from datum_compute.cell.quota_gate import NAME as QUOTA_GATE
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.access.credentials import EndpointCredentials
@@ -249,7 +249,7 @@ class Assembly:
                 metrics=Metrics(self.registry),
                 named=bool(settings.config.discovery.cluster_name),
                 recreate_denied=settings.recreate_denied_claims,
-                is_gone=self._discovery.is_gone if isinstance(self._discovery, ProjectDiscovery) else nobody_knows,
+                is_gone=self._discovery.is_gone if isinstance(self._discovery, ProjectDiscovery) else never_gone,
                 ledger=self._ledger,
                 abandon_after=settings.abandon_claims_after,
                 quota=settings.quota,

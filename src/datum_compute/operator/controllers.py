@@ -3,11 +3,13 @@
 from prometheus_client import CollectorRegistry
 
 from datum_compute.cell.abandoned_claims import AbandonedClaims
+from datum_compute.cell.claims import ABANDON_SECONDS, Claims, IsGone, never_gone
 from datum_compute.cell.deployment import DeploymentController
 from datum_compute.cell.instance import InstanceController
 from datum_compute.cell.ledger import Ledger
 from datum_compute.cell.metrics import Metrics
-from datum_compute.cell.quota import ABANDON_SECONDS, CellName, Claims, Disabled, IsGone, nobody_knows
+from datum_compute.cell.name_lease import CellName
+from datum_compute.cell.quota import Disabled
 from datum_compute.cell.quota_gate import NAME, QuotaGate
 from datum_compute.cell.writeback import WriteBack
 from datum_compute.federation.removal import GRACE_SECONDS
@@ -50,7 +52,7 @@ def cell_controllers(
     metrics: Metrics | None = None,
     named: bool = True,
     recreate_denied: bool = True,
-    is_gone: IsGone = nobody_knows,
+    is_gone: IsGone = never_gone,
     ledger: Ledger | None = None,
     abandon_after: float = ABANDON_SECONDS,
     quota: bool = True,
