@@ -61,7 +61,7 @@ def plane(simulation: Simulation) -> Plane:
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-async def test_a_user_may_only_let_a_restart_grow(plane: Plane, case: Write) -> None:
+async def test_a_user_may_only_move_a_restart_forward(plane: Plane, case: Write) -> None:
     await plane.start(case.before)
     before = await plane.stored()
     after = case.after | {"metadata": before["metadata"] | _said(case.after["metadata"])}
@@ -88,7 +88,7 @@ ATTEMPTS: dict[str, Attempt] = {
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-async def test_nothing_else_that_a_user_tries_succeeds(plane: Plane, attempt: Attempt) -> None:
+async def test_every_other_change_by_a_user_is_refused(plane: Plane, attempt: Attempt) -> None:
     await plane.start(changed(ONCE, "metadata", "finalizers", to=["compute.datumapis.com/federator"]))
     before = await plane.stored()
     code, sentence = await attempt(plane)
@@ -96,7 +96,7 @@ async def test_nothing_else_that_a_user_tries_succeeds(plane: Plane, attempt: At
     assert await plane.stored() == before
 
 
-async def test_the_controllers_of_the_process_write_as_they_need(plane: Plane) -> None:
+async def test_controllers_in_the_process_may_write_deployments(plane: Plane) -> None:
     await plane.start(ONCE)
     scale = {"spec": {"scaleSettings": {"minReplicas": 5}}}
     await plane.client.merge_patch(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default", scale)
@@ -104,7 +104,7 @@ async def test_the_controllers_of_the_process_write_as_they_need(plane: Plane) -
     await plane.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
 
 
-async def test_what_a_user_deletes_takes_its_deployments_along(plane: Plane, simulation: Simulation) -> None:
+async def test_deleting_a_workload_deletes_its_deployments(plane: Plane, simulation: Simulation) -> None:
     await plane.start(ONCE)
     running = asyncio.create_task(plane.engine.run())
     assert (await plane.ask("DELETE", NAMESPACE.path(name="default")))[0] == 200
@@ -118,7 +118,7 @@ async def test_what_a_user_deletes_takes_its_deployments_along(plane: Plane, sim
 
 
 @pytest.mark.parametrize("role", [HUB, CELL])
-async def test_on_hub_and_cells_the_rule_says_nothing(simulation: Simulation, role: str) -> None:
+async def test_the_rule_does_not_apply_to_hub_and_cells(simulation: Simulation, role: str) -> None:
     plane = Plane(simulation, role)
     await plane.start(ONCE)
     assert (await plane.ask("DELETE", ONE))[0] == 200
@@ -140,7 +140,7 @@ async def over_https(directory: Path) -> AsyncIterator[tuple[Client, Client]]:
         engine.close()
 
 
-def test_who_comes_over_https_is_no_controller(tmp_path: Path) -> None:
+def test_a_caller_over_https_is_no_controller(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with over_https(tmp_path) as (within, outside):
             await within.create(NAMESPACE, NAMESPACE.body("default"))

@@ -147,7 +147,7 @@ async def test_a_good_workload_is_admitted(asked: Asked) -> None:
     assert await asked.review(object=_workload()) == {"uid": "abc", "allowed": True}
 
 
-async def test_row_41_the_caller_is_forwarded_with_every_extra(asked: Asked) -> None:
+async def test_the_caller_is_forwarded_with_every_extra(asked: Asked) -> None:
     await asked.review(object=_workload())
     [spec] = asked.reviewer.asked
     assert spec["resourceAttributes"] == {
@@ -170,14 +170,14 @@ async def test_a_network_that_the_caller_may_not_use_is_forbidden(asked: Asked) 
     assert _causes(response) == {NETWORK_FIELD: "FieldValueForbidden"}
 
 
-async def test_a_review_that_fails_admits_nobody(asked: Asked) -> None:
+async def test_a_failed_access_review_refuses_the_workload(asked: Asked) -> None:
     asked.reviewer.answer = Answer(500, b"out of order")
     response = await asked.review(object=_workload())
     assert response["allowed"] is False
     assert _causes(response) == {NETWORK_FIELD: "InternalError"}
 
 
-async def test_all_that_is_wrong_is_told_at_once(asked: Asked) -> None:
+async def test_all_violations_are_reported_at_once(asked: Asked) -> None:
     asked.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
     response = await asked.review(object=_workload(["XXX"]))
     assert _causes(response) == {
@@ -187,7 +187,7 @@ async def test_all_that_is_wrong_is_told_at_once(asked: Asked) -> None:
     assert response["status"]["message"].startswith('Workload.compute.datumapis.com "web" is invalid: [spec.')
 
 
-async def test_an_update_that_leaves_the_spec_alone_asks_nobody(asked: Asked) -> None:
+async def test_an_update_without_a_spec_change_needs_no_access_review(asked: Asked) -> None:
     before = _workload(["XXX"])
     after = before | {"metadata": before["metadata"] | {"finalizers": []}}
     response = await asked.review(operation="UPDATE", object=after, oldObject=before)
@@ -200,7 +200,7 @@ async def test_an_update_of_the_spec_is_checked(asked: Asked) -> None:
     assert response["allowed"] is False
 
 
-async def test_a_deletion_is_not_looked_at(asked: Asked) -> None:
+async def test_a_deletion_is_not_reviewed(asked: Asked) -> None:
     assert (await asked.review(operation="DELETE", oldObject=_workload()))["allowed"] is True
 
 
@@ -219,7 +219,7 @@ async def test_a_request_without_a_project_is_refused(asked: Asked) -> None:
     assert "let the webhook's URL end with /projects/<name>" in response["status"]["message"]
 
 
-async def test_the_url_may_name_the_project_of_an_api_server_that_does_not_tell_it(asked: Asked) -> None:
+async def test_the_url_may_name_the_project(asked: Asked) -> None:
     url, nobody = f"{VALIDATE}{OF_PROJECT}demo", {"username": "ada"}
     assert (await asked.review(url, object=_workload(), userInfo=nobody))["allowed"] is True
     refused = await asked.review(url, object=_workload(["XXX"]), userInfo=nobody)
@@ -227,12 +227,12 @@ async def test_the_url_may_name_the_project_of_an_api_server_that_does_not_tell_
     assert (await asked.review(f"{MUTATE}{OF_PROJECT}demo", object=_workload(), userInfo=nobody))["allowed"] is True
 
 
-async def test_the_url_is_believed_more_than_the_caller(asked: Asked) -> None:
+async def test_the_url_takes_precedence_over_the_caller(asked: Asked) -> None:
     response = await asked.review(f"{VALIDATE}{OF_PROJECT}elsewhere", object=_workload())
     assert 'project "elsewhere" is not connected' in response["status"]["message"]
 
 
-async def test_a_plane_that_is_no_project_is_no_way_in(asked: Asked, simulation: Simulation) -> None:
+async def test_a_plane_that_is_no_project_is_refused(asked: Asked, simulation: Simulation) -> None:
     transport = InProcess(asked.engine.serve("cell", CELL))
     asked.fleet.add(Plane("cell", CELL, transport, writes=Writes(), generator=simulation.random))
     await simulation.settle()
@@ -241,7 +241,7 @@ async def test_a_plane_that_is_no_project_is_no_way_in(asked: Asked, simulation:
     assert asked.fleet.plane("cell").informers() == []
 
 
-async def test_a_workload_with_very_many_networks_is_refused_without_asking_about_all(asked: Asked) -> None:
+async def test_a_workload_with_too_many_networks_is_refused_without_reviewing_all(asked: Asked) -> None:
     workload = _workload()
     interfaces = [{"network": {"name": f"net-{number}"}} for number in range(200)]
     workload["spec"]["template"]["spec"]["networkInterfaces"] = interfaces
@@ -250,7 +250,7 @@ async def test_a_workload_with_very_many_networks_is_refused_without_asking_abou
     assert len(asked.reviewer.asked) == 64
 
 
-async def test_where_there_are_no_bindings_every_location_is_offered(simulation: Simulation) -> None:
+async def test_every_location_is_offered_where_bindings_are_not_served(simulation: Simulation) -> None:
     asked = Asked(simulation, role=CELL)
     body = LOCATION.body("dfw") | {"spec": {"locationClassName": "self-managed", "topology": {TOPOLOGY_CITY: "DFW"}}}
     await asked.engine.client("demo").create(LOCATION, body)
@@ -285,7 +285,9 @@ async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
         (VALIDATE, "POST", b"x" * (7 * 1024 * 1024 + 1), 413),
     ],
 )
-async def test_what_is_no_review_is_refused(asked: Asked, path: str, method: str, body: bytes, code: int) -> None:
+async def test_a_body_that_is_no_review_is_refused(
+    asked: Asked, path: str, method: str, body: bytes, code: int
+) -> None:
     answered, status = await asked.post(path, body, method)
     assert (answered, status["kind"]) == (code, "Status")
 
@@ -293,7 +295,7 @@ async def test_what_is_no_review_is_refused(asked: Asked, path: str, method: str
 @pytest.mark.parametrize(
     "strange", [None, {}, {"spec": 1}, {"spec": {"template": {"spec": {"networkInterfaces": [1]}}}}]
 )
-async def test_an_object_that_is_no_workload_is_refused_not_a_crash(asked: Asked, strange: Any) -> None:
+async def test_a_malformed_workload_is_refused_without_a_crash(asked: Asked, strange: Any) -> None:
     response = await asked.review(object=strange)
     assert response["allowed"] is False
     assert response["status"]["code"] in (400, 422)
@@ -305,7 +307,7 @@ MANAGEMENT = "system:serviceaccount:compute-system:compute-management"
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-async def test_a_user_may_only_let_a_restart_of_a_deployment_grow(asked: Asked, case: Write) -> None:
+async def test_a_user_may_only_move_a_restart_of_a_deployment_forward(asked: Asked, case: Write) -> None:
     response = await asked.review(
         VALIDATE_DEPLOYMENT, operation="UPDATE", name="web-main-dfw", object=case.after, oldObject=case.before
     )
@@ -345,7 +347,7 @@ async def test_deployments_are_written_by_compute_and_kubernetes(
         assert response["allowed"] is allowed
 
 
-async def test_whoever_this_process_is_in_the_project_may_write_its_deployments(asked: Asked) -> None:
+async def test_the_account_of_this_process_may_write_deployments(asked: Asked) -> None:
     itself = {"username": "compute@platform.example"}
     path = f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}demo"
     assert (await asked.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is False  # it could not be asked
@@ -356,7 +358,7 @@ async def test_whoever_this_process_is_in_the_project_may_write_its_deployments(
     assert asked.reviewer.asked_itself == 2
 
 
-async def test_accounts_of_another_name_can_be_named(simulation: Simulation) -> None:
+async def test_the_accounts_of_compute_can_be_configured(simulation: Simulation) -> None:
     asked = Asked(simulation, accounts=Accounts(("root",), ("operators",)))
     await asked.start()
     for user in ({"username": "root"}, {"username": "jo", "groups": ["operators"]}):
@@ -365,7 +367,7 @@ async def test_accounts_of_another_name_can_be_named(simulation: Simulation) -> 
     await asked.stop()
 
 
-async def test_what_karmada_delivers_to_a_cell_on_the_same_server_is_none_of_the_rules(simulation: Simulation) -> None:
+async def test_deliveries_to_a_cell_on_the_same_server_are_exempt(simulation: Simulation) -> None:
     asked = Asked(simulation, also=[CELL])
     client = asked.engine.client("demo")
     await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels={UPSTREAM_CLUSTER: "cluster-demo"}))

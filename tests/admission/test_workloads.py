@@ -56,7 +56,7 @@ async def test_an_offered_city_is_admitted(client: Client) -> None:
     await client.create(WORKLOAD, _workload("DFW", "AMS"))
 
 
-async def test_an_update_is_held_to_the_rules_and_changes_nothing_when_refused(client: Client) -> None:
+async def test_an_update_is_validated_and_changes_nothing_when_refused(client: Client) -> None:
     await _prepare(client)
     before = await client.create(WORKLOAD, _workload("DFW"))
     with pytest.raises(Invalid, match="cityCodes"):

@@ -96,7 +96,7 @@ KEPT = '{"project":"demo","namespace":"default","instanceNamespace":"ns-1","inst
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
-async def test_after_lasting_refusals_an_instance_goes_and_its_claim_is_removed_when_that_is_allowed(
+async def test_after_lasting_refusals_an_instance_is_deleted_and_its_claim_once_that_is_allowed(
     build: Build, registry: CollectorRegistry, code: int
 ) -> None:
     site = build()
@@ -127,7 +127,7 @@ async def test_after_lasting_refusals_an_instance_goes_and_its_claim_is_removed_
     assert registry.get_sample_value("compute_quota_claims_abandoned") == 0
 
 
-async def test_it_is_enough_that_only_the_removal_is_refused(build: Build) -> None:
+async def test_a_refusal_of_the_deletion_alone_is_enough(build: Build) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -139,7 +139,7 @@ async def test_it_is_enough_that_only_the_removal_is_refused(build: Build) -> No
     assert (await site.instances(), await site.kept()) == ([], [KEPT])
 
 
-async def test_a_restart_and_the_end_of_all_else_that_is_of_the_project_change_nothing(build: Build) -> None:
+async def test_abandoned_claims_survive_a_restart_and_the_deletion_of_the_namespace(build: Build) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -157,7 +157,7 @@ async def test_a_restart_and_the_end_of_all_else_that_is_of_the_project_change_n
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
-async def test_a_server_in_trouble_is_no_refusal(build: Build, code: int) -> None:
+async def test_a_server_error_is_no_refusal(build: Build, code: int) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -183,7 +183,7 @@ async def test_silence_is_no_refusal(build: Build) -> None:
     assert (await site.instances(), await site.claims(), await site.kept()) == ([], [], [])
 
 
-async def test_the_time_begins_anew_when_the_refusals_were_interrupted(build: Build) -> None:
+async def test_the_time_starts_again_when_the_refusals_are_interrupted(build: Build) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -212,7 +212,7 @@ async def test_a_suspended_project_is_waited_for(build: Build) -> None:
     assert await site.is_held()
 
 
-async def test_a_plane_that_only_does_not_serve_claims_has_none_to_remove(build: Build) -> None:
+async def test_a_plane_that_does_not_serve_claims_has_none_to_delete(build: Build) -> None:
     site = build()
     await site.begin()
     site.faults["demo"].refuse(calls("", "resourceclaims"), refusal(404))
@@ -221,7 +221,7 @@ async def test_a_plane_that_only_does_not_serve_claims_has_none_to_remove(build:
     assert (await site.instances(), await site.kept()) == ([], [])
 
 
-async def test_a_claim_that_a_later_instance_of_the_name_has_taken_over_stays(build: Build) -> None:
+async def test_a_claim_used_by_a_later_instance_of_the_name_stays(build: Build) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -237,7 +237,7 @@ async def test_a_claim_that_a_later_instance_of_the_name_has_taken_over_stays(bu
     assert (await site.claims(), await site.kept()) == (["instance-web-0"], [])
 
 
-async def test_what_cannot_be_kept_in_mind_is_not_let_go_of(build: Build) -> None:
+async def test_a_claim_that_cannot_be_recorded_is_not_abandoned(build: Build) -> None:
     site = build()
     await site.begin()
     await site.doomed()
@@ -251,7 +251,7 @@ async def test_what_cannot_be_kept_in_mind_is_not_let_go_of(build: Build) -> Non
     assert (await site.instances(), await site.kept()) == ([], [KEPT])
 
 
-async def test_no_more_are_let_go_of_than_can_be_kept_in_mind(build: Build) -> None:
+async def test_no_more_claims_are_abandoned_than_the_ledger_can_record(build: Build) -> None:
     site = build(most=2)
     await site.begin()
     for number in range(4):
@@ -281,7 +281,7 @@ async def test_at_rest_nothing_is_written(build: Build) -> None:
     assert site.manager.controllers["abandoned-claims"].passes >= passes + 5
 
 
-async def test_an_entry_that_cannot_be_read_is_passed_over(build: Build) -> None:
+async def test_an_unreadable_entry_is_skipped(build: Build) -> None:
     site = build()
     await site.begin()
     body = CONFIG_MAP.body(LEDGER, OWN_NAMESPACE) | {"data": {"odd": "not json", "good": KEPT}}
@@ -291,7 +291,7 @@ async def test_an_entry_that_cannot_be_read_is_passed_over(build: Build) -> None
     assert "odd" in kept.data
 
 
-async def test_what_others_write_beside_us_is_kept(build: Build) -> None:
+async def test_entries_of_others_are_kept(build: Build) -> None:
     site = build()
     await site.begin()
     plane, ledger = site.fleet.plane("cell"), Ledger(OWN_NAMESPACE, NAME, most=3)

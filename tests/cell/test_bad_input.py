@@ -68,7 +68,7 @@ async def test_an_instance_without_a_controller_block_has_no_gates(cell: Site) -
     assert await cell.reasons_told() == []
 
 
-async def test_gates_that_nothing_here_knows_are_named(cell: Site) -> None:
+async def test_unknown_gates_are_named(cell: Site) -> None:
     await cell.create(gates=["Moonrise", "Quota"])
     await cell.grant()
     await cell.advance(1)
@@ -78,7 +78,7 @@ async def test_gates_that_nothing_here_knows_are_named(cell: Site) -> None:
     assert await cell.gates() == ["Moonrise"]
 
 
-async def test_labels_that_are_missing_are_named(cell: Site) -> None:
+async def test_missing_labels_are_named(cell: Site) -> None:
     await cell.hub_deployment()
     labels = {key: value for key, value in LABELS.items() if not key.endswith(("city-code", "placement-name"))}
     await cell.create(labels=labels)
@@ -100,7 +100,7 @@ async def test_labels_that_are_missing_are_named(cell: Site) -> None:
     assert "Federated" not in {one["type"] for one in told}
 
 
-async def test_a_name_without_an_ordinal_is_no_instance_of_its_deployment(cell: Site) -> None:
+async def test_an_instance_without_an_ordinal_is_removed_from_its_deployment(cell: Site) -> None:
     await cell.deploy(1)
     owner = await cell.deployment()
     labels = LABELS | {f"{GROUP}/workload-deployment-uid": owner.metadata.uid}
@@ -151,7 +151,7 @@ async def test_a_claim_for_another_namespace_is_never_used_nor_deleted(cell: Sit
     assert await cell.claims() == ["instance-web-0"]
 
 
-async def test_a_claim_that_another_cell_made_for_the_instance_counts_and_is_left_to_that_cell(cell: Site) -> None:
+async def test_a_claim_that_another_cell_created_for_the_instance_counts_and_is_left_to_that_cell(cell: Site) -> None:
     """As after a cell was renamed or replaced: the grant survives."""
     await _claim(cell, "cell-ord")
     await cell.create()
@@ -164,7 +164,7 @@ async def test_a_claim_that_another_cell_made_for_the_instance_counts_and_is_lef
     assert await cell.claims() == ["instance-web-0"]
 
 
-async def test_a_denied_claim_of_another_cell_is_not_made_anew(cell: Site) -> None:
+async def test_a_denied_claim_of_another_cell_is_not_recreated(cell: Site) -> None:
     await _claim(cell, "cell-ord")
     await cell.deny()
     before = (await cell.claim()).metadata.uid

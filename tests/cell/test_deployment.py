@@ -163,7 +163,7 @@ def available(deployment: WorkloadDeployment) -> tuple[str, str]:
 # 6.1: a new Instance
 
 
-async def test_6_1_a_new_instance(cell: Cell) -> None:
+async def test_a_new_instance_has_labels_gates_owner_and_finalizers(cell: Cell) -> None:
     deployment = await cell.deploy()
     (instance,) = await cell.instances()
     metadata = instance.metadata
@@ -191,7 +191,7 @@ async def test_6_1_a_new_instance(cell: Cell) -> None:
     }
 
 
-async def test_a_template_cannot_pass_off_what_compute_itself_stamps(cell: Cell) -> None:
+async def test_a_template_cannot_override_the_labels_of_compute(cell: Cell) -> None:
     await cell.deploy()
     stamped = {
         "labels": {"app": "hello", f"{GROUP}/source-cluster": "elsewhere"},
@@ -209,13 +209,13 @@ async def test_a_template_cannot_pass_off_what_compute_itself_stamps(cell: Cell)
     }
 
 
-async def test_row_27_the_template_is_the_same_before_and_after(cell: Cell) -> None:
+async def test_creating_an_instance_leaves_the_template_hash_unchanged(cell: Cell) -> None:
     deployment = await cell.deploy()
     assert as_dict(deployment.template_json) == TEMPLATE
     assert template_hash(deployment.template_json) == template_hash(encode(TEMPLATE))
 
 
-async def test_6_1_the_location_of_the_deployment_is_handed_on_where_it_is_known(cell: Cell) -> None:
+async def test_a_known_location_is_passed_on_to_new_instances(cell: Cell) -> None:
     deployment = await cell.running(1)
     status = as_dict(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
     await cell.client.replace_status(WORKLOAD_DEPLOYMENT, deployment, status)
@@ -229,7 +229,7 @@ async def test_6_1_the_location_of_the_deployment_is_handed_on_where_it_is_known
 # 6.3: the order
 
 
-async def test_6_3_ordinal_1_is_created_after_0_is_ready(cell: Cell) -> None:
+async def test_ordinal_1_is_created_after_0_is_ready(cell: Cell) -> None:
     await cell.deploy(3)
     assert list(await cell.names()) == ["web-0"]
     await cell.report("web-0", "False")
@@ -238,7 +238,7 @@ async def test_6_3_ordinal_1_is_created_after_0_is_ready(cell: Cell) -> None:
     assert list(await cell.names()) == ["web-0", "web-1"]
 
 
-async def test_row_8_a_new_template_deletes_and_creates_from_the_highest(cell: Cell) -> None:
+async def test_a_new_template_replaces_instances_from_the_highest_ordinal(cell: Cell) -> None:
     await cell.running(2)
     old = (await cell.names())["web-0"]
     before = {instance.name: instance.metadata.uid for instance in await cell.instances()}
@@ -255,7 +255,7 @@ async def test_row_8_a_new_template_deletes_and_creates_from_the_highest(cell: C
     assert all(after[name] != before[name] for name in before)
 
 
-async def test_a_roll_is_counted_by_what_runs_and_not_by_what_was_made(cell: Cell) -> None:
+async def test_updated_replicas_count_what_runs_not_what_was_created(cell: Cell) -> None:
     await cell.running(2)
     old = template_hash((await cell.deployment()).template_json)
     new = await cell.set_image("registry.example/hello:2")
@@ -274,7 +274,7 @@ async def test_a_roll_is_counted_by_what_runs_and_not_by_what_was_made(cell: Cel
     assert deployment.status.observed_generation == deployment.metadata.generation == 2
 
 
-async def test_row_40_a_broken_one_never_blocks_its_fix(cell: Cell) -> None:
+async def test_a_broken_instance_never_blocks_its_fix(cell: Cell) -> None:
     await cell.deploy(2)
     await cell.report("web-0", "Unknown", "ImageUnavailable")
     fixed = await cell.set_image("registry.example/hello:2")
@@ -283,14 +283,14 @@ async def test_row_40_a_broken_one_never_blocks_its_fix(cell: Cell) -> None:
     assert await cell.names() == {"web-0": fixed}
 
 
-async def test_6_3_scale_down_goes_from_the_highest_one_at_a_time(cell: Cell) -> None:
+async def test_scaling_down_deletes_the_highest_ordinal_one_at_a_time(cell: Cell) -> None:
     await cell.running(3)
     await cell.scale(1)
     assert [name for name, hash_ in (await cell.names()).items() if not hash_] == ["web-1", "web-2"]
     assert [line for line in cell.verbs() if line.startswith("delete")] == ["delete Instance"] * 2
 
 
-async def test_scaled_to_zero_is_calm_from_the_first_and_after_the_last_instance_went(cell: Cell) -> None:
+async def test_a_deployment_scaled_to_zero_reports_only_that_before_and_after_instances(cell: Cell) -> None:
     deployment = await cell.deploy(0)
     assert told(deployment, "Available") == ("False", "ScaledToZero", "No instances are requested")
     await cell.scale(1)
@@ -306,7 +306,7 @@ async def test_scaled_to_zero_is_calm_from_the_first_and_after_the_last_instance
     assert await warnings(cell.client, "web", "ns") == []
 
 
-async def test_6_1_a_stray_goes_first(cell: Cell) -> None:
+async def test_a_stray_is_deleted_first(cell: Cell) -> None:
     deployment = await cell.deploy(2)
     labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid, f"{GROUP}/instance-index": "odd"}
     await cell.client.create(INSTANCE, INSTANCE.body("odd", "ns", labels=labels) | {"spec": TEMPLATE["spec"]})
@@ -314,7 +314,7 @@ async def test_6_1_a_stray_goes_first(cell: Cell) -> None:
     assert list(await cell.names()) == ["web-0"]
 
 
-async def test_6_1_an_index_that_belongs_to_another_name_does_not_lead_to_a_dead_end(cell: Cell) -> None:
+async def test_an_index_that_contradicts_the_name_does_not_block_the_rollout(cell: Cell) -> None:
     await cell.running(1)
     uid = (await cell.instances())[0].metadata.uid
     await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"labels": {f"{GROUP}/instance-index": "7"}}})
@@ -340,7 +340,7 @@ async def test_6_1_an_index_that_belongs_to_another_name_does_not_lead_to_a_dead
         ("instance-index", "01"),
     ],
 )
-async def test_6_2_labels_are_mended_outside_the_order(cell: Cell, label: str, value: str | None) -> None:
+async def test_labels_are_repaired_whatever_the_order(cell: Cell, label: str, value: str | None) -> None:
     await cell.running(1)
     await cell.scale(3)
     (_, second) = await cell.instances()
@@ -354,7 +354,7 @@ async def test_6_2_labels_are_mended_outside_the_order(cell: Cell, label: str, v
     assert cell.verbs().count("patch Instance") == 1
 
 
-async def test_5_2_with_networking_off_a_network_gate_is_opened_and_no_other(cell: Cell) -> None:
+async def test_with_networking_off_a_network_gate_is_opened_and_no_other(cell: Cell) -> None:
     await cell.deploy()
     gates = {"spec": {"controller": {"schedulingGates": [{"name": "Network"}, {"name": "Quota"}]}}}
     await cell.client.merge_patch(INSTANCE, "web-0", "ns", gates)
@@ -365,7 +365,7 @@ async def test_5_2_with_networking_off_a_network_gate_is_opened_and_no_other(cel
 
 
 @pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
-async def test_row_44_a_quota_gate_removed_at_the_same_time_stays_gone(cell: Cell, seed: int) -> None:
+async def test_a_quota_gate_removed_at_the_same_time_stays_gone(cell: Cell, seed: int) -> None:
     await cell.deploy()
     gates = {"spec": {"controller": {"schedulingGates": [{"name": "Network"}, {"name": "Quota"}]}}}
     instance = await cell.client.merge_patch(INSTANCE, "web-0", "ns", gates)
@@ -386,7 +386,7 @@ async def test_row_44_a_quota_gate_removed_at_the_same_time_stays_gone(cell: Cel
     assert await open_()
 
 
-async def test_6_2_what_goes_already_is_not_mended(cell: Cell) -> None:
+async def test_an_instance_that_is_being_deleted_is_not_repaired(cell: Cell) -> None:
     await cell.running(1)
     await cell.client.delete(INSTANCE, "web-0", "ns")
     await cell.settle()
@@ -397,7 +397,7 @@ async def test_6_2_what_goes_already_is_not_mended(cell: Cell) -> None:
     assert cell.verbs().count("patch Instance") == before
 
 
-async def test_row_26_an_instance_without_a_controller_block_is_counted_and_replaced(cell: Cell) -> None:
+async def test_an_instance_without_a_controller_block_is_counted_and_replaced(cell: Cell) -> None:
     deployment = await cell.deploy(0)
     labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid}
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns", labels=labels) | {"spec": TEMPLATE["spec"]})
@@ -411,7 +411,7 @@ async def test_row_26_an_instance_without_a_controller_block_is_counted_and_repl
 # 5.2: what a pass survives
 
 
-async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: Cell) -> None:
+async def test_an_instance_that_is_not_cached_yet_is_no_failure(cell: Cell) -> None:
     deployment = await cell.deploy(0)
     dropped = cell.faults["cell"].drop_event(calls(path="instances"))
     labels = {f"{GROUP}/workload-deployment-uid": deployment.metadata.uid}
@@ -426,7 +426,7 @@ async def test_an_instance_that_the_cache_has_not_heard_of_is_no_failure(cell: C
     assert cell.controller.passes == passes + 1
 
 
-async def test_invariant_11_an_instance_of_somebody_else_in_the_way_is_told_and_waited_for(cell: Cell) -> None:
+async def test_an_instance_of_something_else_in_the_way_is_reported_and_waited_for(cell: Cell) -> None:
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
     deployment = await cell.deploy()
     sentence = "An instance web-0 that belongs to something else is in the way; it has to be removed by hand"
@@ -442,7 +442,7 @@ async def test_invariant_11_an_instance_of_somebody_else_in_the_way_is_told_and_
     await cell.simulation.until(made, within=60)
 
 
-async def test_r15_the_status_is_told_also_when_the_action_failed(cell: Cell) -> None:
+async def test_the_status_is_written_even_when_the_action_failed(cell: Cell) -> None:
     cell.faults["cell"].fail(calls("POST", "instances"))
     await cell.deploy()
     assert cell.verbs() == ["patch WorkloadDeployment", "create Instance", "status WorkloadDeployment"]
@@ -463,7 +463,7 @@ def refused(name: str = "web-0") -> Match:
     return lambda call: call.method == "POST" and "/instances" in call.path and f'"{name}"'.encode() in call.body
 
 
-async def test_a_refused_instance_is_told_with_the_sentence_of_the_server(cell: Cell) -> None:
+async def test_a_refused_instance_is_reported_with_the_message_of_the_server(cell: Cell) -> None:
     refusal = cell.faults["cell"].refuse(refused(), Invalid(REFUSED))
     deployment = await cell.deploy()
     sentence = f"Instance web-0 was refused: {REFUSED}"
@@ -483,7 +483,7 @@ async def test_a_refused_instance_is_told_with_the_sentence_of_the_server(cell: 
     assert told(await cell.deployment(), "ReplicasReady") == ("True", "ReplicasAvailable", "1/1 replicas available")
 
 
-async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(cell: Cell) -> None:
+async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(cell: Cell) -> None:
     refusal = cell.faults["cell"].refuse(refused(), ChangingRefusal())
     deployment = await cell.deploy()
     await cell.simulation.advance(600)
@@ -492,7 +492,7 @@ async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_on
     assert len(await warnings(cell.client, "web", "ns")) == 1
 
 
-async def test_labels_that_no_instance_can_carry_are_told_and_mended_by_the_next_template(cell: Cell) -> None:
+async def test_invalid_template_labels_are_reported_and_fixed_by_the_next_template(cell: Cell) -> None:
     template = TEMPLATE | {"metadata": {"labels": {"app": "hello world"}}}
     deployment = await cell.deploy(template=template)
     status, reason, message = told(deployment, "Available")
@@ -503,7 +503,7 @@ async def test_labels_that_no_instance_can_carry_are_told_and_mended_by_the_next
     assert told(await cell.deployment(), "Available")[1] == "InstancesProvisioning"
 
 
-async def test_a_refusal_in_a_roll_is_told_while_the_others_serve(cell: Cell) -> None:
+async def test_a_refusal_during_a_rollout_is_reported_while_the_others_serve(cell: Cell) -> None:
     await cell.running(2)
     cell.faults["cell"].refuse(refused("web-1"), Forbidden("exceeded quota: instances"))
     await cell.set_image("registry.example/hello:2")
@@ -514,7 +514,7 @@ async def test_a_refusal_in_a_roll_is_told_while_the_others_serve(cell: Cell) ->
     assert told(deployment, "ReplicasReady") == ("False", "WriteForbidden", sentence)
 
 
-async def test_labels_that_cannot_be_mended_on_one_instance_hold_up_nothing_else(cell: Cell) -> None:
+async def test_labels_that_cannot_be_repaired_on_one_instance_hold_up_nothing_else(cell: Cell) -> None:
     await cell.running(2)
     cell.faults["cell"].refuse(calls("PATCH", "instances/web-0"), Forbidden("web-0 is frozen"))
     for name in ("web-0", "web-1"):
@@ -527,7 +527,7 @@ async def test_labels_that_cannot_be_mended_on_one_instance_hold_up_nothing_else
     assert told(await cell.deployment(), "ReplicasReady") == ("False", "WriteForbidden", sentence)
 
 
-async def test_an_instance_that_cannot_be_deleted_keeps_no_other_from_going(cell: Cell) -> None:
+async def test_an_instance_that_cannot_be_deleted_holds_up_no_other(cell: Cell) -> None:
     await cell.running(2)
     cell.faults["cell"].refuse(calls("DELETE", "instances/web-0"), Forbidden("web-0 is frozen"))
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
@@ -535,7 +535,7 @@ async def test_an_instance_that_cannot_be_deleted_keeps_no_other_from_going(cell
     assert [instance.name for instance in await cell.instances() if instance.metadata.deleting] == ["web-1"]
 
 
-async def test_nothing_is_made_in_a_namespace_that_goes(cell: Cell) -> None:
+async def test_nothing_is_created_in_a_terminating_namespace(cell: Cell) -> None:
     """Its Instances may be deleted before their deployment is."""
     await cell.running(1)
     deleting = merged({"metadata": {"deletionTimestamp": "2026-06-01T12:00:00Z"}})
@@ -552,7 +552,7 @@ async def test_nothing_is_made_in_a_namespace_that_goes(cell: Cell) -> None:
 # 5.1: who wakes it
 
 
-async def test_5_1_a_status_write_does_not_wake_it(cell: Cell) -> None:
+async def test_a_status_write_starts_no_pass(cell: Cell) -> None:
     deployment = await cell.running(1)
     passes = cell.controller.passes
     status = as_dict(deployment.status_json) | {"location": {"name": "dfw", "namespace": ""}}
@@ -561,12 +561,12 @@ async def test_5_1_a_status_write_does_not_wake_it(cell: Cell) -> None:
     assert cell.controller.passes == passes
 
 
-async def test_5_1_its_own_writes_wake_it_no_more_than_its_instances_do(cell: Cell) -> None:
+async def test_its_own_writes_start_no_more_passes_than_its_instances_do(cell: Cell) -> None:
     await cell.deploy()
     assert cell.controller.passes == 2  # the deployment, and the Instance it created
 
 
-async def test_r24_another_generation_of_the_project_wakes_it_and_is_answered(cell: Cell) -> None:
+async def test_a_new_generation_in_the_project_starts_a_pass_and_is_observed(cell: Cell) -> None:
     deployment = await cell.deploy(annotations={UPSTREAM_GENERATION: "4"})
     assert deployment.status is not None
     assert deployment.status.observed_generation == 4
@@ -590,7 +590,7 @@ async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
 # A pause
 
 
-async def test_a_pause_stops_the_roll_where_it_is_and_nothing_else(cell: Cell) -> None:
+async def test_a_pause_stops_the_rollout_and_nothing_else(cell: Cell) -> None:
     await cell.running(3)
     new = await cell.set_image("registry.example/hello:2")
     await cell.release("web-2")
@@ -625,7 +625,7 @@ def combined(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.stop())
 
 
-async def test_11_1_where_a_cell_is_a_project_too_only_what_came_through_the_hub_runs(combined: Cell) -> None:
+async def test_where_a_cell_is_a_project_too_only_deployments_from_the_hub_run(combined: Cell) -> None:
     await combined.deploy(1)
     assert (await combined.names(), combined.writes.total()) == ({}, 0)
     labels = {"meta.datumapis.com/upstream-cluster-name": "cluster-single"}
@@ -637,13 +637,13 @@ async def test_11_1_where_a_cell_is_a_project_too_only_what_came_through_the_hub
 # 5.2: deletion
 
 
-async def test_5_2_the_finalizer_is_there_before_the_first_instance(cell: Cell) -> None:
+async def test_the_finalizer_is_added_before_the_first_instance(cell: Cell) -> None:
     deployment = await cell.deploy()
     assert deployment.metadata.finalizers == (WORKLOAD_FINALIZER,)
     assert cell.verbs()[:2] == ["patch WorkloadDeployment", "create Instance"]
 
 
-async def test_5_2_deletion_takes_all_instances_at_once_and_waits_for_them(cell: Cell) -> None:
+async def test_deletion_deletes_all_instances_at_once_and_waits_for_them(cell: Cell) -> None:
     await cell.running(3)
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
     await cell.settle()
@@ -657,7 +657,7 @@ async def test_5_2_deletion_takes_all_instances_at_once_and_waits_for_them(cell:
     assert cell.verbs().count("delete Instance") == 3
 
 
-async def test_a_deletion_that_lasts_says_what_the_next_of_its_name_waits_for(cell: Cell) -> None:
+async def test_a_slow_deletion_reports_what_a_successor_waits_for(cell: Cell) -> None:
     await cell.running(2)
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
     await cell.settle()
@@ -679,7 +679,7 @@ async def test_a_deletion_that_lasts_says_what_the_next_of_its_name_waits_for(ce
     assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
 
 
-async def test_a_deletion_says_so_at_once_when_the_next_of_its_name_has_come(cell: Cell) -> None:
+async def test_a_deletion_is_reported_at_once_when_a_successor_waits(cell: Cell) -> None:
     """Karmada writes the spec of the next over that of the one before, and takes the status for an answer."""
     await cell.deploy(1, annotations={f"{GROUP}/upstream-uid": "first"})
     await cell.report("web-0", "True")
@@ -689,14 +689,14 @@ async def test_a_deletion_says_so_at_once_when_the_next_of_its_name_has_come(cel
     assert (deployment.status.observed_generation, deployment.status.ready_replicas) == (0, 0)
 
 
-async def test_5_2_deletion_without_instances_is_done_at_once(cell: Cell) -> None:
+async def test_deletion_without_instances_is_done_at_once(cell: Cell) -> None:
     await cell.deploy(0)
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
     await cell.settle()
     assert (await cell.client.list(WORKLOAD_DEPLOYMENT)).items == []
 
 
-async def test_5_2_an_instance_that_lost_its_label_is_waited_for_as_well(cell: Cell) -> None:
+async def test_an_instance_that_lost_its_label_is_waited_for_as_well(cell: Cell) -> None:
     await cell.running(1)
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")
     label: dict[str, Any] = {f"{GROUP}/workload-deployment-uid": None}

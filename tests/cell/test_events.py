@@ -35,7 +35,7 @@ FROM_READY = ("ImageUnavailable", "InstanceCrashing", "ConfigurationError", "Net
     ("type_", "reason"),
     [*(("QuotaGranted", reason) for reason in FROM_QUOTA), *(("Ready", reason) for reason in FROM_READY)],
 )
-def test_7_6_a_reason_that_is_new_is_told_once(type_: str, reason: str) -> None:
+def test_a_new_reason_emits_one_warning(type_: str, reason: str) -> None:
     before, after = instance({}), instance({type_: (reason, "so it is")})
     assert new_warnings(before, after) == [(reason, "so it is")]
     assert new_warnings(after, after) == []
@@ -46,11 +46,11 @@ def test_7_6_a_reason_that_is_new_is_told_once(type_: str, reason: str) -> None:
     ("type_", "reason"),
     [("QuotaGranted", "QuotaExceeded"), ("QuotaGranted", "QuotaAvailable"), ("Ready", "PendingQuota")],
 )
-def test_7_6_what_is_ordinary_is_not_told(type_: str, reason: str) -> None:
+def test_ordinary_reasons_emit_no_warning(type_: str, reason: str) -> None:
     assert new_warnings(instance({}), instance({type_: (reason, "so it is")})) == []
 
 
-def test_gates_are_told_when_nothing_here_will_ever_remove_what_is_left() -> None:
+def test_a_warning_names_gates_that_no_controller_removes() -> None:
     said = {"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise")}
     waiting = instance({"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise, Quota")}, ["Moonrise"])
     left = instance(said, ["Moonrise"])
@@ -68,5 +68,5 @@ _conditions = st.dictionaries(
 
 
 @given(_conditions, st.lists(st.sampled_from(["Quota", "Moonrise"]), unique=True))
-def test_the_same_again_is_no_news(said: dict[str, tuple[str, str]], gates: list[str]) -> None:
+def test_an_unchanged_reason_emits_no_warning(said: dict[str, tuple[str, str]], gates: list[str]) -> None:
     assert new_warnings(instance(said, gates), instance(said, gates)) == []

@@ -69,7 +69,7 @@ async def test_a_claim_that_was_handed_over_is_released_with_its_instance(named:
     assert await named.claims() == []
 
 
-async def test_a_claim_whose_instance_went_before_it_was_handed_over_is_deleted_then(named: Site) -> None:
+async def test_a_claim_whose_instance_is_gone_is_deleted_once_handed_over(named: Site) -> None:
     await claim(named, "web-0")
     await named.create()
     await named.delete()
@@ -78,7 +78,7 @@ async def test_a_claim_whose_instance_went_before_it_was_handed_over_is_deleted_
     assert await named.claims() == []
 
 
-async def test_a_claim_is_kept_for_an_instance_that_a_deployment_asks_for(named: Site) -> None:
+async def test_a_claim_is_kept_for_an_instance_that_a_deployment_requests(named: Site) -> None:
     """As in a cell that was set up anew: its Instances are yet to be made, and keep their grants."""
     spec = {
         "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
@@ -95,7 +95,7 @@ async def test_a_claim_is_kept_for_an_instance_that_a_deployment_asks_for(named:
     assert await named.claims() == ["instance-web-0"]
 
 
-async def test_nothing_is_deleted_while_the_hub_cannot_say_what_is_asked_for(named: Site) -> None:
+async def test_nothing_is_deleted_while_the_hub_is_unreachable(named: Site) -> None:
     named.fleet.remove("hub")
     named.faults["hub"].take_away()
     away = Plane("hub", HUB, named.faults["hub"], writes=named.writes, generator=named.simulation.random)
@@ -114,7 +114,7 @@ async def test_claims_of_other_cells_and_of_cells_without_a_name_stay(named: Sit
     assert await named.claims() == ["instance-web-0"]
 
 
-async def test_a_cell_without_a_name_of_its_own_deletes_only_with_an_instance(unnamed: Site) -> None:
+async def test_a_cell_without_a_configured_name_deletes_claims_only_with_their_instance(unnamed: Site) -> None:
     await claim(unnamed, "web-0", CELL_NAME)
     await unnamed.advance(3600)
     assert await unnamed.claims() == ["instance-web-0"]

@@ -191,7 +191,7 @@ def metered(runner: asyncio.Runner, simulation: Simulation, ledger: Ledger) -> I
 # The quota gate
 
 
-async def test_row_17_one_pass_writes_the_status_and_lifts_the_gate(cell: Cell) -> None:
+async def test_one_pass_writes_the_status_and_opens_the_gate(cell: Cell) -> None:
     await cell.create()
     gate = cell.manager.controllers[cell.quota_gate.name]
     await cell.quota_gate.reconcile(gate.new_pass(Request("cell", "ns", "web-0")))
@@ -211,7 +211,7 @@ async def test_other_gates_are_left_alone(cell: Cell) -> None:
     assert ready.message == "Scheduling gates present: Network, ReferencedData"
 
 
-async def test_r16_the_gate_patch_carries_the_resource_version_it_was_made_for(cell: Cell) -> None:
+async def test_the_gate_patch_carries_the_resource_version(cell: Cell) -> None:
     await cell.work()
     await cell.create(["Network", "Quota"])
     ((patch, code),) = cell.gate_patches()
@@ -220,7 +220,7 @@ async def test_r16_the_gate_patch_carries_the_resource_version_it_was_made_for(c
     assert patch["spec"]["controller"]["schedulingGates"] == [{"name": "Network"}]
 
 
-async def test_row_44_a_gate_removed_in_between_stays_gone(cell: Cell) -> None:
+async def test_a_gate_removed_in_between_stays_gone(cell: Cell) -> None:
     async def network_is_ready(call: Call) -> None:
         if call.method == "PATCH" and b"schedulingGates" in call.body:
             cell.interrupted.before = None
@@ -239,7 +239,7 @@ async def test_row_44_a_gate_removed_in_between_stays_gone(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
-async def test_row_44_network_and_quota_gates_removed_at_once_both_stay_gone(cell: Cell, seed: int) -> None:
+async def test_network_and_quota_gates_removed_at_once_both_stay_gone(cell: Cell, seed: int) -> None:
     await cell.create(["Network", "Quota"])
     working = asyncio.create_task(cell.work())
     await cell.remove_gate("Network")
@@ -274,7 +274,7 @@ async def test_a_denial_keeps_the_gate_until_it_is_lifted(metered: Cell, ledger:
 # Ready
 
 
-async def test_7_3_ready_follows_what_the_provider_says(cell: Cell) -> None:
+async def test_ready_follows_the_provider(cell: Cell) -> None:
     await cell.work()
     await cell.create()
     assert (await cell.condition("Ready")).reason == "PendingProgramming"
@@ -286,7 +286,7 @@ async def test_7_3_ready_follows_what_the_provider_says(cell: Cell) -> None:
     assert (ready.status, ready.reason, ready.message) == ("True", "Available", "Instance is ready")
 
 
-async def test_r13_ready_and_quota_answer_the_generation_they_were_made_for(cell: Cell) -> None:
+async def test_ready_and_quota_carry_the_observed_generation(cell: Cell) -> None:
     await cell.work()
     instance = await cell.create()
     assert instance.metadata.generation == 2  # the gate is part of the spec
@@ -307,7 +307,7 @@ async def test_the_provider_s_conditions_and_its_report_survive(cell: Cell) -> N
 
 
 @pytest.mark.parametrize("gates", [None, []])
-async def test_row_26_no_controller_block_means_no_gates(cell: Cell, gates: Sequence[str] | None) -> None:
+async def test_no_controller_block_means_no_gates(cell: Cell, gates: Sequence[str] | None) -> None:
     await cell.work()
     await cell.create(gates)
     assert (await cell.condition("Ready")).reason == "PendingProgramming"
@@ -331,7 +331,7 @@ async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
 # Finalizers
 
 
-async def test_7_2_an_instance_made_by_hand_gets_its_finalizers_before_anything_else(cell: Cell) -> None:
+async def test_an_instance_created_by_hand_gets_its_finalizers_first(cell: Cell) -> None:
     await cell.work()
     instance = await cell.create(finalizers=[PROVIDER])
     assert instance.metadata.finalizers == (PROVIDER, *FINALIZERS)
@@ -354,7 +354,7 @@ async def test_both_finalizers_stay_until_the_provider_has_stopped_the_instance(
         await cell.instance()
 
 
-async def test_an_instance_that_was_deleted_while_nobody_worked_is_let_go_of_after_its_stop(cell: Cell) -> None:
+async def test_an_instance_deleted_while_no_controller_ran_is_released_after_its_stop(cell: Cell) -> None:
     await cell.create(finalizers=[PROVIDER, *FINALIZERS])
     await cell.delete()
     await cell.work()
@@ -364,7 +364,7 @@ async def test_an_instance_that_was_deleted_while_nobody_worked_is_let_go_of_aft
         await cell.instance()
 
 
-async def test_a_stop_that_lasts_is_said_in_ready_whatever_the_provider_says(cell: Cell) -> None:
+async def test_ready_reports_a_slow_stop_whatever_the_provider_reports(cell: Cell) -> None:
     await cell.work()
     await cell.create(finalizers=[PROVIDER, *FINALIZERS])
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
@@ -379,14 +379,14 @@ async def test_a_stop_that_lasts_is_said_in_ready_whatever_the_provider_says(cel
     assert cell.writes.total() == before + 1
 
 
-async def test_7_5_one_that_goes_before_it_was_seen_is_let_go_of(cell: Cell) -> None:
+async def test_an_instance_deleted_before_its_first_pass_is_released(cell: Cell) -> None:
     await cell.create(finalizers=[])
     await cell.delete()
     await cell.work()
     assert cell.writes.total() == 0
 
 
-async def test_7_5_only_the_finalizer_of_what_failed_stays(metered: Cell, ledger: Ledger) -> None:
+async def test_only_the_finalizer_of_the_failed_cleanup_stays(metered: Cell, ledger: Ledger) -> None:
     await metered.work()
     await metered.create()
     ledger.away = True

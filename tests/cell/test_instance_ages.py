@@ -26,7 +26,9 @@ def seconds(age: timedelta) -> float:
 
 
 @pytest.mark.parametrize("ahead", [0, 301, 86_400, -301, -86_400])
-async def test_what_appeared_before_our_eyes_is_as_old_as_the_time_since(simulation: Simulation, ahead: float) -> None:
+async def test_an_instance_that_appeared_while_we_watched_ages_by_loop_time(
+    simulation: Simulation, ahead: float
+) -> None:
     ages, seen = InstanceAges(ShiftedClock(simulation, ahead)), instance(simulation)
     ages.note(Change(None, seen))
     assert seconds(ages.of(seen)) == 0
@@ -35,7 +37,7 @@ async def test_what_appeared_before_our_eyes_is_as_old_as_the_time_since(simulat
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(0, 50), (301, 351), (-40, 10), (-301, 0), (-86_400, 0)])
-async def test_what_was_here_before_us_is_never_younger_than_new_and_ages_from_then_on(
+async def test_an_instance_that_existed_before_has_no_negative_age_and_ages_by_loop_time(
     simulation: Simulation, ahead: float, expected: float
 ) -> None:
     seen = instance(simulation)

@@ -82,7 +82,7 @@ async def _is_left(cell: Site, name: str = "web") -> bool:
         return False
 
 
-async def test_a_forgotten_deployment_goes_with_all_it_has(cell: Site) -> None:
+async def test_a_forgotten_deployment_is_removed_with_everything_it_has(cell: Site) -> None:
     await _running(cell)
     await _forgotten(cell)
     await cell.advance(SWEEP_SECONDS + 2 * GRACE_SECONDS)
@@ -90,7 +90,7 @@ async def test_a_forgotten_deployment_goes_with_all_it_has(cell: Site) -> None:
     assert (await cell.instances(), await cell.copies()) == ([], [])
 
 
-async def test_a_forgotten_deployment_is_looked_at_when_its_original_goes_and_not_only_in_a_sweep(cell: Site) -> None:
+async def test_a_forgotten_deployment_is_checked_as_soon_as_its_original_is_deleted(cell: Site) -> None:
     await _running(cell)
     await _forgotten(cell)
     await cell.advance(GRACE_SECONDS - 2)
@@ -99,7 +99,7 @@ async def test_a_forgotten_deployment_is_looked_at_when_its_original_goes_and_no
     assert not await _is_left(cell)
 
 
-async def test_what_karmada_would_bring_it_back_from_goes_too(cell: Site) -> None:
+async def test_the_work_that_would_bring_it_back_is_removed_too(cell: Site) -> None:
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await keep(cell.hub, "of-another", NAMESPACE_NAME)
@@ -109,7 +109,7 @@ async def test_what_karmada_would_bring_it_back_from_goes_too(cell: Site) -> Non
     assert await names_of(cell.hub, WORK) == ["of-another"]
 
 
-async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
+async def test_a_work_of_another_project_stays(cell: Site) -> None:
     """However the copy came to name it."""
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-others", "ns-2"))
@@ -119,7 +119,7 @@ async def test_a_work_that_is_of_another_project_stays(cell: Site) -> None:
     assert await names_of(cell.hub, WORK) == ["of-others"]
 
 
-async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_with_it(cell: Site) -> None:
+async def test_a_work_that_karmada_is_changing_stays_with_its_copy(cell: Site) -> None:
     """As it does for a new original of the same name."""
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
@@ -142,7 +142,7 @@ async def test_a_work_that_karmada_changes_at_that_moment_stays_and_the_copy_wit
     assert await names_of(cell.hub, WORK) == []
 
 
-async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Site) -> None:
+async def test_a_missing_permission_to_delete_works_is_reported_and_retried(cell: Site) -> None:
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await _forgotten(cell)
@@ -164,7 +164,9 @@ async def test_a_cell_that_may_not_delete_works_says_so_and_tries_again(cell: Si
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-async def test_one_that_was_forgotten_while_nobody_looked_goes_soon_after_the_start(cell: Site, seed: int) -> None:
+async def test_a_deployment_forgotten_while_no_controller_ran_is_removed_soon_after_the_start(
+    cell: Site, seed: int
+) -> None:
     """At start hub and cell are engaged in any order."""
     await _running(cell)
     await _forgotten(cell)
@@ -175,7 +177,7 @@ async def test_one_that_was_forgotten_while_nobody_looked_goes_soon_after_the_st
     assert not await _is_left(cell)
 
 
-async def test_what_the_hub_has_stays(cell: Site) -> None:
+async def test_deployments_that_the_hub_has_stay(cell: Site) -> None:
     await _running(cell)
     before = cell.writes.total()
     await cell.advance(3 * SWEEP_SECONDS)
@@ -183,7 +185,7 @@ async def test_what_the_hub_has_stays(cell: Site) -> None:
     assert cell.writes.total() == before
 
 
-async def test_a_copy_that_came_before_our_view_of_the_hub_is_not_misjudged(cell: Site) -> None:
+async def test_a_copy_that_arrives_before_the_hub_is_cached_stays(cell: Site) -> None:
     cell.faults["hub"].drop_event(calls(path="workloaddeployments"))
     await _running_unseen(cell)
     await cell.advance(3 * SWEEP_SECONDS)
@@ -195,7 +197,7 @@ async def _running_unseen(cell: Site) -> None:
     await cell.runs("web-0")
 
 
-async def test_what_karmada_did_not_bring_stays(cell: Site) -> None:
+async def test_deployments_that_karmada_did_not_deliver_stay(cell: Site) -> None:
     await cell.deploy(1, on_hub=False)
     await cell.cell.merge_patch(
         WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME, {"metadata": {"labels": {"karmada.io/managed": None}}}
@@ -204,7 +206,7 @@ async def test_what_karmada_did_not_bring_stays(cell: Site) -> None:
     assert await _is_left(cell)
 
 
-async def test_invariant_13_a_hub_that_is_away_takes_nothing_away(cell: Site) -> None:
+async def test_an_unreachable_hub_removes_nothing(cell: Site) -> None:
     await _running(cell)
     cell.faults["hub"].take_away()
     await _forgotten(cell)
@@ -235,7 +237,7 @@ async def test_a_deployment_that_the_hub_lost_is_held_and_reported_once(
     assert f"kubectl annotate workloaddeployment web -n {NAMESPACE_NAME} compute.datumapis.com/release=true" in message
 
 
-async def test_a_deployment_that_the_hub_lost_while_the_cell_was_away_is_held(cell: Site) -> None:
+async def test_a_deployment_that_the_hub_lost_while_the_cell_was_unreachable_is_held(cell: Site) -> None:
     """A cell that starts while the hub does not answer has heard of no original; that proves nothing of any."""
     await _running(cell)
     cell.faults["hub"].take_away()
@@ -248,7 +250,7 @@ async def test_a_deployment_that_the_hub_lost_while_the_cell_was_away_is_held(ce
     assert len(await cell.instances()) == 2
 
 
-async def test_the_grace_begins_when_the_hub_is_heard(cell: Site) -> None:
+async def test_the_grace_period_begins_when_the_hub_answers(cell: Site) -> None:
     await _running(cell)
     await _forgotten(cell)
     await cell.restart(taken_away=["hub"])
@@ -260,7 +262,9 @@ async def test_the_grace_begins_when_the_hub_is_heard(cell: Site) -> None:
     assert not await _is_left(cell)
 
 
-async def test_a_held_deployment_goes_when_an_operator_releases_it(cell: Site, registry: CollectorRegistry) -> None:
+async def test_a_held_deployment_is_removed_when_an_operator_releases_it(
+    cell: Site, registry: CollectorRegistry
+) -> None:
     await _running(cell)
     await _lost(cell)
     await cell.advance(2 * GRACE_SECONDS)
@@ -278,7 +282,7 @@ async def test_a_released_deployment_stays_while_the_hub_has_it(cell: Site) -> N
     assert await _is_left(cell)
 
 
-async def test_a_held_deployment_goes_when_its_withdrawal_is_noted_later(cell: Site) -> None:
+async def test_a_held_deployment_is_removed_when_its_withdrawal_is_noted_later(cell: Site) -> None:
     await _running(cell)
     uid = (await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)).metadata.uid
     await _lost(cell)
@@ -310,7 +314,7 @@ async def test_a_held_deployment_is_no_longer_held_when_its_original_returns(
         (Note("web", "", "uid-in-the-project"), True),
     ],
 )
-async def test_only_the_note_of_that_very_deployment_lets_it_go(cell: Site, note: Note, goes: bool) -> None:
+async def test_only_the_note_of_that_very_deployment_removes_it(cell: Site, note: Note, goes: bool) -> None:
     await cell.deploy(annotations={"compute.datumapis.com/upstream-uid": "uid-in-the-project"})
     await _note(cell, note)
     await _lost(cell)
@@ -318,7 +322,7 @@ async def test_only_the_note_of_that_very_deployment_lets_it_go(cell: Site, note
     assert await _is_left(cell) is not goes
 
 
-async def test_notes_that_somebody_mangled_let_nothing_go(cell: Site) -> None:
+async def test_malformed_notes_remove_nothing(cell: Site) -> None:
     await _running(cell)
     await _forgotten(cell)
     patch = {"metadata": {"annotations": {"compute.datumapis.com/withdrawn": '[{"name": 7'}}}
@@ -327,7 +331,7 @@ async def test_notes_that_somebody_mangled_let_nothing_go(cell: Site) -> None:
     assert await _is_left(cell)
 
 
-async def test_a_brake_holds_what_was_withdrawn_when_too_much_is_missing_at_once(
+async def test_the_brake_holds_withdrawn_deployments_when_too_many_are_missing_at_once(
     cell: Site, registry: CollectorRegistry
 ) -> None:
     names = [f"web-{number}" for number in range(AT_ONCE + 2)]
@@ -350,7 +354,7 @@ async def test_a_brake_holds_what_was_withdrawn_when_too_much_is_missing_at_once
     assert _held(registry, "braked") == 0
 
 
-async def test_a_brake_is_not_released_by_a_restart(cell: Site) -> None:
+async def test_a_restart_does_not_release_the_brake(cell: Site) -> None:
     names = [f"web-{number}" for number in range(AT_ONCE + 1)]
     for name in names:
         await cell.deploy(0, name=name)
@@ -362,9 +366,7 @@ async def test_a_brake_is_not_released_by_a_restart(cell: Site) -> None:
     assert [name for name in names if await _is_left(cell, name)] == names
 
 
-async def test_invariant_13_a_hub_that_has_lost_everything_takes_nothing_away(
-    cell: Site, registry: CollectorRegistry
-) -> None:
+async def test_a_hub_that_lost_everything_removes_nothing(cell: Site, registry: CollectorRegistry) -> None:
     """As one that was set up anew: it answers, and knows neither the namespace nor what was in it."""
     await _running(cell)
     await cell.hub.delete(NAMESPACE, NAMESPACE_NAME)
@@ -380,7 +382,7 @@ async def test_invariant_13_a_hub_that_has_lost_everything_takes_nothing_away(
 
 
 @pytest.mark.parametrize("code", [403, 404, 500])
-async def test_invariant_13_an_answer_that_is_no_list_takes_nothing_away(cell: Site, code: int) -> None:
+async def test_an_answer_that_is_no_list_removes_nothing(cell: Site, code: int) -> None:
     await _running(cell)
     await _forgotten(cell)
 
@@ -394,7 +396,7 @@ async def test_invariant_13_an_answer_that_is_no_list_takes_nothing_away(cell: S
     assert await _is_left(cell)
 
 
-async def test_one_that_comes_back_on_the_hub_in_time_stays(cell: Site) -> None:
+async def test_a_deployment_that_returns_to_the_hub_in_time_stays(cell: Site) -> None:
     await _running(cell)
     spec = (await cell.deployment()).spec_json
     await _forgotten(cell)
@@ -416,7 +418,7 @@ def switched_off(runner: asyncio.Runner, simulation: Simulation, metrics: Metric
     runner.run(site.stop())
 
 
-async def test_with_removal_switched_off_only_what_is_released_goes(
+async def test_with_removal_switched_off_only_released_objects_are_removed(
     switched_off: Site, registry: CollectorRegistry
 ) -> None:
     for name in ("released", "withdrawn"):

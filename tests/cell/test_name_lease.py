@@ -153,7 +153,7 @@ def that(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     return holds
 
 
-async def test_two_cells_with_one_name_make_no_fight(world: World) -> None:
+async def test_two_cells_with_one_name_do_not_fight(world: World) -> None:
     await world.instance(world.a, "web")
     await world.instance(world.b, "api")
     first = world.start("a")
@@ -167,7 +167,7 @@ async def test_two_cells_with_one_name_make_no_fight(world: World) -> None:
     assert (first.name_lease.held, second.name_lease.held) == (True, False)
 
 
-async def test_the_one_without_the_name_goes_on_in_its_cell_and_says_who_holds_it(world: World) -> None:
+async def test_a_cell_without_its_name_keeps_working_locally_and_reports_the_holder(world: World) -> None:
     await world.instance(world.b, "api")
     world.start("a")
     await world.simulation.advance(1)
@@ -197,7 +197,7 @@ async def test_replicas_and_restarts_of_one_cell_share_the_name(world: World) ->
     assert (await world.lease())["leaseTransitions"] == 0
 
 
-async def test_a_name_that_is_no_longer_renewed_is_taken_over_when_its_lease_has_run_out(world: World) -> None:
+async def test_a_name_is_taken_over_once_its_lease_has_expired(world: World) -> None:
     await world.instance(world.b, "api")
     first = world.start("a")
     await world.simulation.advance(1)
@@ -210,7 +210,7 @@ async def test_a_name_that_is_no_longer_renewed_is_taken_over_when_its_lease_has
     assert await world.claims() == ["instance-api-0"]
 
 
-async def test_a_holder_that_cannot_reach_the_hub_is_silent_there_before_another_may_take_over(world: World) -> None:
+async def test_a_holder_without_the_hub_stops_writing_before_another_may_take_over(world: World) -> None:
     first = world.start("a")
     await world.simulation.advance(1)
     first.faults["hub"].take_away()
@@ -226,7 +226,7 @@ async def test_a_holder_that_cannot_reach_the_hub_is_silent_there_before_another
     assert (await world.lease())["holderIdentity"] == await world.identity(world.b)
 
 
-async def test_a_site_claims_quota_also_while_its_hub_is_away(world: World) -> None:
+async def test_a_site_claims_quota_even_while_its_hub_is_unreachable(world: World) -> None:
     """Nobody can take the name over without the hub either, as far as this cell can know."""
     first = world.start("a")
     await world.simulation.advance(1)
@@ -259,7 +259,7 @@ async def test_a_name_that_no_cluster_of_the_hub_has_is_not_held(world: World) -
     assert await world.copies() == []
 
 
-async def test_a_missing_right_is_named(world: World) -> None:
+async def test_a_missing_permission_is_named(world: World) -> None:
     first = world.start("a")
     first.faults["hub"].refuse(calls(path="/leases"), Forbidden("not yours"))
     await world.simulation.advance(30)
@@ -283,7 +283,7 @@ async def test_at_rest_only_the_lease_is_renewed(world: World) -> None:
     assert renewals == pytest.approx(3600 / RETRY_SECONDS, abs=1)
 
 
-async def test_a_lease_that_somebody_deleted_is_made_again(world: World) -> None:
+async def test_a_deleted_lease_is_created_again(world: World) -> None:
     first = world.start("a")
     await world.simulation.advance(1)
     await world.hub.delete(LEASE, NAME, SPACE)

@@ -87,7 +87,7 @@ async def _available(cell: Site) -> tuple[str, str, str]:
     return found.status, found.reason, found.message
 
 
-async def test_5_3_without_a_location_nothing_is_asked_for_and_the_instance_waits_at_its_gate(cell: Site) -> None:
+async def test_without_a_location_nothing_is_created_and_the_instance_waits_at_its_gate(cell: Site) -> None:
     await _location(cell, "dfw", "lower-case")
     await cell.deploy(2)
     assert await _available(cell) == ("False", "NoMatchingLocation", 'No Location matches city code "DFW"')
@@ -95,7 +95,7 @@ async def test_5_3_without_a_location_nothing_is_asked_for_and_the_instance_wait
     assert (await cell.cell.list(NETWORK_BINDING)).items == []
 
 
-async def test_6_1_the_gates_of_a_new_instance_are_network_then_quota(
+async def test_the_gates_of_a_new_instance_are_network_then_quota(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     site = Site(simulation, lambda fleet: [DeploymentController(fleet, networking=True)])
@@ -105,7 +105,7 @@ async def test_6_1_the_gates_of_a_new_instance_are_network_then_quota(
     await site.stop()
 
 
-async def test_5_3_step_by_step_until_the_gate_opens(cell: Site) -> None:
+async def test_the_gate_opens_once_binding_context_claim_and_subnet_are_ready(cell: Site) -> None:
     await cell.deploy(1)
     await _location(cell)  # an event that resumes, like every other below
     deployment = await cell.deployment()
@@ -136,7 +136,7 @@ async def test_5_3_step_by_step_until_the_gate_opens(cell: Site) -> None:
     assert (await _available(cell))[1] == "InstancesProvisioning"
 
 
-async def test_5_3_a_claim_of_the_same_shape_is_shared(cell: Site) -> None:
+async def test_a_matching_subnet_claim_is_shared(cell: Site) -> None:
     await _location(cell)
     body = SUBNET_CLAIM.body("made-by-others", NAMESPACE_NAME)
     shape = {"subnetClass": "private", "ipFamily": "IPv4", "networkContext": {"name": "default-dfw"}}
@@ -147,9 +147,7 @@ async def test_5_3_a_claim_of_the_same_shape_is_shared(cell: Site) -> None:
 
 
 @pytest.mark.parametrize("kind", [NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET])
-async def test_5_3_one_that_is_not_ready_keeps_new_instances_waiting_and_no_old_one(
-    cell: Site, kind: Kind[Any]
-) -> None:
+async def test_a_network_that_is_not_ready_holds_up_only_new_instances(cell: Site, kind: Kind[Any]) -> None:
     await _location(cell)
     await cell.deploy(1)
     await _bound(cell)
@@ -165,7 +163,7 @@ async def test_5_3_one_that_is_not_ready_keeps_new_instances_waiting_and_no_old_
     assert (await cell.told("Ready", "web-0"))[0] == "True"
 
 
-async def test_a_network_that_is_ready_holds_no_instance_up(cell: Site) -> None:
+async def test_a_ready_network_holds_up_no_instance(cell: Site) -> None:
     await _location(cell)
     await cell.deploy(2)
     await _bound(cell)
@@ -178,7 +176,7 @@ async def test_a_network_that_is_ready_holds_no_instance_up(cell: Site) -> None:
     assert second.spec.location.name == "dfw-1"
 
 
-async def test_7_3_a_network_that_could_not_be_created_is_the_reason(cell: Site) -> None:
+async def test_a_network_that_could_not_be_created_is_the_reason(cell: Site) -> None:
     await _location(cell)
     await cell.deploy(1)
     await _set(cell, NETWORK_BINDING, "web-net-0", "False", "NetworkFailedToCreate")
@@ -205,9 +203,7 @@ async def test_a_restart_at_rest_writes_nothing(cell: Site) -> None:
     assert cell.writes.total() == 0
 
 
-async def test_11_4_kinds_that_are_not_served_hold_nothing_else_up(
-    runner: asyncio.Runner, simulation: Simulation
-) -> None:
+async def test_kinds_that_are_not_served_hold_nothing_else_up(runner: asyncio.Runner, simulation: Simulation) -> None:
     """A cell without the operator: deployments are worked on, and say what they wait for."""
     site = Site(
         simulation,
@@ -231,9 +227,7 @@ async def test_11_4_kinds_that_are_not_served_hold_nothing_else_up(
     await site.stop()
 
 
-async def test_row_35_networking_off_makes_no_networking_call_at_all(
-    runner: asyncio.Runner, simulation: Simulation
-) -> None:
+async def test_networking_off_makes_no_networking_call_at_all(runner: asyncio.Runner, simulation: Simulation) -> None:
     asked: list[str] = []
 
     async def note(call: Call) -> Answer | None:

@@ -82,7 +82,9 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
 
 
 @pytest.mark.parametrize(("members", "desired", "expected"), TABLE.values(), ids=TABLE.keys())
-def test_6_3_table(members: Sequence[Member], desired: int, expected: list[Step]) -> None:
+def test_the_steps_for_each_state_of_the_instances(
+    members: Sequence[Member], desired: int, expected: list[Step]
+) -> None:
     assert list(steps("web", members, desired)) == expected
     assert list(steps("web", [*reversed(members)], desired)) == expected
 
@@ -98,7 +100,7 @@ PAUSED: dict[str, tuple[list[Member], int, list[Step]]] = {
 
 
 @pytest.mark.parametrize(("members", "desired", "expected"), PAUSED.values(), ids=PAUSED.keys())
-def test_while_paused_nothing_is_replaced_and_all_the_rest_goes_on(
+def test_while_paused_nothing_is_replaced_and_everything_else_continues(
     members: Sequence[Member], desired: int, expected: list[Step]
 ) -> None:
     assert list(steps("web", members, desired, paused=True)) == expected
@@ -108,7 +110,7 @@ changes = st.lists(st.tuples(st.sampled_from(["template", "scale", "steps"]), st
 
 
 @given(changes)
-def test_while_all_is_healthy_a_roll_takes_no_more_than_one_down(asked: list[tuple[str, int]]) -> None:
+def test_a_healthy_rollout_takes_at_most_one_instance_down(asked: list[tuple[str, int]]) -> None:
     """Whatever is deleted is gone, and whatever is created is ready, one step later."""
     running: dict[int, int] = {}  # ordinal to the template it runs
     template, desired = 0, 3

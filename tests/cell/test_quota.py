@@ -58,19 +58,19 @@ def value_of(metric: Gauge) -> float:
 # 8.1: off
 
 
-async def test_8_3_disabled(simulation: Simulation) -> None:
+async def test_everything_is_granted_while_quota_is_disabled(simulation: Simulation) -> None:
     assert await Disabled().evaluate(None, None, timedelta(0)) == Verdict(  # type: ignore[arg-type]
         "True", "QuotaDisabled", "Quota enforcement disabled: no credential configured"
     )
 
 
-def test_8_1_that_quota_is_off_is_said_once_and_loudly() -> None:
+def test_disabled_quota_is_logged_once_as_an_error() -> None:
     with structlog.testing.capture_logs() as logs:
         Disabled()
     assert [one["log_level"] for one in logs] == ["error"]
 
 
-def test_8_1_the_gauge_tells_if_quota_is_enforced() -> None:
+def test_the_gauge_shows_whether_quota_is_enforced() -> None:
     metrics = Metrics()
     assert value_of(metrics.enforcement_enabled) == 0
     Claims(Fleet(), cell_name, NAME, metrics=metrics)
@@ -80,7 +80,7 @@ def test_8_1_the_gauge_tells_if_quota_is_enforced() -> None:
 # 8.2: the claim
 
 
-async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
+async def test_the_claim_names_project_instance_and_amounts(site: Site) -> None:
     await site.create()
     claim = await site.claim()
     assert claim.metadata.labels == {
@@ -99,7 +99,7 @@ async def test_8_2_the_claim_says_who_asks_for_what(site: Site) -> None:
     }
 
 
-async def test_8_2_a_claim_that_can_only_count_the_instance_is_logged(site: Site) -> None:
+async def test_a_claim_that_can_only_count_the_instance_is_logged(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create(spec=SPEC | {"runtime": SPEC["runtime"] | {"resources": {"instanceType": "example/unknown"}}})
     assert [one["resourceType"] for one in as_dict((await site.claim()).spec_json)["requests"]] == [
@@ -108,7 +108,7 @@ async def test_8_2_a_claim_that_can_only_count_the_instance_is_logged(site: Site
     assert [one["instance"] for one in logs if one["event"] == "claim of unknown size"] == [f"{NAMESPACE_NAME}/web-0"]
 
 
-async def test_8_2_a_claim_is_never_changed_and_goes_with_its_instance(site: Site) -> None:
+async def test_a_claim_is_never_changed_and_is_deleted_with_its_instance(site: Site) -> None:
     await site.create()
     before = await site.claim()
     await site.grant()
@@ -148,7 +148,7 @@ DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("said", "expected"), DECIDED.values(), ids=DECIDED.keys())
-async def test_8_3_a_decided_claim(
+async def test_a_decided_claim_sets_the_verdict(
     site: Site, registry: CollectorRegistry, said: tuple[str, str, str], expected: tuple[str, str, str]
 ) -> None:
     await site.create()
@@ -159,13 +159,13 @@ async def test_8_3_a_decided_claim(
     assert await site.reasons_told() == []
 
 
-async def test_8_3_a_claim_just_created_is_pending(site: Site) -> None:
+async def test_a_claim_just_created_is_pending(site: Site) -> None:
     await site.create()
     assert await site.told("QuotaGranted") == PENDING
     assert await site.gates() == ["Quota"]
 
 
-async def test_8_3_the_default_of_the_schema_is_no_news_before_a_minute_and_no_budget_after_it(
+async def test_an_undecided_claim_is_pending_for_a_minute_and_then_lacks_a_budget(
     site: Site, registry: CollectorRegistry
 ) -> None:
     await site.create()
@@ -179,7 +179,7 @@ async def test_8_3_the_default_of_the_schema_is_no_news_before_a_minute_and_no_b
     assert await site.gates() == ["Quota"]
 
 
-async def test_8_3_no_granted_condition_is_pending(site: Site) -> None:
+async def test_a_claim_without_a_granted_condition_is_pending(site: Site) -> None:
     await site.create()
     claim = await site.claim()
     await site.project.replace_status(RESOURCE_CLAIM, claim, {"conditions": []})
@@ -187,7 +187,9 @@ async def test_8_3_no_granted_condition_is_pending(site: Site) -> None:
     assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
 
 
-async def test_8_3_get_fails(site: Site, registry: CollectorRegistry) -> None:
+async def test_a_failed_read_of_the_claim_makes_the_backend_unavailable(
+    site: Site, registry: CollectorRegistry
+) -> None:
     site.faults["demo"].take_away()
     await site.create()
     await site.advance(5)
@@ -201,7 +203,7 @@ async def test_8_3_get_fails(site: Site, registry: CollectorRegistry) -> None:
     assert await site.told("QuotaGranted") == PENDING
 
 
-async def test_8_3_create_404(site: Site, registry: CollectorRegistry) -> None:
+async def test_a_missing_project_namespace_is_reported(site: Site, registry: CollectorRegistry) -> None:
     labels = {"meta.datumapis.com/upstream-namespace": "elsewhere"}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
     await site.create()
@@ -212,7 +214,7 @@ async def test_8_3_create_404(site: Site, registry: CollectorRegistry) -> None:
 
 
 @pytest.mark.parametrize("code", [403, 422])
-async def test_8_3_create_403_and_422(site: Site, registry: CollectorRegistry, code: int) -> None:
+async def test_a_refused_claim_is_reported_as_misconfigured(site: Site, registry: CollectorRegistry, code: int) -> None:
     async def refuse(call: Call) -> Answer | None:
         said = {"kind": "Status", "status": "Failure", "message": "not like this", "code": code}
         return Answer(code, encode(said)) if calls("POST", "resourceclaims")(call) else None
@@ -229,7 +231,7 @@ async def test_8_3_create_403_and_422(site: Site, registry: CollectorRegistry, c
     assert await site.told("QuotaGranted") == PENDING
 
 
-async def test_a_suspended_project_is_named_as_the_reason_and_not_asked_in_a_hurry(
+async def test_a_suspended_project_is_the_reason_and_polled_by_the_tiers(
     site: Site, registry: CollectorRegistry
 ) -> None:
     causes = [Cause("ProjectSuspended", "project demo is suspended: unpaid")]
@@ -249,7 +251,7 @@ async def test_a_suspended_project_is_named_as_the_reason_and_not_asked_in_a_hur
     assert await site.gates() == []
 
 
-async def test_a_suspended_project_is_not_held_against_what_runs(site: Site) -> None:
+async def test_a_suspended_project_does_not_affect_running_instances(site: Site) -> None:
     await site.create()
     await site.grant()
     await site.runs()
@@ -265,7 +267,7 @@ async def test_a_suspended_project_is_not_held_against_what_runs(site: Site) -> 
     assert await site.claims() == ["instance-web-0"]
 
 
-async def test_a_namespace_of_the_project_that_is_being_deleted_is_asked_once_and_nobody_is_warned(
+async def test_a_terminating_project_namespace_is_tried_once_without_a_warning(
     site: Site, registry: CollectorRegistry
 ) -> None:
     await site.project.create(CONFIG_MAP, CONFIG_MAP.body("held", "default", finalizers=["example.com/held"]))
@@ -283,7 +285,7 @@ async def test_a_namespace_of_the_project_that_is_being_deleted_is_asked_once_an
         assert await site.told("QuotaGranted", f"web-{number}") == PENDING
 
 
-async def test_nothing_is_claimed_for_what_is_in_a_namespace_that_is_being_deleted(site: Site) -> None:
+async def test_nothing_is_claimed_for_instances_of_a_terminating_namespace(site: Site) -> None:
     namespace = await site.cell.get(NAMESPACE, NAMESPACE_NAME)
     metadata = replace(namespace.metadata, resource_version="1000", deletion_timestamp=site.simulation.now())
     site.fleet.plane("cell").informer(NAMESPACE).fold(replace(namespace, metadata=metadata))
@@ -294,7 +296,9 @@ async def test_nothing_is_claimed_for_what_is_in_a_namespace_that_is_being_delet
     assert (await site.gates(), await site.reasons_told()) == (["Quota"], [])
 
 
-async def test_8_3_create_fails_otherwise(site: Site, registry: CollectorRegistry) -> None:
+async def test_a_failed_creation_of_the_claim_makes_the_backend_unavailable(
+    site: Site, registry: CollectorRegistry
+) -> None:
     site.faults["demo"].fail(calls("POST", "resourceclaims"))
     await site.create()
     assert await site.reasons_told() == ["QuotaBackendUnavailable"]
@@ -303,7 +307,7 @@ async def test_8_3_create_fails_otherwise(site: Site, registry: CollectorRegistr
     assert set(failures(registry)) == {"backend_unavailable"}
 
 
-async def test_8_3_create_already_exists_is_read_and_evaluated(site: Site) -> None:
+async def test_a_claim_that_already_exists_is_read_and_evaluated(site: Site) -> None:
     """The answer of the first create was lost; the claim was made, and granted since."""
     lost = site.faults["demo"].lose_answer(calls("POST", "resourceclaims"))
     await site.create()
@@ -314,7 +318,9 @@ async def test_8_3_create_already_exists_is_read_and_evaluated(site: Site) -> No
     assert await site.gates() == []
 
 
-async def test_8_3_identity_missing_goes_on_as_soon_as_it_is_there(site: Site, registry: CollectorRegistry) -> None:
+async def test_an_instance_without_an_identity_continues_as_soon_as_it_has_one(
+    site: Site, registry: CollectorRegistry
+) -> None:
     labels = {"meta.datumapis.com/upstream-cluster-name": None}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
     await site.settle()
@@ -339,11 +345,11 @@ NOT_GRANTED = [Verdict(status, "Any", "") for status in ("Unknown", "False")]
 @pytest.mark.parametrize(
     ("age", "expected"), [(0, 1), (59, 1), (60, 15), (299, 15), (300, 60), (599, 60), (600, 300), (10**6, 300)]
 )
-def test_row_10_pending_quota_is_polled_by_age(verdict: Verdict, age: int, expected: int) -> None:
+def test_pending_quota_is_polled_by_age(verdict: Verdict, age: int, expected: int) -> None:
     assert tier(verdict, timedelta(seconds=age)) == expected
 
 
-def test_8_4_what_is_granted_is_not_polled() -> None:
+def test_a_granted_claim_is_not_polled() -> None:
     assert tier(Verdict("True", "QuotaAvailable", ""), timedelta(0)) is None
 
 
@@ -404,7 +410,9 @@ KEPT: dict[str, tuple[Instance, Verdict, Verdict]] = {
 
 
 @pytest.mark.parametrize(("instance", "verdict", "expected"), KEPT.values(), ids=KEPT.keys())
-def test_what_is_no_better_answer_changes_nothing(instance: Instance, verdict: Verdict, expected: Verdict) -> None:
+def test_the_condition_stays_when_the_new_verdict_is_no_better_answer(
+    instance: Instance, verdict: Verdict, expected: Verdict
+) -> None:
     assert reported_verdict(instance, verdict) == expected
 
 
@@ -437,11 +445,11 @@ async def _uid(site: Site) -> str:
 
 
 @pytest.mark.parametrize("age", [10, 100, 290])
-async def test_r9_on_the_fast_tiers_a_denied_claim_is_left_alone(site: Site, age: float) -> None:
+async def test_on_the_fast_tiers_a_denied_claim_is_left_alone(site: Site, age: float) -> None:
     assert await _denied(site, age) == await _uid(site)
 
 
-async def test_r9_on_the_slow_tiers_a_denied_claim_is_made_anew_once_a_tier(site: Site) -> None:
+async def test_on_the_slow_tiers_a_denied_claim_is_recreated_once_per_tier(site: Site) -> None:
     first = await _denied(site, 320)
     second = await _uid(site)
     assert second != first
@@ -459,7 +467,7 @@ async def test_r9_on_the_slow_tiers_a_denied_claim_is_made_anew_once_a_tier(site
         assert claim.name == "instance-web-0"
 
 
-async def test_r9_while_it_is_undecided_nothing_flaps(site: Site) -> None:
+async def test_the_denial_stays_while_the_recreated_claim_is_undecided(site: Site) -> None:
     await site.hub_deployment()
     await _denied(site, 290)
     before = await site.instance()
@@ -476,7 +484,7 @@ async def test_r9_while_it_is_undecided_nothing_flaps(site: Site) -> None:
     )
 
 
-async def test_r9_a_claim_made_anew_and_granted_opens_the_gate_at_once(site: Site) -> None:
+async def test_a_recreated_claim_opens_the_gate_as_soon_as_it_is_granted(site: Site) -> None:
     await _denied(site, 320)
     await site.grant()
     assert await site.gates() == []
@@ -484,7 +492,7 @@ async def test_r9_a_claim_made_anew_and_granted_opens_the_gate_at_once(site: Sit
     assert (await site.told("Programmed"))[1] == "Pending"  # R19
 
 
-async def test_r9_a_claim_is_not_made_anew_before_it_is_as_old_as_its_tier(site: Site) -> None:
+async def test_a_claim_is_not_recreated_before_it_is_as_old_as_its_tier(site: Site) -> None:
     """Something wakes the Instance all the time; that must not become a claim a second."""
     await _denied(site, 320)
     await site.deny()
@@ -495,7 +503,7 @@ async def test_r9_a_claim_is_not_made_anew_before_it_is_as_old_as_its_tier(site:
     assert await _uid(site) == before
 
 
-async def test_r9_a_crash_between_delete_and_create_only_delays(site: Site) -> None:
+async def test_a_crash_between_deleting_and_recreating_a_claim_only_delays(site: Site) -> None:
     failing = site.faults["demo"].fail(calls("POST", "resourceclaims"), nth=2)
     await _denied(site, 320)
     assert failing.fired
@@ -503,7 +511,7 @@ async def test_r9_a_crash_between_delete_and_create_only_delays(site: Site) -> N
     assert await site.claims() == ["instance-web-0"]
 
 
-async def test_r9_a_grant_in_that_moment_is_not_thrown_away(site: Site) -> None:
+async def test_a_grant_at_the_moment_of_recreation_is_kept(site: Site) -> None:
     """Between reading the denied claim and deleting it somebody grants it."""
     await site.create()
     await site.deny()
@@ -535,7 +543,7 @@ def skewed(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: S
 
 
 @pytest.mark.parametrize("skewed", [301, 86_400, -301, -86_400], indirect=True)
-async def test_however_clocks_differ_a_denied_claim_is_made_anew_at_its_pace(skewed: Site) -> None:
+async def test_however_clocks_differ_a_denied_claim_is_recreated_at_its_pace(skewed: Site) -> None:
     await skewed.create()
     made: list[float] = []
     seen = ""
@@ -571,7 +579,7 @@ async def test_however_clocks_differ_pending_quota_is_polled_by_the_same_tiers(s
 
 
 @pytest.mark.parametrize("reason", ["ValidationFailed", "PendingEvaluation"])
-async def test_r9_only_a_denial_is_asked_again(site: Site, reason: str) -> None:
+async def test_only_a_denied_claim_is_recreated(site: Site, reason: str) -> None:
     await site.create()
     await site.decide("False", reason, "so it is")
     uid = await _uid(site)
@@ -592,7 +600,7 @@ def patient(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
     runner.run(site.stop())
 
 
-async def test_r9_can_be_turned_off(patient: Site) -> None:
+async def test_recreating_denied_claims_can_be_turned_off(patient: Site) -> None:
     uid = await _denied(patient, 2000)
     assert await _uid(patient) == uid
     await patient.grant()
@@ -602,7 +610,7 @@ async def test_r9_can_be_turned_off(patient: Site) -> None:
 # R9 against a quota system that decides as Milo does: a denial is final
 
 
-async def test_r9_what_a_strict_quota_system_denied_runs_after_capacity_was_freed(site: Site) -> None:
+async def test_a_finally_denied_instance_runs_once_capacity_is_freed(site: Site) -> None:
     """Two instances, room for one: the second is denied for good, and comes in by asking anew."""
     await site.project.create(NAMESPACE, NAMESPACE.body("milo-system"))
     consumer = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
@@ -637,9 +645,7 @@ async def test_r9_what_a_strict_quota_system_denied_runs_after_capacity_was_free
 # While the project's plane is not engaged
 
 
-async def test_a_plane_that_is_about_to_be_discovered_is_waited_for_without_a_word(
-    site: Site, registry: CollectorRegistry
-) -> None:
+async def test_a_plane_about_to_be_discovered_is_waited_for_silently(site: Site, registry: CollectorRegistry) -> None:
     site.leave("demo")
     await site.create()
     await site.advance(1)
@@ -653,9 +659,7 @@ async def test_a_plane_that_is_about_to_be_discovered_is_waited_for_without_a_wo
     assert site.manager.controllers["quota-gate"].results["error"] == 0
 
 
-async def test_a_plane_that_is_being_engaged_is_waited_for_without_a_word(
-    site: Site, registry: CollectorRegistry
-) -> None:
+async def test_a_plane_being_engaged_is_waited_for_silently(site: Site, registry: CollectorRegistry) -> None:
     site.leave("demo")
     site.engage("demo")
     slowness = site.faults["demo"].slow_down(5, calls("GET", "resourceclaims"))
@@ -672,7 +676,7 @@ async def test_a_plane_that_is_being_engaged_is_waited_for_without_a_word(
     assert site.manager.controllers["quota-gate"].results["error"] == 0
 
 
-async def test_at_a_restart_nothing_is_said_of_what_runs_while_planes_are_engaged(site: Site) -> None:
+async def test_after_a_restart_running_instances_stay_unchanged_while_planes_are_engaged(site: Site) -> None:
     await site.create()
     await site.grant()
     await site.runs()
@@ -686,7 +690,7 @@ async def test_at_a_restart_nothing_is_said_of_what_runs_while_planes_are_engage
     assert await site.reasons_told() == []
 
 
-async def test_while_no_plane_is_engaged_no_gate_opens_and_it_is_told_once(site: Site) -> None:
+async def test_without_an_engaged_plane_no_gate_opens_and_one_warning_is_emitted(site: Site) -> None:
     site.leave("demo")
     await site.create()
     await site.advance(7200)
@@ -720,7 +724,7 @@ async def test_without_a_watch_on_claims_they_are_read_and_written_on_the_tiers(
 # 7.5: giving back
 
 
-async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(
+async def test_a_claim_that_cannot_be_located_is_left_behind_and_reported(
     site: Site, registry: CollectorRegistry
 ) -> None:
     await site.create()
@@ -735,7 +739,7 @@ async def test_7_5_a_claim_that_nobody_can_locate_is_left_behind_and_said(
     assert registry.get_sample_value("compute_quota_claim_orphaned_total") == 1
 
 
-async def test_7_5_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site: Site) -> None:
+async def test_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site: Site) -> None:
     await site.create()
     await site.grant()
     site.faults["demo"].take_away()
@@ -750,7 +754,7 @@ async def test_7_5_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site:
 # When the quota system is away
 
 
-async def test_invariant_4_an_outage_is_told_once_however_long_it_lasts(site: Site) -> None:
+async def test_an_outage_is_reported_once_however_long_it_lasts(site: Site) -> None:
     await site.hub_deployment()
     site.faults["demo"].take_away()
     for number in range(3):
@@ -761,7 +765,7 @@ async def test_invariant_4_an_outage_is_told_once_however_long_it_lasts(site: Si
     assert site.writes.total() == before
 
 
-async def test_0_2_what_failed_on_the_quota_system_is_asked_at_once_when_it_is_back(site: Site) -> None:
+async def test_failed_evaluations_run_again_as_soon_as_the_quota_system_is_back(site: Site) -> None:
     site.faults["demo"].take_away()
     await site.create()
     await site.advance(700)  # by now it would be tried again only after half a minute
@@ -773,7 +777,7 @@ async def test_0_2_what_failed_on_the_quota_system_is_asked_at_once_when_it_is_b
     await site.simulation.until(asked, within=6)  # the longest that a watch waits before it is tried again
 
 
-async def test_invariant_10_what_runs_goes_on_when_its_new_claim_cannot_be_decided(site: Site) -> None:
+async def test_a_running_instance_keeps_running_while_its_new_claim_is_undecided(site: Site) -> None:
     await site.hub_deployment()
     await site.create()
     await site.grant()

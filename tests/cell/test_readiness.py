@@ -53,7 +53,7 @@ def ready(status: str, reason: str) -> Decided:
     ],
     ids=["fresh", "running", "broken"],
 )
-def test_1_a_denial_without_gates_is_told_and_the_provider_s_conditions_are_left_alone(
+def test_a_denial_without_gates_is_reported_and_the_provider_s_conditions_are_left_alone(
     current: Sequence[Condition],
 ) -> None:
     assert readiness(NO_GATES, [*current, DENIED]) == [Decided("Ready", "False", "PendingQuota", "2 of 1 instances")]
@@ -67,17 +67,17 @@ def test_1_a_denial_without_gates_is_told_and_the_provider_s_conditions_are_left
     ("gates", "message"),
     [(("Quota",), "Scheduling gates present: Quota"), (GATES, "Scheduling gates present: Network, Quota")],
 )
-def test_2_gates_are_named(gates: Sequence[str], message: str, quota: Condition) -> None:
+def test_the_gates_are_named(gates: Sequence[str], message: str, quota: Condition) -> None:
     assert readiness(gates, [quota]) == [Decided("Ready", "False", "SchedulingGatesPresent", message)]
 
 
-def test_2_gates_are_told_whatever_the_provider_says() -> None:
+def test_gates_are_reported_whatever_the_provider_says() -> None:
     current = [programmed("True", "Programmed"), available("Unknown", "ImageUnavailable")]
     (decided,) = readiness(GATES, [*current, GRANTED])
     assert (decided.status, decided.reason) == ("False", "SchedulingGatesPresent")
 
 
-def test_2_a_denial_beats_the_gates_and_speaks_for_the_provider() -> None:
+def test_a_denial_beats_the_gates_and_sets_the_provider_s_conditions() -> None:
     current = [programmed("Unknown", "Pending"), available("Unknown", "Pending")]
     assert readiness(GATES, [*current, DENIED]) == [
         Decided("Programmed", "False", "PendingQuota", "2 of 1 instances"),
@@ -86,13 +86,13 @@ def test_2_a_denial_beats_the_gates_and_speaks_for_the_provider() -> None:
     ]
 
 
-def test_2_a_failed_network_beats_the_gates() -> None:
+def test_a_failed_network_beats_the_gates() -> None:
     assert readiness(GATES, [GRANTED], "no subnet left") == [
         Decided("Ready", "False", "NetworkFailedToCreate", "no subnet left")
     ]
 
 
-def test_2_a_failed_network_beats_a_denial() -> None:
+def test_a_failed_network_beats_a_denial() -> None:
     *others, decided = readiness(GATES, [DENIED], "no subnet left")
     assert decided == Decided("Ready", "False", "NetworkFailedToCreate", "no subnet left")
     assert [(other.type, other.reason) for other in others] == [
@@ -156,7 +156,7 @@ UNPROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
 
 
 @pytest.mark.parametrize(("current", "expected"), UNPROGRAMMED.values(), ids=UNPROGRAMMED.keys())
-def test_3_not_programmed(current: Sequence[Condition], expected: Decided) -> None:
+def test_reasons_of_an_instance_that_is_not_programmed(current: Sequence[Condition], expected: Decided) -> None:
     assert readiness(NO_GATES, [*current, GRANTED]) == [expected]
 
 
@@ -179,12 +179,12 @@ PROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
 
 
 @pytest.mark.parametrize(("current", "expected"), PROGRAMMED.values(), ids=PROGRAMMED.keys())
-def test_4_and_5_programmed(current: Sequence[Condition], expected: Decided) -> None:
+def test_reasons_of_an_instance_that_is_programmed(current: Sequence[Condition], expected: Decided) -> None:
     assert readiness(NO_GATES, [programmed("True", "Programmed"), *current, GRANTED]) == [expected]
 
 
 @pytest.mark.parametrize("quota", [GRANTED, PENDING])
-def test_4_what_was_admitted_stays_ready_while_quota_is_undecided(quota: Condition) -> None:
+def test_an_admitted_instance_stays_ready_while_quota_is_undecided(quota: Condition) -> None:
     current = [programmed("True", "Programmed"), available("True", "Available")]
     assert readiness(NO_GATES, [*current, quota]) == [READY]
 
@@ -199,18 +199,18 @@ TAKEN_BACK = [
 ]
 
 
-def test_r19_a_lifted_denial_is_taken_back() -> None:
+def test_a_lifted_denial_resets_the_provider_s_conditions() -> None:
     assert readiness(NO_GATES, [*DENIAL_WRITTEN, GRANTED]) == [*TAKEN_BACK, NOT_PROGRAMMED]
 
 
 @pytest.mark.parametrize("quota", [GRANTED, PENDING])
-def test_r19_a_lifted_denial_is_taken_back_behind_gates(quota: Condition) -> None:
+def test_a_lifted_denial_resets_the_provider_s_conditions_behind_gates(quota: Condition) -> None:
     *others, decided = readiness(GATES, [*DENIAL_WRITTEN, quota])
     assert others == TAKEN_BACK
     assert decided.reason == "SchedulingGatesPresent"
 
 
-def test_r19_only_what_the_denial_wrote_is_taken_back() -> None:
+def test_only_conditions_set_by_the_denial_are_reset() -> None:
     current = [programmed("True", "Programmed"), available("False", "PendingQuota")]
     assert readiness(NO_GATES, [*current, GRANTED]) == [TAKEN_BACK[1], NOT_AVAILABLE]
 

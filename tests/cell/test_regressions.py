@@ -67,7 +67,7 @@ CLAIMS: dict[str, tuple[ResourceClaim, list[Request | Drop]]] = {
 
 
 @pytest.mark.parametrize(("changed", "expected"), CLAIMS.values(), ids=CLAIMS.keys())
-async def test_rows_6_and_7_a_claim_leads_to_its_instance(
+async def test_a_claim_leads_to_its_instance(
     site: Site, changed: ResourceClaim, expected: list[Request | Drop]
 ) -> None:
     quota = Claims(site.fleet, cell_name, NAME)
@@ -79,7 +79,7 @@ async def test_rows_6_and_7_a_claim_leads_to_its_instance(
 
 
 @pytest.mark.parametrize("conflict_in", ["status", "write-back"])
-async def test_after_a_conflict_an_instance_is_looked_at_again_within_its_tier(site: Site, conflict_in: str) -> None:
+async def test_after_a_conflict_an_instance_is_evaluated_again_within_its_tier(site: Site, conflict_in: str) -> None:
     await site.hub_deployment()
     plane, path = ("cell", "status") if conflict_in == "status" else ("hub", "instances")
     seen: list[float] = []
@@ -101,7 +101,7 @@ async def test_after_a_conflict_an_instance_is_looked_at_again_within_its_tier(s
         assert controller.results["error"] == 0  # a conflict is none
 
 
-async def test_a_pass_that_ends_in_a_conflict_has_declared_its_tier_before(site: Site) -> None:
+async def test_a_pass_declares_its_tier_before_a_conflict_can_end_it(site: Site) -> None:
     """A conflict is tried again within a second anyway, so only the pass itself shows that its floor was not lost."""
     site.faults["cell"].refuse(calls("PUT", "instances/web-0/status"), Conflict("changed"))
     await site.create()
@@ -114,7 +114,7 @@ async def test_a_pass_that_ends_in_a_conflict_has_declared_its_tier_before(site:
 
 
 @pytest.mark.parametrize("code", [403, 500, 503])
-async def test_after_any_other_error_an_instance_is_looked_at_again_within_its_tier(site: Site, code: int) -> None:
+async def test_after_any_other_error_an_instance_is_evaluated_again_within_its_tier(site: Site, code: int) -> None:
     """The status cannot be written: how soon the quota system is asked again was settled before."""
     await site.create()
     asked: list[float] = []
@@ -134,7 +134,7 @@ async def test_after_any_other_error_an_instance_is_looked_at_again_within_its_t
     assert site.manager.controllers["quota-gate"].results["error"] > 45
 
 
-async def test_row_12_the_tier_counts_from_the_creation_not_from_the_condition(site: Site) -> None:
+async def test_the_tier_depends_on_the_creation_time_not_on_the_condition(site: Site) -> None:
     """The condition is dated 1970 by the schema's default."""
     await site.create()
     instance = await site.instance()
@@ -157,7 +157,7 @@ async def test_row_12_the_tier_counts_from_the_creation_not_from_the_condition(s
 
 
 @pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing", "ConfigurationError"])
-async def test_row_15_what_the_provider_says_reaches_ready_and_is_told(site: Site, reason: str) -> None:
+async def test_the_provider_s_reason_reaches_ready_and_emits_a_warning(site: Site, reason: str) -> None:
     await site.create()
     await site.grant()
     await site.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", reason))
@@ -200,7 +200,9 @@ SIZES: dict[str, tuple[Json, tuple[int, int] | None]] = {
 
 
 @pytest.mark.parametrize(("runtime", "expected"), SIZES.values(), ids=SIZES.keys())
-def test_row_16_what_an_instance_needs(runtime: Json, expected: tuple[int, int] | None) -> None:
+def test_claimed_amounts_come_from_limits_then_requests_then_the_catalog(
+    runtime: Json, expected: tuple[int, int] | None
+) -> None:
     amounts = requests(decode(encode(runtime), InstanceRuntime))
     size = {f"{GROUP}/vcpus": expected[0], f"{GROUP}/memory": expected[1]} if expected else {}
     assert amounts == {f"{GROUP}/instances": 1} | size
@@ -209,7 +211,7 @@ def test_row_16_what_an_instance_needs(runtime: Json, expected: tuple[int, int] 
 # 27
 
 
-async def test_row_27_building_an_instance_leaves_the_template_as_it_is(
+async def test_building_an_instance_leaves_the_template_as_it_is(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     site = Site(simulation, lambda fleet: [DeploymentController(fleet)])
@@ -229,9 +231,7 @@ async def test_row_27_building_an_instance_leaves_the_template_as_it_is(
 # 34
 
 
-async def test_row_34_a_plane_without_the_quota_kinds_stops_nothing(
-    runner: asyncio.Runner, simulation: Simulation
-) -> None:
+async def test_a_plane_without_the_quota_kinds_stops_nothing(runner: asyncio.Runner, simulation: Simulation) -> None:
     def build(fleet: Fleet) -> Sequence[Reconciler]:
         return cell_controllers(fleet, simulation, cell_name)
 
@@ -257,7 +257,7 @@ async def test_row_34_a_plane_without_the_quota_kinds_stops_nothing(
 # 39 and 43
 
 
-async def test_row_39_the_grant_of_an_earlier_life_of_the_name_is_not_used(site: Site) -> None:
+async def test_the_grant_of_an_earlier_instance_of_the_name_is_not_used(site: Site) -> None:
     await site.create()
     await site.grant()
     await site.runs()
@@ -277,7 +277,7 @@ async def test_row_39_the_grant_of_an_earlier_life_of_the_name_is_not_used(site:
     assert await site.gates() == []
 
 
-async def test_row_43_an_outage_of_quota_does_not_touch_what_runs_and_is_told_once(site: Site) -> None:
+async def test_a_quota_outage_does_not_affect_running_instances_and_is_reported_once(site: Site) -> None:
     await site.hub_deployment()
     await site.create()
     await site.grant()
@@ -303,7 +303,7 @@ async def test_row_43_an_outage_of_quota_does_not_touch_what_runs_and_is_told_on
 # 46
 
 
-async def test_row_46_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
+async def test_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create()
         await site.advance(100)
@@ -316,7 +316,7 @@ async def test_row_46_each_requeue_is_logged_with_its_tier_and_age(site: Site) -
     assert {one["tier"] for one in decisions} == {1, 15}
 
 
-async def test_row_46_conflicts_are_logged_too(site: Site) -> None:
+async def test_conflicts_are_logged_too(site: Site) -> None:
     async def conflict(call: Call) -> Answer | None:
         said = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
         return Answer(409, encode(said)) if call.method == "PUT" else None
@@ -332,9 +332,7 @@ async def test_row_46_conflicts_are_logged_too(site: Site) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, count(1, 20) + 1))
-async def test_row_10_a_burst_of_200_whose_grants_all_lose_their_event_is_let_in_within_two_seconds(
-    site: Site, seed: int
-) -> None:
+async def test_a_burst_of_200_grants_without_events_is_admitted_within_two_seconds(site: Site, seed: int) -> None:
     names = [f"web-{ordinal}" for ordinal in range(200)]
     opened: dict[str, float] = {}
 

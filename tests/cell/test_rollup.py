@@ -108,14 +108,14 @@ COUNTS: dict[str, tuple[list[Instance], tuple[int, int, int, int]]] = {
 
 
 @pytest.mark.parametrize(("instances", "expected"), COUNTS.values(), ids=COUNTS.keys())
-def test_counters(instances: list[Instance], expected: tuple[int, int, int, int]) -> None:
+def test_the_counters_follow_from_the_instances(instances: list[Instance], expected: tuple[int, int, int, int]) -> None:
     status = reported(instances, desired=3)
     counters = ("replicas", "currentReplicas", "updatedReplicas", "readyReplicas")
     assert tuple(status[counter] for counter in counters) == expected
     assert status["desiredReplicas"] == 3
 
 
-def test_row_36_every_counter_is_there_from_the_first_status_on() -> None:
+def test_the_first_status_has_every_counter() -> None:
     counters = {"replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas"}
     assert {key: value for key, value in reported([], desired=0).items() if key in counters} == dict.fromkeys(
         counters, 0
@@ -139,7 +139,7 @@ REPLICAS_READY: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("instances", "expected"), REPLICAS_READY.values(), ids=REPLICAS_READY.keys())
-def test_replicas_ready(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+def test_replicas_ready_follows_from_the_instances(instances: list[Instance], expected: tuple[str, str, str]) -> None:
     assert told(reported(instances), "ReplicasReady") == expected
 
 
@@ -198,7 +198,7 @@ AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("instances", "expected"), AVAILABLE.values(), ids=AVAILABLE.keys())
-def test_available(instances: list[Instance], expected: tuple[str, str, str]) -> None:
+def test_available_follows_from_the_instances(instances: list[Instance], expected: tuple[str, str, str]) -> None:
     assert told(reported(instances), "Available") == expected
 
 
@@ -227,7 +227,9 @@ NETWORKS: dict[str, tuple[Network, list[Instance], tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("network", "instances", "expected"), NETWORKS.values(), ids=NETWORKS.keys())
-def test_available_with_networking(network: Network, instances: list[Instance], expected: tuple[str, str, str]) -> None:
+def test_available_follows_from_the_network(
+    network: Network, instances: list[Instance], expected: tuple[str, str, str]
+) -> None:
     assert told(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
 
 
@@ -246,19 +248,19 @@ def test_a_refused_instance_is_the_reason_while_none_is_ready() -> None:
     assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
 
 
-def test_a_refused_instance_is_told_beside_those_that_serve() -> None:
+def test_a_refused_instance_is_reported_beside_those_that_serve() -> None:
     status = obstructed([instance(0, RUNNING)], REFUSED)
     assert told(status, "Available")[:2] == ("True", "StableInstanceFound")
     assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
 
 
-def test_a_refusal_says_more_than_quota_and_a_broken_network_more_than_a_refusal() -> None:
+def test_a_refusal_beats_quota_and_a_failed_network_beats_a_refusal() -> None:
     assert told(obstructed([instance(0, BLOCKED)], REFUSED), "Available")[1] == "SpecRefused"
     assert told(obstructed([instance(0, BLOCKED)], REFUSED), "ReplicasReady")[1] == "SpecRefused"
     assert told(obstructed([instance(0, NO_NETWORK)], REFUSED), "Available")[1] == "NetworkFailedToCreate"
 
 
-def test_a_refusal_that_is_over_is_no_longer_told() -> None:
+def test_a_refusal_that_is_over_is_no_longer_reported() -> None:
     first = obstructed([], REFUSED)
     status = deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 1, NOW)
     assert told(status, "ReplicasReady")[:2] == ("True", "ReplicasAvailable")
@@ -267,13 +269,13 @@ def test_a_refusal_that_is_over_is_no_longer_told() -> None:
 # Scaled to zero
 
 
-def test_zero_replicas_is_a_calm_state_of_its_own() -> None:
+def test_zero_replicas_have_a_reason_of_their_own() -> None:
     status = reported([], desired=0)
     assert told(status, "Available") == ("False", "ScaledToZero", "No instances are requested")
     assert told(status, "ReplicasReady") == ("True", "ReplicasAvailable", "0/0 replicas available")
 
 
-def test_at_zero_replicas_what_still_stops_is_counted() -> None:
+def test_at_zero_replicas_stopping_instances_are_counted() -> None:
     going = [instance(0, RUNNING, deleting=True), instance(1, RUNNING, deleting=True)]
     assert told(reported(going, desired=0), "Available") == (
         "False",
@@ -282,7 +284,7 @@ def test_at_zero_replicas_what_still_stops_is_counted() -> None:
     )
 
 
-def test_at_zero_replicas_what_still_serves_is_available() -> None:
+def test_at_zero_replicas_instances_that_still_serve_count_as_available() -> None:
     assert told(reported([instance(0, RUNNING)], desired=0), "Available")[0] == "True"
 
 
@@ -315,7 +317,7 @@ GENERATIONS: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize(("annotations", "expected"), GENERATIONS.values(), ids=GENERATIONS.keys())
-def test_r24_the_status_answers_in_the_generation_of_the_project(annotations: dict[str, str], expected: int) -> None:
+def test_the_observed_generation_is_that_of_the_project(annotations: dict[str, str], expected: int) -> None:
     asked = deployment(generation=7, annotations=annotations)
     status = deployment_status(asked, [], H, 2, NOW)
     assert observed_generation(asked) == status["observedGeneration"] == expected
@@ -334,7 +336,7 @@ def test_transition_times_move_with_the_status_only() -> None:
     assert told(after, "ReplicasReady")[2] == "1/2 replicas available"
 
 
-def test_the_same_again_is_the_same() -> None:
+def test_an_unchanged_state_gives_an_equal_status() -> None:
     first = reported([instance(0, RUNNING)])
     later = NOW.replace(hour=13)
     assert deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 2, later) == first
@@ -354,5 +356,5 @@ def test_fields_and_conditions_of_others_survive() -> None:
 @pytest.mark.parametrize(
     ("one", "expected"), [(instance(0, RUNNING), True), (instance(0, STARTING), False), (NEVER_SEEN, False)]
 )
-def test_is_ready(one: Instance, expected: bool) -> None:
+def test_an_instance_is_ready_by_its_condition(one: Instance, expected: bool) -> None:
     assert is_ready(one) == expected

@@ -45,7 +45,7 @@ FOLLOWS, OLDER, UNRELATED = Relation.FOLLOWS, Relation.OLDER, Relation.UNRELATED
         ("a", 3, "", None, False, FOLLOWS),
     ],
 )
-def test_a_spec_follows_when_it_is_newer_or_the_one_before_was_withdrawn(
+def test_a_spec_follows_when_it_is_newer_or_the_previous_one_was_withdrawn(
     accepted: str, acted: int, asked: str, generation: int | None, is_withdrawn: bool, expected: Relation
 ) -> None:
     assert relation(accepted, acted, asked, generation, is_withdrawn=is_withdrawn) is expected
@@ -138,7 +138,7 @@ async def test_a_hold_ends_when_the_newest_spec_arrives_again(cell: Site, regist
     assert await _names(cell) == ALL[:2]
 
 
-async def test_a_hold_is_remembered_over_a_restart(cell: Site) -> None:
+async def test_a_hold_survives_a_restart(cell: Site) -> None:
     await _running(cell)
     await _arrives(cell, "a", 4, replicas=1)
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_a_hold_is_remembered_over_a_restart(cell: Site) -> None:
     assert await _names(cell) == ALL
 
 
-async def test_an_operator_lets_an_older_spec_in_once(cell: Site) -> None:
+async def test_an_operator_releases_an_older_spec_once(cell: Site) -> None:
     await _running(cell)
     await _arrives(cell, "a", 4, replicas=1)
     await _annotate(cell, {RELEASE: "true"})
@@ -160,14 +160,14 @@ async def test_an_operator_lets_an_older_spec_in_once(cell: Site) -> None:
     assert await _names(cell) == ALL[:1]
 
 
-async def test_a_release_that_came_with_the_original_lets_nothing_in(cell: Site) -> None:
+async def test_a_release_on_the_original_releases_nothing(cell: Site) -> None:
     await _running(cell)
     await _arrives(cell, "a", 4, replicas=1)
     await _annotate(cell, {RELEASE: "true", "resourcetemplate.karmada.io/managed-annotations": f"x,{RELEASE}"})
     assert await _names(cell) == ALL
 
 
-async def test_a_release_for_which_there_is_nothing_to_release_does_not_last(cell: Site) -> None:
+async def test_an_unneeded_release_is_removed(cell: Site) -> None:
     await _running(cell)
     await _annotate(cell, {RELEASE: "true"})
     assert RELEASE not in (await cell.deployment()).metadata.annotations
@@ -189,7 +189,7 @@ async def test_another_deployment_of_the_name_waits_for_the_withdrawal_of_the_fi
     assert await _names(cell) == ALL[:1]
 
 
-async def test_a_successor_whose_generations_begin_anew_is_not_taken_for_older(cell: Site) -> None:
+async def test_a_successor_with_lower_generations_is_not_taken_for_older(cell: Site) -> None:
     await _running(cell)
     patch = {"metadata": {"annotations": annotation([Note("web", "", "a")])}}
     await cell.hub.merge_patch(NAMESPACE, NAMESPACE_NAME, "", patch)
@@ -200,13 +200,13 @@ async def test_a_successor_whose_generations_begin_anew_is_not_taken_for_older(c
     assert await _names(cell) == ALL[:2]
 
 
-async def test_where_nothing_runs_every_spec_is_acted_on(cell: Site) -> None:
+async def test_every_spec_is_acted_on_where_nothing_runs(cell: Site) -> None:
     await cell.deploy(0, annotations={UID: "a", GENERATION: "5"})
     await _arrives(cell, "a", 4, replicas=1)
     assert await _names(cell) == ["web-0"]
 
 
-async def test_to_note_whose_spec_is_in_effect_costs_no_write_of_its_own(cell: Site) -> None:
+async def test_recording_the_accepted_uid_costs_no_extra_write(cell: Site) -> None:
     await cell.deploy(0, annotations={UID: "a", GENERATION: "1"})
     await cell.advance(3600)
     assert (await cell.deployment()).metadata.annotations[ACCEPTED] == "a"
@@ -216,7 +216,7 @@ async def test_to_note_whose_spec_is_in_effect_costs_no_write_of_its_own(cell: S
     assert verbs == [("patch", "WorkloadDeployment", 1), ("status", "WorkloadDeployment", 1)]
 
 
-async def test_a_deployment_that_says_nothing_of_its_project_is_acted_on_as_it_is(cell: Site) -> None:
+async def test_a_deployment_without_upstream_annotations_is_acted_on(cell: Site) -> None:
     await cell.deploy(2, on_hub=False)
     await cell.runs("web-0")
     await cell.cell.merge_patch(

@@ -68,7 +68,7 @@ def _hub_writes(cell: Site) -> int:
 # 7.4
 
 
-async def test_7_4_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell: Site) -> None:
+async def test_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell: Site) -> None:
     await _copied(cell)
     copy = await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
     instance = await cell.instance()
@@ -93,7 +93,7 @@ async def test_7_4_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell:
     assert (copy.metadata.annotations, copy.metadata.finalizers) == (stamped, ())
 
 
-async def test_a_gated_instance_is_copied_without_any_change_of_its_own(site: Site) -> None:
+async def test_a_gated_instance_is_copied_before_any_status_change(site: Site) -> None:
     await site.create()
     await site.advance(90)
     before = await site.instance()
@@ -107,7 +107,7 @@ async def test_a_gated_instance_is_copied_without_any_change_of_its_own(site: Si
     assert as_dict(copy.status_json) == as_dict(before.status_json)
 
 
-async def test_row_19_an_unchanged_instance_is_not_written_again(cell: Site) -> None:
+async def test_an_unchanged_instance_is_not_written_again(cell: Site) -> None:
     await _copied(cell)
     before = _hub_writes(cell)
     for beat in range(5):
@@ -117,7 +117,7 @@ async def test_row_19_an_unchanged_instance_is_not_written_again(cell: Site) -> 
     assert _hub_writes(cell) == before
 
 
-async def test_row_33_a_copy_does_not_come_back_after_the_hub_deployment_is_gone(cell: Site) -> None:
+async def test_a_copy_does_not_come_back_after_the_hub_deployment_is_gone(cell: Site) -> None:
     await _copied(cell)
     await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
     await cell.advance(5)
@@ -174,14 +174,14 @@ async def test_a_copy_is_never_given_to_an_owner_that_only_a_cache_still_has(cel
     assert owner.uid == (await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)).metadata.uid
 
 
-async def test_7_4_without_a_hub_deployment_nothing_is_written_until_there_is_one(cell: Site) -> None:
+async def test_without_a_hub_deployment_nothing_is_written_until_there_is_one(cell: Site) -> None:
     await cell.create()
     assert _hub_writes(cell) == 0
     await cell.hub_deployment()
     assert await cell.copies() == ["web-0"]
 
 
-async def test_7_4_foreign_labels_stay_and_what_is_ours_is_put_right(cell: Site) -> None:
+async def test_labels_of_others_stay_and_ours_are_repaired(cell: Site) -> None:
     await _copied(cell)
     edited: Json = {"metadata": {"labels": {"theirs": "stays", SOURCE: "cell-dfw", f"{GROUP}/city-code": "forged"}}}
     await cell.hub.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, edited)
@@ -192,9 +192,7 @@ async def test_7_4_foreign_labels_stay_and_what_is_ours_is_put_right(cell: Site)
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_copy_that_is_made_to_bear_another_cells_name_is_put_right(
-    named: bool, cell: Site, unnamed: Site
-) -> None:
+async def test_a_copy_relabelled_with_another_cells_name_is_repaired(named: bool, cell: Site, unnamed: Site) -> None:
     site = cell if named else unnamed
     await _copied(site)
     label = {"metadata": {"labels": {SOURCE: "cell-ord"}}}
@@ -203,7 +201,7 @@ async def test_a_copy_that_is_made_to_bear_another_cells_name_is_put_right(
     assert (await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)).metadata.labels[SOURCE] == "cell-dfw"
 
 
-async def test_a_copy_that_another_cell_took_for_its_own_and_removed_comes_back(cell: Site) -> None:
+async def test_a_copy_that_another_cell_deleted_comes_back(cell: Site) -> None:
     await _copied(cell)
     await cell.hub.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"labels": {SOURCE: "cell-ord"}}})
     await cell.hub.delete(INSTANCE, "web-0", NAMESPACE_NAME)
@@ -211,7 +209,7 @@ async def test_a_copy_that_another_cell_took_for_its_own_and_removed_comes_back(
     assert await cell.copies() == ["web-0"]
 
 
-async def test_the_sweep_looks_for_instances_without_a_copy(cell: Site) -> None:
+async def test_the_sweep_finds_instances_without_a_copy(cell: Site) -> None:
     await cell.create()
     write_back, plane = WriteBack(cell.fleet, cell_name), cell.fleet.plane("cell")
     assert list(write_back.sweep(plane)) == [Request("cell", NAMESPACE_NAME, "web-0")]
@@ -220,7 +218,7 @@ async def test_the_sweep_looks_for_instances_without_a_copy(cell: Site) -> None:
     assert list(write_back.sweep(plane)) == []
 
 
-async def test_7_4_an_unowned_copy_is_adopted_and_one_of_somebody_else_left_alone(cell: Site) -> None:
+async def test_an_unowned_copy_is_adopted_and_one_with_another_owner_left_alone(cell: Site) -> None:
     await cell.hub_deployment()
     await cell.hub.create(INSTANCE, INSTANCE.body("web-0", NAMESPACE_NAME) | {"spec": SPEC})
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
@@ -238,7 +236,7 @@ async def test_7_4_an_unowned_copy_is_adopted_and_one_of_somebody_else_left_alon
     assert _hub_writes(cell) == before
 
 
-async def test_7_4_a_hub_namespace_that_does_not_say_whose_it_is_gets_no_copy(cell: Site) -> None:
+async def test_a_hub_namespace_without_identity_labels_gets_no_copy(cell: Site) -> None:
     labels = {"metadata": {"labels": {"meta.datumapis.com/upstream-namespace": None}}}
     await cell.hub.merge_patch(NAMESPACE, NAMESPACE_NAME, "", labels)
     await cell.settle()
@@ -272,13 +270,13 @@ async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation
 # 7.5 and R22
 
 
-async def test_7_5_the_copy_goes_with_the_instance(cell: Site) -> None:
+async def test_the_copy_is_deleted_with_the_instance(cell: Site) -> None:
     await _copied(cell)
     await cell.delete()
     assert (await cell.copies(), await cell.instances()) == ([], [])
 
 
-async def test_row_48_without_the_hub_an_instance_goes_and_its_copy_is_removed_on_return(cell: Site) -> None:
+async def test_without_the_hub_an_instance_is_deleted_and_its_copy_on_return(cell: Site) -> None:
     await _copied(cell)
     cell.faults["hub"].take_away()
     await cell.advance(1)
@@ -291,7 +289,7 @@ async def test_row_48_without_the_hub_an_instance_goes_and_its_copy_is_removed_o
     assert await cell.copies() == []
 
 
-async def test_r22_a_copy_left_behind_is_swept_at_start(cell: Site) -> None:
+async def test_a_copy_left_behind_is_swept_at_start(cell: Site) -> None:
     await _copied(cell)
     cell.faults["hub"].take_away()
     await cell.advance(1)
@@ -302,7 +300,7 @@ async def test_r22_a_copy_left_behind_is_swept_at_start(cell: Site) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-async def test_r22_whichever_plane_is_met_first(cell: Site, seed: int) -> None:
+async def test_a_leftover_copy_is_swept_whichever_plane_is_engaged_first(cell: Site, seed: int) -> None:
     """At start hub and cell are engaged in any order."""
     await cell.hub_deployment()
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels={SOURCE: "cell-dfw"})
@@ -312,7 +310,7 @@ async def test_r22_whichever_plane_is_met_first(cell: Site, seed: int) -> None:
     assert await cell.copies() == []
 
 
-async def test_r22_a_copy_of_which_no_event_told_is_swept_within_ten_minutes(cell: Site) -> None:
+async def test_a_leftover_copy_without_an_event_is_swept_within_ten_minutes(cell: Site) -> None:
     await _copied(cell)
     dropped = cell.faults["hub"].drop_event(calls(path="instances"))
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels={SOURCE: "cell-dfw"})
@@ -323,7 +321,7 @@ async def test_r22_a_copy_of_which_no_event_told_is_swept_within_ten_minutes(cel
     assert await cell.copies() == ["web-0"]
 
 
-async def test_r22_a_copy_of_another_cell_is_left_alone(cell: Site) -> None:
+async def test_a_copy_of_another_cell_is_left_alone(cell: Site) -> None:
     await cell.hub_deployment()
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels={SOURCE: "cell-ord"})
     await cell.hub.create(INSTANCE, body | {"spec": SPEC})
@@ -339,7 +337,7 @@ def _refuse(cell: Site, code: int) -> Lasting:
 
 
 @pytest.mark.parametrize("code", [401, 403, 409, 422, 429, 500, 502, 503, 504])
-async def test_whatever_the_hub_answers_an_instance_goes_and_its_copy_is_swept_later(cell: Site, code: int) -> None:
+async def test_whatever_the_hub_answers_an_instance_is_deleted_and_its_copy_swept_later(cell: Site, code: int) -> None:
     await _copied(cell)
     refusal = _refuse(cell, code)
     await cell.delete()
@@ -381,7 +379,7 @@ async def test_whatever_the_hub_answers_a_site_rolls(cell: Site, code: int) -> N
 
 
 @pytest.mark.parametrize(("code", "kind"), [(403, "Forbidden"), (422, "Invalid")])
-async def test_a_copy_that_the_hub_refuses_is_told_where_its_instance_is(cell: Site, code: int, kind: str) -> None:
+async def test_a_refused_copy_is_reported_on_its_instance(cell: Site, code: int, kind: str) -> None:
     await cell.hub_deployment()
     refusal = _refuse(cell, code)
     await cell.create()
@@ -400,7 +398,7 @@ async def test_a_copy_that_the_hub_refuses_is_told_where_its_instance_is(cell: S
     assert condition_of(await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME), "Federated") is None
 
 
-async def test_a_refusal_in_ever_new_words_is_written_once(cell: Site) -> None:
+async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(cell: Site) -> None:
     await cell.hub_deployment()
     tries = 0
 
@@ -432,7 +430,7 @@ async def test_an_outage_of_the_hub_says_nothing_about_an_instance(cell: Site, c
     assert await cell.events() == []
 
 
-async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_instance(unnamed: Site) -> None:
+async def test_a_refused_deletion_of_a_copy_is_reported_once_on_the_instance(unnamed: Site) -> None:
     await _copied(unnamed)
     _refuse(unnamed, 403)
     await unnamed.delete()
@@ -446,11 +444,11 @@ async def _held_by_provider(cell: Site) -> None:
     await cell.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, held)
 
 
-async def test_a_copy_shows_that_its_instance_is_stopping_and_goes_with_it(cell: Site) -> None:
+async def test_a_copy_shows_that_its_instance_is_stopping_and_is_deleted_with_it(cell: Site) -> None:
     await _stops_in_sight(cell)
 
 
-async def test_a_copy_shows_it_also_where_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
+async def test_a_copy_shows_the_stop_even_where_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
     await _stops_in_sight(unnamed)
 
 
@@ -469,7 +467,7 @@ async def _stops_in_sight(site: Site) -> None:
     assert await site.instances() == []
 
 
-async def test_an_instance_that_stops_while_it_was_never_shown_is_not_shown_any_more(cell: Site) -> None:
+async def test_a_stopping_instance_that_has_no_copy_gets_none(cell: Site) -> None:
     await cell.create()
     await cell.runs()
     await _held_by_provider(cell)
@@ -479,7 +477,7 @@ async def test_an_instance_that_stops_while_it_was_never_shown_is_not_shown_any_
     assert await cell.copies() == []
 
 
-async def test_the_copy_of_an_instance_that_followed_under_the_same_name_is_a_new_one(cell: Site) -> None:
+async def test_a_later_instance_of_the_same_name_gets_a_new_copy(cell: Site) -> None:
     """Its age is that of its instance, also where the end of the one before went unnoticed."""
     await _copied(cell)
     before = await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
@@ -491,7 +489,7 @@ async def test_the_copy_of_an_instance_that_followed_under_the_same_name_is_a_ne
     assert after.metadata.annotations[f"{GROUP}/upstream-uid"] == (await cell.instance()).metadata.uid
 
 
-async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_deployment_of_what_is_gone(cell: Site) -> None:
+async def test_a_refused_deletion_is_reported_once_on_the_deployment_when_the_instance_is_gone(cell: Site) -> None:
     await cell.deploy(1)
     _refuse(cell, 403)
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels=LABELS | {SOURCE: "cell-dfw"})
@@ -501,7 +499,7 @@ async def test_a_removal_that_the_hub_refuses_is_told_once_of_the_deployment_of_
     assert await cell.events("web") == [("HubRefused", sentence)]
 
 
-async def test_r22_without_a_name_of_its_own_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
+async def test_without_a_configured_name_the_finalizer_waits_for_the_hub(unnamed: Site) -> None:
     await _copied(unnamed)
     unnamed.faults["hub"].take_away()
     await unnamed.advance(1)
@@ -513,7 +511,7 @@ async def test_r22_without_a_name_of_its_own_the_finalizer_waits_for_the_hub(unn
     assert (await unnamed.copies(), await unnamed.instances()) == ([], [])
 
 
-async def test_r22_without_a_name_of_its_own_nothing_is_swept(unnamed: Site) -> None:
+async def test_without_a_configured_name_nothing_is_swept(unnamed: Site) -> None:
     await unnamed.hub_deployment()
     body = INSTANCE.body("web-7", NAMESPACE_NAME, labels={SOURCE: "cell-dfw"})
     await unnamed.hub.create(INSTANCE, body | {"spec": SPEC})
@@ -523,7 +521,7 @@ async def test_r22_without_a_name_of_its_own_nothing_is_swept(unnamed: Site) -> 
     assert await unnamed.copies() == ["web-7"]
 
 
-async def test_r22_without_a_name_a_copy_that_the_cache_missed_is_found_all_the_same(unnamed: Site) -> None:
+async def test_without_a_configured_name_a_copy_missing_in_the_cache_is_still_deleted(unnamed: Site) -> None:
     await unnamed.hub_deployment()
     unnamed.faults["hub"].silence_watches()
     lost = unnamed.faults["hub"].lose_answer(calls("POST", "instances"))
@@ -535,7 +533,7 @@ async def test_r22_without_a_name_a_copy_that_the_cache_missed_is_found_all_the_
     assert await unnamed.copies() == []
 
 
-async def test_row_48_a_gateway_that_speaks_for_the_hub_is_no_hub(cell: Site) -> None:
+async def test_an_answer_of_a_gateway_is_not_taken_for_the_hubs(cell: Site) -> None:
     await _copied(cell)
     for number in range(1, 50):
         cell.faults["hub"].answer(calls("DELETE", "instances"), from_status(502, b"<html>", "hub"), number)
@@ -544,7 +542,7 @@ async def test_row_48_a_gateway_that_speaks_for_the_hub_is_no_hub(cell: Site) ->
     assert INSTANCE_FINALIZER not in await _finalizers(cell)
 
 
-async def test_a_copy_whose_instance_only_the_cache_lacks_stays(cell: Site) -> None:
+async def test_a_copy_stays_if_only_the_cache_lacks_its_instance(cell: Site) -> None:
     await _copied(cell)
     cell.fleet.plane("cell").informer(INSTANCE).fold_delete(await cell.instance())
     cell.manager.controllers["write-back"].enqueue(Request("cell", NAMESPACE_NAME, "web-0"))

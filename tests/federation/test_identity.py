@@ -22,14 +22,14 @@ paths = st.lists(names, min_size=1, max_size=3).map("/".join)
         ("cluster-single", "single", "single"),
     ],
 )
-def test_1_1_table(label: str, path: str, project: str) -> None:
+def test_label_values_decode_to_project_paths(label: str, path: str, project: str) -> None:
     assert decode(label) == path
     assert bare_project(label) == project
     assert encode(path) == label
 
 
 @pytest.mark.parametrize("path", ["datum-cloud", "org/project", "a/b/c"])
-def test_1_1_round_trips(path: str) -> None:
+def test_encoding_and_decoding_round_trip(path: str) -> None:
     assert decode(encode(path)) == path
 
 
@@ -44,12 +44,12 @@ def test_1_1_round_trips(path: str) -> None:
         ("", ""),
     ],
 )
-def test_1_1_the_bare_project_is_what_follows_the_last_slash(label: str, project: str) -> None:
+def test_the_bare_project_is_what_follows_the_last_slash(label: str, project: str) -> None:
     assert bare_project(label) == project
 
 
 @given(paths)
-def test_any_path_comes_back_and_ends_in_its_project(path: str) -> None:
+def test_any_path_round_trips_and_ends_in_its_project(path: str) -> None:
     assert decode(encode(path)) == path
     assert bare_project(encode(path)) == path.split("/")[-1]
     assert bare_project(encode(f"/{path}")) == path.split("/")[-1]
@@ -57,15 +57,15 @@ def test_any_path_comes_back_and_ends_in_its_project(path: str) -> None:
 
 
 @given(names, names)
-def test_1_2_a_hub_namespace_tells_whose_it_is(project: str, namespace: str) -> None:
+def test_the_labels_of_a_hub_namespace_identify_its_project_namespace(project: str, namespace: str) -> None:
     assert Identity.of(hub_labels(project, namespace)) == Identity(project, namespace)
 
 
-def test_1_2_the_labels_of_a_hub_namespace() -> None:
+def test_the_labels_of_a_hub_namespace() -> None:
     assert hub_labels("demo", "default") == {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}
 
 
-def test_row_25_an_organisation_in_front_is_no_part_of_the_identity() -> None:
+def test_an_organisation_is_not_part_of_the_identity() -> None:
     labels = {UPSTREAM_CLUSTER: "cluster-org_project", UPSTREAM_NAMESPACE: "default"}
     assert Identity.of(labels) == Identity("project", "default")
 
@@ -82,5 +82,5 @@ def test_row_25_an_organisation_in_front_is_no_part_of_the_identity() -> None:
         {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: ""},
     ],
 )
-def test_1_2_an_identity_is_never_made_up(labels: dict[str, str]) -> None:
+def test_an_identity_is_never_guessed(labels: dict[str, str]) -> None:
     assert Identity.of(labels) is None

@@ -16,7 +16,7 @@ def policy(body: Json) -> PropagationPolicy:
     return decode(encode(body), PropagationPolicy)
 
 
-def test_9_the_policy_of_a_city() -> None:
+def test_a_policy_selects_the_deployments_and_clusters_of_its_city() -> None:
     assert city_policy("ns-1", "LAX") == {
         "apiVersion": "policy.karmada.io/v1alpha1",
         "kind": "PropagationPolicy",
@@ -41,7 +41,7 @@ def test_9_the_policy_of_a_city() -> None:
 
 
 @pytest.mark.parametrize("taint", ["cluster.karmada.io/not-ready", "cluster.karmada.io/unreachable"])
-def test_a_cell_that_is_away_is_tolerated_for_ever_and_never_emptied(taint: str) -> None:
+def test_an_unreachable_cell_is_tolerated_for_ever(taint: str) -> None:
     (found,) = [
         one for one in city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"] if one["key"] == taint
     ]
@@ -49,18 +49,18 @@ def test_a_cell_that_is_away_is_tolerated_for_ever_and_never_emptied(taint: str)
     assert "tolerationSeconds" not in found
 
 
-def test_9_only_the_name_is_lower_cased() -> None:
+def test_only_the_policy_name_is_lower_cased() -> None:
     body = city_policy("ns-1", "New York")
     assert body["metadata"]["name"] == "city-new-york"
     assert body["spec"]["placement"]["clusterAffinity"]["labelSelector"]["matchLabels"] == {CITY: "New York"}
 
 
-def test_row_30_there_is_no_policy_without_a_city() -> None:
+def test_there_is_no_policy_without_a_city() -> None:
     with pytest.raises(ValueError, match="needs a city"):
         city_policy("ns-1", "")
 
 
-def test_9_a_policy_routes_its_own_city_only() -> None:
+def test_a_policy_routes_its_own_city_only() -> None:
     assert routes(policy(city_policy("ns-1", "DFW")), "DFW")
     assert not routes(policy(city_policy("ns-1", "DFW")), "dfw")
     assert not routes(policy(city_policy("ns-1", "DFW")), "AMS")
@@ -95,7 +95,7 @@ FILLED_IN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("spec", FILLED_IN.values(), ids=FILLED_IN.keys())
-def test_9_what_a_server_fills_in_is_its_own_affair(spec: Json) -> None:
+def test_server_defaults_do_not_matter(spec: Json) -> None:
     assert routes(changed(**spec), "DFW")
 
 
@@ -127,5 +127,5 @@ EDITED: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("spec", EDITED.values(), ids=EDITED.keys())
-def test_9_an_edited_policy_does_not_route(spec: Json) -> None:
+def test_an_edited_policy_does_not_route(spec: Json) -> None:
     assert not routes(changed(**spec), "DFW")

@@ -36,7 +36,7 @@ FREE, BRAKED = False, True
         (Sign.RELEASED, OFF, BRAKED, None),
     ],
 )
-def test_removal_needs_a_sign_and_an_operator_has_the_last_word(
+def test_removal_needs_a_sign_and_a_release_overrides_everything(
     sign: Sign, enabled: bool, braked: bool, expected: Held | None
 ) -> None:
     assert verdict(sign, enabled=enabled, braked=braked) is expected
@@ -64,7 +64,7 @@ def test_a_mass_removal_is_more_than_ten_and_more_than_a_tenth(
     assert is_mass(missing, removed, total) is expected
 
 
-def test_what_was_removed_counts_for_ten_minutes() -> None:
+def test_removals_count_for_ten_minutes() -> None:
     brake = Brake()
     for _ in range(AT_ONCE):
         brake.removed(now=0.0)
@@ -79,7 +79,7 @@ def test_an_operator_releases_by_an_annotation(value: str, expected: bool) -> No
     assert not is_released(KubeObject(ObjectMeta()))
 
 
-def test_what_is_missing_is_remembered_from_the_first_time_and_reported_once() -> None:
+def test_a_missing_object_is_remembered_from_the_first_time_and_reported_once() -> None:
     missing: Missing[str] = Missing()
     assert missing.since("web", 5.0) == 5.0
     assert missing.since("web", 9.0) == 5.0

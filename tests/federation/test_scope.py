@@ -127,7 +127,7 @@ def case(
     runner.run(both.stop())
 
 
-async def test_only_what_came_through_the_hub_is_the_cells_from_the_moment_that_its_namespace_says_so(
+async def test_a_namespace_belongs_to_the_cell_once_its_labels_say_that_it_came_from_the_hub(
     case: tuple[Both, set[str]],
 ) -> None:
     both, expected = case
@@ -137,7 +137,7 @@ async def test_only_what_came_through_the_hub_is_the_cells_from_the_moment_that_
     assert await both.traces(OF_PROJECT) == set()
 
 
-async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
+async def test_a_projects_request_does_not_make_a_cell_serve_a_city(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     both = Both(simulation, lambda fleet: CellLocations())
@@ -148,7 +148,7 @@ async def test_a_cell_serves_no_city_because_a_project_asks_for_it(
     await both.stop()
 
 
-async def test_everything_in_a_plane_that_is_only_a_cell_is_the_cells(simulation: Simulation) -> None:
+async def test_everything_belongs_to_the_cell_on_a_plane_that_is_only_a_cell(simulation: Simulation) -> None:
     engine = compute_engine(clock=simulation, generator=simulation.random)
     plane = Plane("cell", CELL, InProcess(engine.serve("cell", CELL)), writes=Writes(), generator=simulation.random)
     assert is_in_cell(plane, "anything")

@@ -48,6 +48,8 @@ def test_no_cluster_serves_a_city_without_a_name() -> None:
         ({SERVING: "", HERE: "karmada-es-b"}, False),
     ],
 )
-def test_a_cell_knows_by_the_marks_on_its_copy(annotations: dict[str, str], elsewhere: bool) -> None:
+def test_the_annotations_of_a_copy_show_whether_another_cell_serves_it(
+    annotations: dict[str, str], elsewhere: bool
+) -> None:
     copy = decode(encode(WORKLOAD_DEPLOYMENT.body("web", "ns-1", annotations=annotations)), WorkloadDeployment)
     assert is_served_elsewhere(copy) is elsewhere

@@ -37,7 +37,7 @@ def test_a_copy_without_uids_is_named_by_no_note(note: Note) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[{}]", "[7]", "nonsense", '[{"name":"web"}', "null", '[{"name":null}]'])
-def test_what_somebody_mangled_holds_no_note(text: str) -> None:
+def test_a_malformed_annotation_has_no_notes(text: str) -> None:
     assert notes_of({KEY: text}) == ()
 
 
@@ -58,7 +58,7 @@ def test_notes_leave_room_for_other_annotations() -> None:
     assert len(annotation(with_notes([], longest))[KEY] or "") < 40_000  # all annotations share 262,144
 
 
-def test_a_note_is_kept_once_and_not_repeated_without_the_uid() -> None:
+def test_notes_have_no_duplicates() -> None:
     first = Note("web", "1", "2")
     assert with_notes([first], [first]) == (first,)
     assert with_notes([first], [Note("web", "", "2")]) == (first,)
@@ -66,7 +66,7 @@ def test_a_note_is_kept_once_and_not_repeated_without_the_uid() -> None:
     assert with_notes([first], [Note("web", "", "3")]) == (first, Note("web", "", "3"))
 
 
-def test_the_note_of_a_deployment_that_lives_again_is_taken_back() -> None:
+def test_the_note_of_a_deployment_that_exists_again_is_removed() -> None:
     first, second = Note("web", "1", "2"), Note("web", "3", "4")
     assert without_upstream([first, second], "2") == (second,)
     assert without_upstream([first, Note("old", "5")], "") == (first, Note("old", "5"))

@@ -24,7 +24,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_comes_while_a_write_runs_shares_the_next(simulation: Simulation, seed: int) -> None:
+async def test_entries_added_during_a_write_share_the_next_one(simulation: Simulation, seed: int) -> None:
     batches, slow = BatchedWrites[str](), Slow()
     first = asyncio.create_task(batches.add("a", "1", slow))
     await asyncio.sleep(0.5)
@@ -34,7 +34,7 @@ async def test_what_comes_while_a_write_runs_shares_the_next(simulation: Simulat
     assert sorted(sorted(entries) for entries in slow.written) == [["1"], ["2", "3", "4"], ["5"]]
 
 
-async def test_a_write_that_fails_costs_only_the_pass_that_made_it(simulation: Simulation) -> None:
+async def test_a_failed_write_fails_only_the_pass_that_made_it(simulation: Simulation) -> None:
     batches, slow = BatchedWrites[str](), Slow(failures=1)
     outcomes = await asyncio.gather(*(batches.add("a", name, slow) for name in "123"), return_exceptions=True)
     failed = [name for name, outcome in zip("123", outcomes, strict=True) if isinstance(outcome, ValueError)]
@@ -42,7 +42,7 @@ async def test_a_write_that_fails_costs_only_the_pass_that_made_it(simulation: S
     assert [set(entries) for entries in slow.written] == [set("123") - set(failed)]
 
 
-async def test_a_pass_that_is_cancelled_leaves_nothing_to_be_written(simulation: Simulation) -> None:
+async def test_a_cancelled_pass_leaves_no_entry_behind(simulation: Simulation) -> None:
     batches, slow = BatchedWrites[str](), Slow()
     first = asyncio.create_task(batches.add("a", "1", slow))
     await asyncio.sleep(0.5)

@@ -214,7 +214,7 @@ def available(deployment: WorkloadDeployment) -> tuple[str, str, str] | None:
 # 3.2: the way down
 
 
-async def test_3_2_finalizer_and_hub_namespace_are_recorded_before_the_first_hub_write(federation: Federation) -> None:
+async def test_finalizer_and_hub_namespace_are_recorded_before_the_first_hub_write(federation: Federation) -> None:
     deployment = await federation.deploy(annotations={"mine": "stays"}, finalizers=["example.com/mine"])
     home = await federation.home()
     assert deployment.metadata.finalizers == ("example.com/mine", FINALIZER)
@@ -222,7 +222,7 @@ async def test_3_2_finalizer_and_hub_namespace_are_recorded_before_the_first_hub
     assert federation.planes() == ["demo", "hub", "hub", "hub"]
 
 
-async def test_3_2_nothing_is_written_to_the_hub_when_that_fails(federation: Federation) -> None:
+async def test_nothing_is_written_to_the_hub_when_recording_fails(federation: Federation) -> None:
     federation.faults["demo"].fail(calls("PATCH"))
     await federation.deploy(finalizers=[FINALIZER])
     assert federation.planes() == ["demo"]
@@ -234,7 +234,7 @@ async def test_3_2_nothing_is_written_to_the_hub_when_that_fails(federation: Fed
     await federation.simulation.until(copied, within=1)
 
 
-async def test_1_2_the_hub_namespace_says_whose_it_is(federation: Federation) -> None:
+async def test_the_hub_namespace_names_project_and_namespace(federation: Federation) -> None:
     await federation.deploy()
     namespace = await federation.hub.get(NAMESPACE, await federation.home())
     assert (
@@ -242,7 +242,7 @@ async def test_1_2_the_hub_namespace_says_whose_it_is(federation: Federation) ->
     )
 
 
-async def test_1_2_labels_of_the_hub_namespace_are_merged_and_put_back(federation: Federation) -> None:
+async def test_labels_of_the_hub_namespace_are_merged_and_restored(federation: Federation) -> None:
     home = await federation.home()
     await federation.hub.create(NAMESPACE, NAMESPACE.body(home, labels={"theirs": "1", UPSTREAM_NAMESPACE: "wrong"}))
     await federation.deploy()
@@ -256,7 +256,7 @@ async def test_1_2_labels_of_the_hub_namespace_are_merged_and_put_back(federatio
     assert (labels["theirs"], labels[UPSTREAM_CLUSTER]) == ("1", "cluster-demo")
 
 
-async def test_3_2_the_hub_copy(federation: Federation) -> None:
+async def test_the_hub_copy_has_city_generation_and_spec(federation: Federation) -> None:
     deployment = await federation.deploy(labels={"theirs": "1"})
     copy = await federation.copy()
     assert as_dict(copy.spec_json) == as_dict(deployment.spec_json) == spec("DFW")
@@ -271,7 +271,7 @@ async def test_3_2_the_hub_copy(federation: Federation) -> None:
     assert as_dict(copy.status_json) == {}
 
 
-async def test_9_the_city_keeps_the_case_of_the_user_and_only_the_policy_name_does_not(federation: Federation) -> None:
+async def test_only_the_policy_name_changes_the_case_of_a_city(federation: Federation) -> None:
     await federation.deploy("Dfw")
     home = await federation.home()
     assert (await federation.copy()).metadata.labels[CITY] == "Dfw"
@@ -281,7 +281,7 @@ async def test_9_the_city_keeps_the_case_of_the_user_and_only_the_policy_name_do
     assert policies["city-dfw"].namespace == home
 
 
-async def test_r24_a_change_and_its_generation_travel_in_one_write(federation: Federation) -> None:
+async def test_a_change_and_its_generation_travel_in_one_write(federation: Federation) -> None:
     await federation.deploy()
     before = federation.writes.total()
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
@@ -291,13 +291,13 @@ async def test_r24_a_change_and_its_generation_travel_in_one_write(federation: F
     assert federation.writes.total() == before + 1
 
 
-async def test_3_2_a_field_that_is_taken_away_goes_on_the_hub_as_well(federation: Federation) -> None:
+async def test_a_removed_field_is_removed_on_the_hub_as_well(federation: Federation) -> None:
     await federation.deploy()
     await federation.change({"spec": {"template": {"metadata": {"labels": None}}}})
     assert (await federation.copy()).spec.template.metadata.labels == {}
 
 
-async def test_3_2_a_namespace_that_the_cache_has_not_heard_of_is_read(federation: Federation) -> None:
+async def test_a_namespace_that_is_not_cached_yet_is_read_from_the_server(federation: Federation) -> None:
     dropped = federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"))
     await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
     await federation.project.create(
@@ -309,7 +309,9 @@ async def test_3_2_a_namespace_that_the_cache_has_not_heard_of_is_read(federatio
     assert (await federation.hub.get(WORKLOAD_DEPLOYMENT, "web", home)).metadata.labels[UPSTREAM_NAMESPACE] == "late"
 
 
-async def test_a_deployment_without_a_city_is_told_and_nothing_is_written_to_the_hub(federation: Federation) -> None:
+async def test_a_deployment_without_a_city_is_reported_and_nothing_is_written_to_the_hub(
+    federation: Federation,
+) -> None:
     await federation.deploy()
     await federation.strip_city()
     before = await federation.copy()
@@ -339,7 +341,7 @@ async def test_at_rest_a_pass_over_every_object_writes_nothing_and_wakes_nobody(
 # 3.2 and 9: what others do on the hub
 
 
-async def test_3_2_a_hub_copy_edited_by_hand_is_put_back(federation: Federation) -> None:
+async def test_a_hub_copy_edited_by_hand_is_restored(federation: Federation) -> None:
     uid = (await federation.deploy()).metadata.uid
     edited = {UPSTREAM_GENERATION: "9", UPSTREAM_UID: "another", SERVING_CLUSTER: "another", "theirs": "2"}
     marks = {"labels": {CITY: "AMS", "theirs": "1"}, "annotations": edited}
@@ -355,13 +357,13 @@ async def test_3_2_a_hub_copy_edited_by_hand_is_put_back(federation: Federation)
     assert list(await federation.policies()) == ["city-dfw"]
 
 
-async def test_3_2_also_the_label_that_leads_to_the_project_is_put_back(federation: Federation) -> None:
+async def test_the_label_that_leads_to_the_project_is_restored_as_well(federation: Federation) -> None:
     await federation.deploy()
     copy = await federation.edit_copy({"metadata": {"labels": None}})
     assert copy.metadata.labels == {CITY: "DFW", UPSTREAM_NAMESPACE: "default"}
 
 
-async def test_3_2_a_hub_copy_deleted_by_hand_comes_back(federation: Federation) -> None:
+async def test_a_hub_copy_deleted_by_hand_comes_back(federation: Federation) -> None:
     await federation.deploy()
     uid = (await federation.copy()).metadata.uid
     await federation.hub.delete(WORKLOAD_DEPLOYMENT, "web", await federation.home())
@@ -370,9 +372,7 @@ async def test_3_2_a_hub_copy_deleted_by_hand_comes_back(federation: Federation)
 
 
 @pytest.mark.parametrize("seed", range(1, count(10, 300) + 1))
-async def test_invariant_3_a_hub_namespace_deleted_by_hand_comes_back_with_all_it_held(
-    federation: Federation, seed: int
-) -> None:
+async def test_a_hub_namespace_deleted_by_hand_comes_back_with_its_contents(federation: Federation, seed: int) -> None:
     await federation.deploy()
     await federation.deploy("AMS", "more")
     await federation.hub.delete(NAMESPACE, await federation.home())
@@ -386,14 +386,14 @@ async def test_invariant_3_a_hub_namespace_deleted_by_hand_comes_back_with_all_i
     assert await back()
 
 
-async def test_9_a_policy_deleted_by_hand_comes_back(federation: Federation) -> None:
+async def test_a_policy_deleted_by_hand_comes_back(federation: Federation) -> None:
     await federation.deploy()
     await federation.hub.delete(PROPAGATION_POLICY, "city-dfw", await federation.home())
     await federation.settle()
     assert list(await federation.policies()) == ["city-dfw"]
 
 
-async def test_9_a_policy_edited_by_hand_is_put_back_and_what_the_server_filled_in_stays(
+async def test_a_policy_edited_by_hand_is_restored_and_server_defaults_stay(
     federation: Federation,
 ) -> None:
     await federation.deploy()
@@ -413,7 +413,7 @@ async def test_9_a_policy_edited_by_hand_is_put_back_and_what_the_server_filled_
 
 
 @pytest.mark.parametrize("seconds", [None, 300])
-async def test_a_policy_from_before_learns_once_to_tolerate_a_cell_that_is_away(
+async def test_an_older_policy_is_updated_once_to_tolerate_an_unreachable_cell(
     federation: Federation, seconds: int | None
 ) -> None:
     """One of an earlier version of ours, as it is or as older webhooks of Karmada filled it in."""
@@ -435,7 +435,7 @@ async def test_a_policy_from_before_learns_once_to_tolerate_a_cell_that_is_away(
 # 3.1 and 3.2: the way back
 
 
-async def test_rows_1_and_5_hub_status_reaches_the_project_without_a_resync(federation: Federation) -> None:
+async def test_hub_status_reaches_the_project_without_a_resync(federation: Federation) -> None:
     await federation.deploy()
     began = federation.simulation.time()
     await federation.report(STATUS)
@@ -446,7 +446,7 @@ async def test_rows_1_and_5_hub_status_reaches_the_project_without_a_resync(fede
     assert federation.simulation.time() == began
 
 
-async def test_3_2_a_status_edited_in_the_project_is_put_back(federation: Federation) -> None:
+async def test_a_status_edited_in_the_project_is_restored(federation: Federation) -> None:
     await federation.deploy()
     await federation.report(STATUS)
     made_up = STATUS | {"readyReplicas": 99}
@@ -455,12 +455,12 @@ async def test_3_2_a_status_edited_in_the_project_is_put_back(federation: Federa
     assert as_dict((await federation.deployment()).status_json) == STATUS
 
 
-async def test_row_1_a_hub_event_leads_to_the_project_and_never_to_no_plane(federation: Federation) -> None:
+async def test_a_hub_event_always_leads_to_the_plane_of_its_project(federation: Federation) -> None:
     await federation.deploy()
     assert federation.map(await federation.copy()) == [Request("demo", "default", "web")]
 
 
-def test_row_4_a_request_without_a_plane_cannot_be_built() -> None:
+def test_a_request_without_a_plane_cannot_be_built() -> None:
     with pytest.raises(ValueError, match="needs the name of its plane"):
         Request("", "default", "web")
 
@@ -481,7 +481,7 @@ async def foreign_copy(federation: Federation, labels: dict[str, str], namespace
     ("label", "project"),
     [("cluster-demo", "demo"), ("cluster-org_demo", "demo"), ("cluster-_demo", "demo"), ("demo", "demo")],
 )
-async def test_rows_2_and_25_an_organisation_in_front_leads_to_the_bare_project(
+async def test_a_project_path_with_an_organisation_leads_to_the_bare_project(
     federation: Federation, label: str, project: str
 ) -> None:
     copy = await foreign_copy(federation, {UPSTREAM_CLUSTER: label})
@@ -489,7 +489,7 @@ async def test_rows_2_and_25_an_organisation_in_front_leads_to_the_bare_project(
     assert federation.controller.dropped == {}
 
 
-async def test_row_3_an_event_for_a_project_that_is_not_engaged_is_dropped(federation: Federation) -> None:
+async def test_an_event_for_a_project_that_is_not_engaged_is_dropped(federation: Federation) -> None:
     passes = federation.controller.passes
     await foreign_copy(federation, {UPSTREAM_CLUSTER: "cluster-elsewhere"})
     assert federation.controller.dropped == {"plane_not_engaged": 1}
@@ -505,7 +505,7 @@ async def test_row_3_an_event_for_a_project_that_is_not_engaged_is_dropped(feder
         ({UPSTREAM_CLUSTER: ""}, "default", "undecodable"),
     ],
 )
-async def test_3_1_what_does_not_say_whose_it_is_is_dropped(
+async def test_an_event_without_identity_labels_is_dropped(
     federation: Federation, labels: dict[str, str], namespace_label: str, reason: str
 ) -> None:
     passes = federation.controller.passes
@@ -523,7 +523,7 @@ async def test_3_1_what_does_not_say_whose_it_is_is_dropped(
     assert federation.controller.passes == passes
 
 
-async def test_3_1_what_was_dropped_for_want_of_a_label_is_made_up_for_when_it_is_there(federation: Federation) -> None:
+async def test_an_event_dropped_for_a_missing_label_is_handled_once_the_label_is_set(federation: Federation) -> None:
     await federation.deploy()
     home = await federation.home()
     federation.faults["hub"].fail(calls("PATCH", home))
@@ -539,7 +539,7 @@ async def test_3_1_what_was_dropped_for_want_of_a_label_is_made_up_for_when_it_i
     assert (await federation.hub.get(NAMESPACE, home)).metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
 
 
-async def test_invariant_9_a_copy_of_the_same_name_in_another_namespace_says_nothing(federation: Federation) -> None:
+async def test_a_copy_of_the_same_name_in_another_namespace_is_ignored(federation: Federation) -> None:
     """Its labels claim to be ours; the status still comes from the copy in our own hub namespace."""
     await federation.deploy()
     copy = await foreign_copy(federation, {UPSTREAM_CLUSTER: "cluster-demo"})
@@ -565,7 +565,7 @@ async def test_a_binding_of_an_earlier_deployment_is_removed_when_nobody_answers
     assert await names_of(federation.hub, RESOURCE_BINDING) == ["other-workloaddeployment"]
 
 
-async def test_a_binding_that_is_given_to_the_deployment_meanwhile_stays(federation: Federation) -> None:
+async def test_a_binding_that_meanwhile_belongs_to_the_deployment_stays(federation: Federation) -> None:
     await serve(federation.hub)
     await federation.deploy()
     home = await federation.home()
@@ -580,7 +580,7 @@ async def test_a_binding_that_is_given_to_the_deployment_meanwhile_stays(federat
     assert await names_of(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
-async def test_a_deployment_that_was_answered_asks_for_no_binding(federation: Federation) -> None:
+async def test_bindings_of_a_deployment_with_an_answer_are_not_read(federation: Federation) -> None:
     await serve(federation.hub)
     await federation.deploy()
     await bind(federation.hub, "web", await federation.home(), "uid-of-an-earlier-one")
@@ -589,7 +589,7 @@ async def test_a_deployment_that_was_answered_asks_for_no_binding(federation: Fe
     assert await names_of(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
-async def test_a_binding_of_a_later_copy_than_we_know_of_stays(federation: Federation) -> None:
+async def test_a_binding_of_a_copy_that_is_not_cached_yet_stays(federation: Federation) -> None:
     """Our view of the hub is the one that is late."""
     await serve(federation.hub)
     await federation.deploy()
@@ -607,7 +607,7 @@ async def test_a_binding_of_a_later_copy_than_we_know_of_stays(federation: Feder
 # 9: a city without a cluster
 
 
-async def test_9_a_city_without_a_cluster_is_told_after_a_minute_and_not_before(federation: Federation) -> None:
+async def test_a_city_without_a_cluster_is_reported_after_a_minute_and_not_before(federation: Federation) -> None:
     began = federation.simulation.time()
     deployment = await federation.deploy("AMS")
     assert available(deployment) is None
@@ -623,9 +623,7 @@ async def test_9_a_city_without_a_cluster_is_told_after_a_minute_and_not_before(
 
 
 @pytest.mark.parametrize("ahead", [-86400.0, 86400.0])
-async def test_how_long_nobody_has_answered_is_not_measured_by_the_clock_of_another_machine(
-    federation: Federation, ahead: float
-) -> None:
+async def test_the_time_without_an_answer_is_measured_by_our_own_clock(federation: Federation, ahead: float) -> None:
     federation.clock.ahead = ahead
     await serve(federation.hub)
     await federation.deploy(name="other")
@@ -642,7 +640,7 @@ async def test_how_long_nobody_has_answered_is_not_measured_by_the_clock_of_anot
     assert federation.controller.passes - passes < 10
 
 
-async def test_9_once_told_it_is_not_told_again(federation: Federation) -> None:
+async def test_a_city_without_a_cluster_is_reported_once(federation: Federation) -> None:
     await federation.deploy("AMS")
     await federation.until_told(within=61)
     before = federation.writes.total()
@@ -651,14 +649,14 @@ async def test_9_once_told_it_is_not_told_again(federation: Federation) -> None:
     assert federation.writes.total() == before
 
 
-async def test_9_a_site_that_answers_takes_it_back(federation: Federation) -> None:
+async def test_a_city_without_a_cluster_is_no_longer_reported_once_a_site_answers(federation: Federation) -> None:
     await federation.deploy("AMS")
     await federation.until_told(within=61)
     await federation.report(STATUS)
     assert as_dict((await federation.deployment()).status_json) == STATUS
 
 
-async def test_9_it_is_told_also_by_who_may_not_look_at_bindings(federation: Federation) -> None:
+async def test_a_city_without_a_cluster_is_reported_even_when_bindings_are_unreadable(federation: Federation) -> None:
     """As after an upgrade that left the roles as they were."""
     for nth in range(1, 100):
         federation.faults["hub"].answer(calls("GET", "resourcebindings"), Forbidden("no right"), nth)
@@ -668,7 +666,7 @@ async def test_9_it_is_told_also_by_who_may_not_look_at_bindings(federation: Fed
 
 @pytest.mark.parametrize("change", ["goes", "serves another city"])
 @pytest.mark.parametrize("after", [30.0, 90.0])
-async def test_9_a_cluster_that_goes_before_it_answered_is_told_as_well(
+async def test_a_cluster_that_is_deleted_before_it_answered_is_reported_as_well(
     federation: Federation, change: str, after: float
 ) -> None:
     await federation.deploy("DFW")
@@ -685,7 +683,7 @@ async def test_9_a_cluster_that_goes_before_it_answered_is_told_as_well(
     assert (available(await federation.deployment()) or ("", ""))[1] == "NoMatchingLocation"
 
 
-async def test_9_a_cluster_that_only_reports_wakes_nobody(federation: Federation) -> None:
+async def test_a_status_update_of_a_cluster_starts_no_pass(federation: Federation) -> None:
     await federation.deploy("DFW")
     passes = federation.controller.passes
     await federation.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"annotations": {"heartbeat": "1"}}})
@@ -693,7 +691,7 @@ async def test_9_a_cluster_that_only_reports_wakes_nobody(federation: Federation
     assert federation.controller.passes == passes
 
 
-async def test_9_it_is_an_event_too_once(federation: Federation) -> None:
+async def test_a_city_without_a_cluster_emits_one_event(federation: Federation) -> None:
     await federation.deploy("AMS")
     await federation.until_told(within=61)
     await federation.settle()
@@ -706,7 +704,7 @@ async def test_9_it_is_an_event_too_once(federation: Federation) -> None:
 # A rollout that is paused
 
 
-async def test_a_pause_reaches_the_hub_and_a_resume_takes_it_back(federation: Federation) -> None:
+async def test_a_pause_reaches_the_hub_and_a_resume_removes_it(federation: Federation) -> None:
     await federation.deploy(annotations={PAUSED: "true"})
     assert (await federation.copy()).metadata.annotations[PAUSED] == "true"
     await federation.change({"metadata": {"annotations": {PAUSED: None}}})
@@ -720,7 +718,7 @@ async def test_a_pause_reaches_the_hub_and_a_resume_takes_it_back(federation: Fe
 # 3.4: who is told of a failure
 
 
-async def test_3_4_a_hub_that_stays_away_is_told_of_once_and_a_hiccup_never(federation: Federation) -> None:
+async def test_a_lasting_outage_of_the_hub_is_reported_once_and_a_short_one_never(federation: Federation) -> None:
     await federation.deploy()
     federation.faults["hub"].take_away()
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
@@ -742,7 +740,7 @@ async def test_3_4_a_hub_that_stays_away_is_told_of_once_and_a_hiccup_never(fede
     assert again.count == 2  # it set in again
 
 
-async def test_3_4_what_trying_again_cannot_mend_is_told_at_once(federation: Federation) -> None:
+async def test_an_error_that_a_retry_cannot_fix_is_reported_at_once(federation: Federation) -> None:
     await federation.deploy()
     await federation.strip_city()
     ((reason, message),) = await federation.warnings()
@@ -751,7 +749,7 @@ async def test_3_4_what_trying_again_cannot_mend_is_told_at_once(federation: Fed
     assert len(await federation.warnings()) == 1
 
 
-async def test_a_hub_that_refuses_a_new_deployment_is_told_with_its_sentence(federation: Federation) -> None:
+async def test_a_refusal_of_a_new_deployment_is_reported_with_the_message_of_the_hub(federation: Federation) -> None:
     refusal = federation.faults["hub"].refuse(calls("POST", "workloaddeployments"), Invalid("spec.template: no"))
     deployment = await federation.deploy()
     sentence = "The deployment on the hub was refused: spec.template: no"
@@ -773,7 +771,7 @@ async def test_a_hub_that_refuses_a_new_deployment_is_told_with_its_sentence(fed
 
 
 @pytest.mark.parametrize("error", [Invalid("no"), Forbidden("no"), Unavailable("busy")])
-async def test_status_is_mirrored_while_the_hub_takes_no_new_spec(federation: Federation, error: ApiError) -> None:
+async def test_status_is_mirrored_while_the_hub_refuses_new_specs(federation: Federation, error: ApiError) -> None:
     await federation.deploy()
     federation.faults["hub"].refuse(calls("PATCH", "workloaddeployments/web"), error)
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 3}}})
@@ -806,7 +804,7 @@ async def test_status_is_mirrored_before_the_spec_is_pushed(federation: Federati
     assert federation.simulation.time() - began < 40
 
 
-async def test_a_deployment_that_is_not_the_newest_is_not_pushed(federation: Federation) -> None:
+async def test_an_outdated_deployment_is_not_pushed(federation: Federation) -> None:
     await federation.deploy()
     federation.faults["demo"].refuse(calls("PUT", "workloaddeployments/web/status"), Conflict("changed"))
     await federation.report(STATUS)
@@ -817,7 +815,7 @@ async def test_a_deployment_that_is_not_the_newest_is_not_pushed(federation: Fed
     assert len(federation.faults["hub"].written) == before
 
 
-async def test_a_refused_change_is_told_beside_what_serves_and_goes_when_it_is_taken(federation: Federation) -> None:
+async def test_a_refused_change_is_reported_beside_the_status_until_it_is_accepted(federation: Federation) -> None:
     await federation.deploy()
     await federation.report(STATUS)
     refusal = federation.faults["hub"].refuse(calls("PATCH", "workloaddeployments/web"), Forbidden("frozen"))
@@ -834,7 +832,7 @@ async def test_a_refused_change_is_told_beside_what_serves_and_goes_when_it_is_t
     assert as_dict((await federation.deployment()).status_json) == more
 
 
-async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(federation: Federation) -> None:
+async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(federation: Federation) -> None:
     refusal = federation.faults["hub"].refuse(calls("POST", "workloaddeployments"), ChangingRefusal())
     deployment = await federation.deploy()
     await federation.simulation.advance(600)
@@ -851,7 +849,7 @@ async def test_a_refused_policy_does_not_hold_up_the_deployment(federation: Fede
     assert federated(deployment) == ("WriteForbidden", sentence)
 
 
-async def test_a_refused_hub_namespace_is_told(federation: Federation) -> None:
+async def test_a_refused_hub_namespace_is_reported(federation: Federation) -> None:
     federation.faults["hub"].refuse(calls("POST", "/api/v1/namespaces"), Forbidden("no namespaces today"))
     deployment = await federation.deploy()
     sentence = f"Namespace {await federation.home()} on the hub was refused: no namespaces today"
@@ -887,7 +885,7 @@ async def test_a_hub_namespace_that_names_another_project_is_never_taken_over(fe
     assert (await federation.hub.get(NAMESPACE, home)).metadata.labels.items() >= labels.items()
 
 
-async def test_of_two_projects_with_one_namespace_uid_the_first_keeps_the_hub_namespace(
+async def test_the_first_of_two_projects_with_one_namespace_uid_keeps_the_hub_namespace(
     federation: Federation,
 ) -> None:
     """As after a project was restored under another name from the backup of a first."""
@@ -926,7 +924,7 @@ async def test_a_hub_namespace_that_is_handed_over_is_taken_at_once(federation: 
 # How long a hop takes
 
 
-async def test_11_6_each_hop_is_measured_when_it_was_made_and_only_then(federation: Federation) -> None:
+async def test_a_hop_is_measured_only_when_something_is_written(federation: Federation) -> None:
     await federation.deploy()
     assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (1, 0)
     await federation.report(STATUS)
@@ -938,7 +936,7 @@ async def test_11_6_each_hop_is_measured_when_it_was_made_and_only_then(federati
     assert (federation.hops("project_to_hub"), federation.hops("hub_to_project")) == (2, 1)
 
 
-async def test_11_6_a_hop_lasts_from_the_change_on_however_often_it_was_tried(federation: Federation) -> None:
+async def test_a_hop_is_measured_from_the_change_through_all_retries(federation: Federation) -> None:
     await federation.deploy()
     federation.faults["hub"].take_away()
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
@@ -952,14 +950,14 @@ async def test_11_6_a_hop_lasts_from_the_change_on_however_often_it_was_tried(fe
 # R4: a city that changes
 
 
-async def test_r4_the_policy_of_the_old_city_goes(federation: Federation) -> None:
+async def test_the_policy_of_the_old_city_is_deleted(federation: Federation) -> None:
     await federation.deploy("DFW")
     await federation.change({"spec": {"cityCode": "AMS"}})
     assert list(await federation.policies()) == ["city-ams"]
     assert (await federation.copy()).metadata.labels[CITY] == "AMS"
 
 
-async def test_r4_the_claim_of_the_old_citys_policy_is_dropped_so_that_the_new_one_can_take_it(
+async def test_the_mark_of_the_old_citys_policy_is_removed_so_that_the_new_one_applies(
     federation: Federation,
 ) -> None:
     claim = "propagationpolicy.karmada.io/permanent-id"
@@ -970,7 +968,7 @@ async def test_r4_the_claim_of_the_old_citys_policy_is_dropped_so_that_the_new_o
     assert claim not in (await federation.copy()).metadata.labels
 
 
-async def test_r4_the_policy_of_the_old_city_stays_while_it_is_needed(federation: Federation) -> None:
+async def test_the_policy_of_the_old_city_stays_while_it_is_needed(federation: Federation) -> None:
     await federation.deploy("DFW")
     await federation.deploy("DFW", "more")
     await federation.change({"spec": {"cityCode": "AMS"}})
@@ -978,7 +976,7 @@ async def test_r4_the_policy_of_the_old_city_stays_while_it_is_needed(federation
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_r4_a_write_that_fails_in_between_leaves_nothing_over(federation: Federation, nth: int) -> None:
+async def test_a_failed_write_during_a_change_of_city_leaves_nothing_behind(federation: Federation, nth: int) -> None:
     await federation.deploy("DFW")
     federation.faults["hub"].fail(lambda call: call.method != "GET", nth)
     await federation.change({"spec": {"cityCode": "AMS"}})
@@ -993,7 +991,7 @@ async def test_r4_a_write_that_fails_in_between_leaves_nothing_over(federation: 
 # 3.3: deletion
 
 
-async def test_3_3_deletion_removes_copy_and_policy_and_lets_go(federation: Federation) -> None:
+async def test_deletion_removes_copy_policy_and_finalizer(federation: Federation) -> None:
     await federation.deploy()
     await federation.delete()
     assert await federation.copies() == []
@@ -1003,7 +1001,7 @@ async def test_3_3_deletion_removes_copy_and_policy_and_lets_go(federation: Fede
     assert await federation.hub.get(NAMESPACE, await federation.home())  # accepted to stay
 
 
-async def test_3_3_a_deployment_that_is_not_ours_to_finalize_is_left_alone(federation: Federation) -> None:
+async def test_a_deployment_without_our_finalizer_is_left_alone(federation: Federation) -> None:
     await federation.deploy()
     await federation.change({"metadata": {"finalizers": ["example.com/mine", FINALIZER]}})
     await federation.delete()
@@ -1014,7 +1012,7 @@ async def test_3_3_a_deployment_that_is_not_ours_to_finalize_is_left_alone(feder
     assert federation.writes.total() == before
 
 
-async def test_a_policy_is_left_alone_while_a_second_deployment_needs_it_and_goes_with_the_last(
+async def test_a_policy_is_kept_for_a_second_deployment_and_deleted_with_the_last(
     federation: Federation,
 ) -> None:
     await federation.deploy()
@@ -1027,7 +1025,7 @@ async def test_a_policy_is_left_alone_while_a_second_deployment_needs_it_and_goe
     assert await federation.policies() == {}
 
 
-async def test_a_deployment_of_another_city_keeps_no_policy_but_its_own(federation: Federation) -> None:
+async def test_a_deployment_keeps_only_the_policy_of_its_own_city(federation: Federation) -> None:
     await federation.deploy()
     await federation.deploy("AMS", "more")
     before = await federation.policies()
@@ -1035,7 +1033,7 @@ async def test_a_deployment_of_another_city_keeps_no_policy_but_its_own(federati
     assert await federation.policies() == {"city-ams": before["city-ams"]}
 
 
-async def test_r5_a_hub_copy_that_goes_does_not_keep_the_policy(federation: Federation) -> None:
+async def test_a_hub_copy_that_is_being_deleted_does_not_keep_the_policy(federation: Federation) -> None:
     await federation.deploy()
     await federation.deploy(name="more")
     await federation.edit_copy({"metadata": {"finalizers": ["karmada.io/slow"]}})
@@ -1049,7 +1047,7 @@ async def test_r5_a_hub_copy_that_goes_does_not_keep_the_policy(federation: Fede
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-async def test_invariant_7_a_hub_write_that_fails_is_made_again(federation: Federation, nth: int) -> None:
+async def test_a_failed_hub_write_is_repeated(federation: Federation, nth: int) -> None:
     await federation.deploy()
     federation.faults["hub"].fail(calls("DELETE"), nth)
     await federation.delete()
@@ -1060,7 +1058,7 @@ async def test_invariant_7_a_hub_write_that_fails_is_made_again(federation: Fede
     await federation.simulation.until(gone, within=1)
 
 
-async def test_invariant_7_the_finalizer_waits_for_a_hub_that_is_away(federation: Federation) -> None:
+async def test_the_finalizer_waits_for_an_unreachable_hub(federation: Federation) -> None:
     await federation.deploy()
     federation.faults["hub"].take_away()
     await federation.delete()
@@ -1071,7 +1069,7 @@ async def test_invariant_7_the_finalizer_waits_for_a_hub_that_is_away(federation
     assert await federation.copies() == []
 
 
-async def test_row_32_the_annotation_is_used_when_the_namespace_cannot_be_read(federation: Federation) -> None:
+async def test_the_annotation_is_used_when_the_namespace_cannot_be_read(federation: Federation) -> None:
     federation.faults["demo"].drop_event(calls(path="/api/v1/namespaces"))
     await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
     await federation.project.create(
@@ -1087,7 +1085,7 @@ async def test_row_32_the_annotation_is_used_when_the_namespace_cannot_be_read(f
     assert not unread.fired
 
 
-async def test_14_1_without_the_annotation_the_namespace_is_asked(federation: Federation) -> None:
+async def test_the_namespace_is_read_without_the_annotation(federation: Federation) -> None:
     home = await federation.home()
     await federation.deploy()
     federation.faults["hub"].take_away()
@@ -1099,7 +1097,7 @@ async def test_14_1_without_the_annotation_the_namespace_is_asked(federation: Fe
     assert (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items == []
 
 
-async def test_invariant_9_an_annotation_that_names_the_namespace_of_another_project_is_not_believed(
+async def test_an_annotation_that_names_the_namespace_of_another_project_is_not_trusted(
     federation: Federation,
 ) -> None:
     other = federation.engine.client("other")
@@ -1120,7 +1118,7 @@ async def test_invariant_9_an_annotation_that_names_the_namespace_of_another_pro
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the label", "the copy"])
-async def test_a_deployment_that_lost_its_city_takes_copy_and_policy_along_and_those_of_no_other(
+async def test_a_deployment_without_its_city_is_deleted_with_its_own_copy_and_policy_only(
     federation: Federation, lost: str
 ) -> None:
     await federation.deploy()
@@ -1137,7 +1135,7 @@ async def test_a_deployment_that_lost_its_city_takes_copy_and_policy_along_and_t
     assert [one.name for one in (await federation.project.list(WORKLOAD_DEPLOYMENT)).items] == ["more"]
 
 
-async def test_a_deployment_that_lost_its_city_leaves_the_policies_of_others_alone(federation: Federation) -> None:
+async def test_a_deployment_without_its_city_leaves_the_policies_of_others_alone(federation: Federation) -> None:
     await federation.deploy()
     theirs = PROPAGATION_POLICY.body("theirs", await federation.home())
     placement = {"clusterAffinity": {"labelSelector": {"matchLabels": {"tier": "gold"}}}}
@@ -1160,7 +1158,7 @@ async def test_a_deployment_that_lost_its_city_leaves_the_policies_of_others_alo
         {"spec": {"cityCode": "x/../../../{home}/propagationpolicies/city-dfw"}},
     ],
 )
-async def test_invariant_9_nothing_that_a_user_writes_leads_to_the_objects_of_another_project(
+async def test_nothing_that_a_user_writes_leads_to_the_objects_of_another_project(
     federation: Federation, patch: Json
 ) -> None:
     theirs = federation.engine.client("other")
@@ -1186,7 +1184,7 @@ async def test_invariant_9_nothing_that_a_user_writes_leads_to_the_objects_of_an
 
 
 @pytest.mark.parametrize("away", [True, False])
-async def test_15_4_a_city_changed_and_deleted_before_it_was_seen_leaves_no_policy(
+async def test_a_deployment_deleted_right_after_a_change_of_city_leaves_no_policy(
     federation: Federation, away: bool
 ) -> None:
     await federation.deploy("DFW")
@@ -1200,7 +1198,7 @@ async def test_15_4_a_city_changed_and_deleted_before_it_was_seen_leaves_no_poli
     assert await federation.policies() == {}
 
 
-async def test_14_1_an_annotation_that_leads_nowhere_strands_nothing(federation: Federation) -> None:
+async def test_an_annotation_that_leads_nowhere_leaves_nothing_behind(federation: Federation) -> None:
     await federation.deploy()
     nowhere = {"metadata": {"annotations": {FEDERATION_NAMESPACE: "ns-nowhere"}}}
     await federation.project.merge_patch(WORKLOAD_DEPLOYMENT, "web", "default", nowhere)
@@ -1211,7 +1209,7 @@ async def test_14_1_an_annotation_that_leads_nowhere_strands_nothing(federation:
     assert await federation.policies() == {}
 
 
-async def test_invariant_12_the_answer_to_a_deployment_that_went_is_none_to_its_successor(
+async def test_the_answer_to_a_deleted_deployment_is_not_taken_for_that_to_its_successor(
     federation: Federation,
 ) -> None:
     await federation.deploy()
@@ -1225,7 +1223,7 @@ async def test_invariant_12_the_answer_to_a_deployment_that_went_is_none_to_its_
     assert as_dict((await federation.deployment()).status_json) == {}
 
 
-async def test_invariant_4_two_spellings_of_a_city_do_not_fight_over_its_policy(federation: Federation) -> None:
+async def test_two_spellings_of_a_city_do_not_fight_over_its_policy(federation: Federation) -> None:
     await federation.deploy("DFW")
     await federation.project.create(
         WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("more", "default") | {"spec": spec("dfw")}
@@ -1236,7 +1234,7 @@ async def test_invariant_4_two_spellings_of_a_city_do_not_fight_over_its_policy(
     assert federation.writes.total() == before
 
 
-async def test_1_2_a_namespace_made_anew_has_another_one_on_the_hub_however_late_we_hear_of_it(
+async def test_a_recreated_namespace_gets_a_new_hub_namespace_however_late_it_is_noticed(
     federation: Federation,
 ) -> None:
     project = federation.project
@@ -1254,7 +1252,7 @@ async def test_1_2_a_namespace_made_anew_has_another_one_on_the_hub_however_late
 
 
 @pytest.mark.parametrize("seed", range(count(10, 100)))
-def test_of_deployments_that_go_at_once_the_last_takes_the_policy_along(seed: int) -> None:
+def test_the_last_of_several_deployments_deleted_at_once_removes_the_policy(seed: int) -> None:
     async def play(simulation: Simulation) -> None:
         federation = Federation(simulation)
         await federation.start()

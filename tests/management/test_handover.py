@@ -79,7 +79,7 @@ def management(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Manag
 
 
 @pytest.mark.parametrize("former", ["dfw-old", "single"])
-async def test_a_name_that_nobody_has_any_more_gives_way_to_the_one_that_serves_the_city(
+async def test_a_name_that_nobody_holds_is_replaced_by_that_of_the_serving_cell(
     management: Management, former: str
 ) -> None:
     await management.claim(former, **{CITY: "DFW"})
@@ -102,7 +102,7 @@ async def test_a_name_whose_lease_is_alive_keeps_its_claims(management: Manageme
     assert await management.source() == "dfw-old"
 
 
-async def test_a_lease_is_dead_when_it_was_not_seen_to_change_for_as_long_as_it_lasts(management: Management) -> None:
+async def test_a_lease_has_expired_when_it_did_not_change_for_its_duration(management: Management) -> None:
     """By the time of this process: what is written in the lease was written by another clock."""
     await management.claim("dfw-old", **{CITY: "DFW"})
     await management.hub.create(NAMESPACE, NAMESPACE.body(execution_space("dfw-old")))
@@ -123,7 +123,7 @@ async def test_nothing_is_handed_to_a_cell_that_does_not_hold_its_name(managemen
     assert await management.source() == "dfw-old"
 
 
-async def test_the_cell_that_serves_the_city_keeps_its_claims_while_it_is_away(management: Management) -> None:
+async def test_the_serving_cell_keeps_its_claims_while_it_is_unreachable(management: Management) -> None:
     await management.claim("dfw-old", **{CITY: "DFW"})
     await management.cluster("dfw-old")
     await management.cluster("dfw-new")
@@ -160,7 +160,7 @@ async def test_the_city_of_an_older_claim_is_that_of_its_deployment(management: 
     assert await management.source() == "dfw-new"
 
 
-async def test_without_the_right_to_list_claims_it_goes_on(management: Management) -> None:
+async def test_without_permission_to_list_claims_the_rest_continues(management: Management) -> None:
     refusal = management.faults["demo"].refuse(calls("GET", "resourceclaims"), Forbidden("not yours"))
     await management.claim("single", **{CITY: "DFW"})
     await management.cluster("dfw-new")
@@ -172,7 +172,7 @@ async def test_without_the_right_to_list_claims_it_goes_on(management: Managemen
     assert await management.source() == "dfw-new"
 
 
-async def test_a_project_that_left_and_comes_back_is_warned_about_again(management: Management) -> None:
+async def test_a_project_that_is_engaged_again_is_warned_about_again(management: Management) -> None:
     """What was said of it is forgotten when it leaves, like everything else about it."""
 
     def warned() -> list[str]:

@@ -72,7 +72,7 @@ def spec_of(entry: Wanted) -> Json:
 # Names and order
 
 
-def test_1_3_one_entry_for_each_placement_and_city_in_the_order_of_the_spec() -> None:
+def test_there_is_one_entry_per_placement_and_city_in_the_order_of_the_spec() -> None:
     assert places(wanted(workload([("zeta", ["LHR", "DFW"]), ("alpha", ["DFW"])]), [])) == [
         ("web-zeta-lhr", "zeta", "LHR"),
         ("web-zeta-dfw", "zeta", "DFW"),
@@ -87,7 +87,7 @@ def test_a_city_named_twice_counts_once() -> None:
     ]
 
 
-def test_14_7_an_existing_deployment_keeps_its_name() -> None:
+def test_an_existing_deployment_keeps_its_name() -> None:
     named_otherwise = deployment("web-1234567890", "main", "DFW")
     entries = wanted(workload([("main", ["DFW", "AMS"])]), [named_otherwise])
     assert places(entries) == [("web-1234567890", "main", "DFW"), ("web-main-ams", "main", "AMS")]
@@ -101,7 +101,7 @@ def test_a_deployment_of_another_placement_or_city_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("web-main-dfw", "a-copy"), ("a-copy", "web-main-dfw")])
-def test_of_two_for_one_place_the_older_is_kept(first: str, second: str) -> None:
+def test_the_older_of_two_deployments_for_one_place_is_kept(first: str, second: str) -> None:
     older = deployment(first, "main", "DFW", created="2026-06-01T09:00:00Z")
     younger = deployment(second, "main", "DFW")
     for existing in ([older, younger], [younger, older]):
@@ -123,7 +123,7 @@ def test_the_spec_of_a_deployment() -> None:
     }
 
 
-def test_fields_that_are_not_known_here_travel_along() -> None:
+def test_unknown_fields_are_passed_on() -> None:
     (entry,) = wanted(workload([("main", ["DFW"])]), [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
     template = spec_of(entry)["template"]
     assert template["spec"]["later"] == {"field": [1, 2]}
@@ -131,7 +131,7 @@ def test_fields_that_are_not_known_here_travel_along() -> None:
     assert spec_of(entry)["scaleSettings"]["later"] is True
 
 
-def test_row_27_the_template_is_handed_on_unchanged() -> None:
+def test_the_template_is_passed_on_unchanged() -> None:
     asked = workload([("main", ["DFW"])])
     before = template_hash(asked.template_json)
     (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
@@ -169,7 +169,7 @@ RESTARTS: dict[str, tuple[str, str, str]] = {  # the workload's, the deployment'
 
 
 @pytest.mark.parametrize(("asked", "own", "expected"), RESTARTS.values(), ids=RESTARTS.keys())
-def test_r14_a_newer_restart_of_one_city_stays(asked: str, own: str, expected: str) -> None:
+def test_a_newer_restart_of_one_city_survives(asked: str, own: str, expected: str) -> None:
     existing = deployment("web-main-dfw", "main", "DFW", restarted(own))
     dfw, ams = wanted(workload([("main", ["DFW", "AMS"])], restarted(asked)), [existing])
     assert spec_of(dfw)["template"] == restarted(expected)
@@ -201,12 +201,12 @@ def test_a_city_carries_the_newest_restart_and_the_others_do_not(
     assert spec_of(ams)["template"] == restarted(asked)
 
 
-def test_a_city_that_is_new_carries_its_restart_as_well() -> None:
+def test_a_new_city_carries_its_restart_as_well() -> None:
     (entry,) = wanted(noting(workload([("main", ["DFW"])]), {"DFW": NEWER}), [])
     assert spec_of(entry)["template"] == restarted(NEWER)
 
 
-def test_r14_only_the_restart_stays_of_an_older_template() -> None:
+def test_only_the_restart_survives_from_an_older_template() -> None:
     earlier = restarted(NEWER)
     earlier["metadata"]["labels"] = {"app": "earlier"}
     earlier["metadata"]["annotations"]["team"] = "earlier"
@@ -225,7 +225,7 @@ def paused(asked: Workload) -> Workload:
     return decode(encode(body | {"spec": as_dict(asked.spec_json)}), Workload)
 
 
-def test_cli_6_an_existing_deployment_keeps_its_template_and_is_held() -> None:
+def test_an_existing_deployment_keeps_its_template_and_is_held() -> None:
     earlier = restarted(OLDER)
     asked = paused(workload([("main", ["DFW", "AMS"])], restarted(NEWER)))
     kept, new = wanted(asked, [deployment("web-main-dfw", "main", "DFW", earlier)])
@@ -233,13 +233,13 @@ def test_cli_6_an_existing_deployment_keeps_its_template_and_is_held() -> None:
     assert (spec_of(new)["template"], new.held) == (restarted(NEWER), False)
 
 
-def test_cli_6_one_that_has_the_template_asked_for_is_not_held() -> None:
+def test_a_deployment_with_the_requested_template_is_not_held() -> None:
     asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
     (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(OLDER))])
     assert not entry.held
 
 
-def test_cli_6_a_newer_restart_of_one_city_is_not_held_against_it() -> None:
+def test_a_newer_restart_of_one_city_does_not_count_as_held() -> None:
     asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
     (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
     assert not entry.held

@@ -32,7 +32,7 @@ def condition(type_: str, observed: int | None = None) -> Json:
         ("soon", [2, 2], 5, [5, 5]),
     ],
 )
-def test_what_the_cell_answered_is_told_in_the_generation_of_the_projection(
+def test_observed_generations_are_translated_for_the_projection(
     stamped: str | None, observed: list[int], generation: int, expected: list[int]
 ) -> None:
     status = {"conditions": [condition("Ready", observed[0]), condition("Available", observed[1])]}
@@ -40,17 +40,17 @@ def test_what_the_cell_answered_is_told_in_the_generation_of_the_projection(
     assert [one["observedGeneration"] for one in shown["conditions"]] == expected
 
 
-def test_the_rest_is_shown_as_it_is() -> None:
+def test_everything_else_is_copied_unchanged() -> None:
     status = {"conditions": [condition("Ready"), condition("Available", 2)], "later": {"more": 1}}
     shown = projected_status(original("2", status), 7)
     assert shown == status | {"conditions": [condition("Ready"), condition("Available", 7)]}
 
 
-def test_a_status_that_says_as_a_whole_what_it_answers_is_translated_too() -> None:
+def test_the_observed_generation_of_the_whole_status_is_translated_too() -> None:
     assert projected_status(original("2", {"observedGeneration": 2}), 7) == {"observedGeneration": 7}
     assert projected_status(original("3", {"observedGeneration": 2}), 7) == {"observedGeneration": 6}
 
 
 @pytest.mark.parametrize("status", [{}, {"conditions": []}, {"networkInterfaces": []}])
-def test_what_answers_nothing_stays_as_it_is(status: Json) -> None:
+def test_conditions_without_an_observed_generation_stay_unchanged(status: Json) -> None:
     assert projected_status(original("2", status), 7) == status

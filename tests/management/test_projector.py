@@ -145,7 +145,7 @@ def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Feder
 # 4.2 and 4.4: what is shown
 
 
-async def test_4_4_a_projection_field_by_field(federation: Federation) -> None:
+async def test_a_projection_has_every_field_of_its_original(federation: Federation) -> None:
     await federation.write_back(labels={"app": "hello"}, annotations={"theirs": "1"}, finalizers=["theirs/1"])
     await federation.report(status_of("Available"))
     original, projection, owner = (
@@ -162,7 +162,7 @@ async def test_4_4_a_projection_field_by_field(federation: Federation) -> None:
     assert (projection.metadata.annotations, projection.metadata.finalizers) == ({}, ())
 
 
-async def test_4_2_a_change_is_one_write(federation: Federation) -> None:
+async def test_a_change_is_one_write(federation: Federation) -> None:
     await federation.write_back()
     await federation.report(status_of("Available"))
     before = federation.writes.total()
@@ -183,7 +183,7 @@ async def test_at_rest_a_later_pass_writes_nothing(federation: Federation) -> No
     assert (federation.writes.total(), federation.hops()) == (before, hops)
 
 
-async def test_4_2_an_instance_that_goes_is_shown_until_it_is_gone(federation: Federation) -> None:
+async def test_an_instance_is_shown_until_its_deletion_is_complete(federation: Federation) -> None:
     await federation.write_back(finalizers=["theirs/1"])
     await federation.remove()
     assert await federation.shown() == [NAME]
@@ -193,7 +193,9 @@ async def test_4_2_an_instance_that_goes_is_shown_until_it_is_gone(federation: F
 
 
 @pytest.mark.parametrize("on_hub", [True, False])
-async def test_an_owner_that_comes_late_is_waited_for_and_heard_at_once(federation: Federation, on_hub: bool) -> None:
+async def test_an_instance_whose_deployment_comes_late_is_projected_as_soon_as_it_does(
+    federation: Federation, on_hub: bool
+) -> None:
     await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "default")
     if on_hub:
         await federation.hand_on()
@@ -207,7 +209,7 @@ async def test_an_owner_that_comes_late_is_waited_for_and_heard_at_once(federati
 
 
 @pytest.mark.parametrize("hub_copy", ["gone", "going"])
-async def test_a_deployment_that_was_withdrawn_fails_no_pass_while_its_instances_go(
+async def test_a_withdrawn_deployment_fails_no_pass_while_its_instances_are_deleted(
     federation: Federation, hub_copy: str
 ) -> None:
     await federation.hand_on(finalizers=["karmada.io/slow"] if hub_copy == "going" else [])
@@ -221,7 +223,7 @@ async def test_a_deployment_that_was_withdrawn_fails_no_pass_while_its_instances
     assert federation.controller.results["error"] == 0
 
 
-async def test_a_deployment_that_only_the_project_lost_is_an_error(federation: Federation) -> None:
+async def test_a_deployment_that_is_missing_only_in_the_project_is_an_error(federation: Federation) -> None:
     await federation.hand_on()
     await federation.write_back()
     await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "default")
@@ -230,7 +232,7 @@ async def test_a_deployment_that_only_the_project_lost_is_an_error(federation: F
         await federation.one_pass()
 
 
-async def test_nothing_is_written_into_a_namespace_that_goes(federation: Federation) -> None:
+async def test_nothing_is_written_into_a_terminating_namespace(federation: Federation) -> None:
     await federation.hand_on()
     await federation.write_back()
     held = {"metadata": {"finalizers": ["example.com/mine"]}}
@@ -246,7 +248,7 @@ async def test_nothing_is_written_into_a_namespace_that_goes(federation: Federat
     assert federation.controller.results["error"] == 0
 
 
-async def test_a_namespace_that_goes_before_it_is_heard_of_fails_no_pass(federation: Federation) -> None:
+async def test_a_namespace_deleted_before_it_is_cached_fails_no_pass(federation: Federation) -> None:
     federation.faults["demo"].refuse(calls("POST", "/instances"), terminating("default"))
     await federation.write_back()
     await federation.simulation.advance(60)
@@ -254,7 +256,7 @@ async def test_a_namespace_that_goes_before_it_is_heard_of_fails_no_pass(federat
     assert await federation.warned_of_deployment() == []
 
 
-async def test_a_refused_view_is_told_on_its_deployment_once(federation: Federation) -> None:
+async def test_a_refused_projection_is_reported_once_on_its_deployment(federation: Federation) -> None:
     refusal = federation.faults["demo"].refuse(calls("POST", "/instances"), Invalid("metadata.labels: no"))
     await federation.write_back()
     federation.controller.enqueue(Request("hub", await federation.home(), NAME))
@@ -268,7 +270,7 @@ async def test_a_refused_view_is_told_on_its_deployment_once(federation: Federat
     assert await federation.shown() == [NAME]
 
 
-async def test_4_2_a_deployment_made_anew_owns_what_is_shown(federation: Federation) -> None:
+async def test_a_recreated_deployment_owns_the_projections(federation: Federation) -> None:
     await federation.write_back()
     await federation.project.delete(WORKLOAD_DEPLOYMENT, "web", "default")
     body = WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")}
@@ -297,7 +299,7 @@ async def test_4_2_a_deployment_made_anew_owns_what_is_shown(federation: Federat
     ],
     ids=["identity taken away", "no labels", "another project's label", "no owner", "another image"],
 )
-async def test_4_1_an_edited_projection_is_put_right(federation: Federation, patch: Json) -> None:
+async def test_an_edited_projection_is_repaired(federation: Federation, patch: Json) -> None:
     await federation.write_back()
     before = await federation.projection()
     await federation.project.merge_patch(INSTANCE, NAME, "default", patch)
@@ -310,7 +312,7 @@ async def test_4_1_an_edited_projection_is_put_right(federation: Federation, pat
     assert as_dict(after.spec_json) == as_dict(before.spec_json)
 
 
-async def test_a_repaired_projection_says_that_its_own_generation_is_answered(federation: Federation) -> None:
+async def test_a_repaired_projection_reports_its_own_generation_as_observed(federation: Federation) -> None:
     await federation.write_back(annotations={UPSTREAM_GENERATION: "2"})
     ready = condition("Ready", "True", "Available") | {"observedGeneration": 2}
     await federation.report({"conditions": [ready]})
@@ -341,7 +343,7 @@ def observed(instance: Instance) -> int:
     return generation
 
 
-async def test_4_1_a_status_made_up_is_put_right_and_a_deleted_projection_comes_back(federation: Federation) -> None:
+async def test_an_edited_status_is_repaired_and_a_deleted_projection_comes_back(federation: Federation) -> None:
     await federation.write_back()
     await federation.report(status_of("ImageUnavailable"))
     await federation.project.replace_status(INSTANCE, await federation.projection(), status_of("Available"))
@@ -352,7 +354,7 @@ async def test_4_1_a_status_made_up_is_put_right_and_a_deleted_projection_comes_
     assert as_dict((await federation.projection()).status_json) == status_of("ImageUnavailable")
 
 
-async def test_4_2_a_real_instance_of_that_name_is_not_touched(federation: Federation) -> None:
+async def test_a_cells_own_instance_of_that_name_is_not_touched(federation: Federation) -> None:
     finalizers = [f"{GROUP}/instance-controller"]
     body = INSTANCE.body(NAME, "default", finalizers=finalizers) | {"spec": TEMPLATE["spec"]}
     await federation.project.create(INSTANCE, body)
@@ -374,7 +376,7 @@ async def test_4_2_a_real_instance_of_that_name_is_not_touched(federation: Feder
         ({DEPLOYMENT_NAME: None}, "no label"),
     ],
 )
-async def test_4_2_labels_that_lie_or_are_missing_are_an_error_and_change_nothing(
+async def test_wrong_or_missing_identity_labels_are_an_error_and_change_nothing(
     federation: Federation, labels: dict[str, str | None], says: str
 ) -> None:
     await federation.write_back()
@@ -388,7 +390,7 @@ async def test_4_2_labels_that_lie_or_are_missing_are_an_error_and_change_nothin
         await federation.one_pass()
 
 
-async def test_invariant_9_a_hub_namespace_that_names_another_project_gets_nothing_there(
+async def test_a_hub_namespace_cannot_claim_another_project(
     federation: Federation,
 ) -> None:
     """Its labels say other; its name says the uid of a namespace of demo."""
@@ -410,7 +412,7 @@ async def test_invariant_9_a_hub_namespace_that_names_another_project_gets_nothi
     assert (await federation.shown(), await federation.shown("other")) == ([NAME], [])
 
 
-async def test_4_3_a_lie_removes_nothing_either(federation: Federation) -> None:
+async def test_wrong_identity_labels_remove_nothing(federation: Federation) -> None:
     await federation.write_back(project="other")
     await federation.write_back()
     other = federation.engine.client("other")
@@ -436,7 +438,7 @@ async def test_a_hub_namespace_that_names_no_project_is_logged_once(federation: 
     assert line["namespace"] == "ns-stray"
 
 
-async def test_4_2_a_namespace_that_the_cache_hears_of_late_is_made_up_for(federation: Federation) -> None:
+async def test_instances_of_a_namespace_that_is_cached_late_are_projected_then(federation: Federation) -> None:
     federation.faults["demo"].delay_watches(5, 5)
     await federation.project.create(NAMESPACE, NAMESPACE.body("late"))
     uid = (await federation.project.get(NAMESPACE, "late")).metadata.uid
@@ -458,7 +460,7 @@ async def test_4_2_a_namespace_that_the_cache_hears_of_late_is_made_up_for(feder
 # 4.3: what goes
 
 
-async def test_4_3_what_is_not_a_projection_stays(federation: Federation) -> None:
+async def test_what_is_not_a_projection_stays(federation: Federation) -> None:
     """By its labels it could be one; nothing says that a deployment owns it."""
     identity = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}
     body = INSTANCE.body("by-hand", "default", labels=identity) | {"spec": TEMPLATE["spec"]}
@@ -467,7 +469,9 @@ async def test_4_3_what_is_not_a_projection_stays(federation: Federation) -> Non
     assert await federation.shown() == ["by-hand"]
 
 
-async def test_4_3_a_ghost_whose_end_nobody_saw_is_swept_within_ten_minutes(federation: Federation) -> None:
+async def test_a_projection_whose_original_was_deleted_unnoticed_is_swept_within_ten_minutes(
+    federation: Federation,
+) -> None:
     await federation.write_back()
     dropped = federation.faults["hub"].drop_event(calls(path="/instances"))
     await federation.hub.delete(INSTANCE, NAME, await federation.home())
@@ -481,7 +485,7 @@ async def test_4_3_a_ghost_whose_end_nobody_saw_is_swept_within_ten_minutes(fede
     await federation.simulation.until(gone, within=1300)  # a relist and a sweep
 
 
-async def test_4_3_a_sweep_asks_only_about_those_without_an_original(federation: Federation) -> None:
+async def test_a_sweep_covers_only_projections_without_an_original(federation: Federation) -> None:
     await federation.write_back()
     plane = federation.fleet.plane("demo")
     assert list(federation.reconciler.sweep(plane)) == []
@@ -493,7 +497,9 @@ async def test_4_3_a_sweep_asks_only_about_those_without_an_original(federation:
     assert list(federation.reconciler.sweep(plane)) == [Request("hub", await federation.home(), "ghost")]
 
 
-async def test_4_3_ghosts_of_a_project_that_was_away_go_when_it_returns(federation: Federation) -> None:
+async def test_leftover_projections_of_an_unreachable_project_are_deleted_when_it_returns(
+    federation: Federation,
+) -> None:
     """Suspended projects are left; what happened meanwhile is made up for."""
     await federation.write_back()
     await federation.write_back("web-1")
@@ -517,7 +523,7 @@ async def test_4_3_ghosts_of_a_project_that_was_away_go_when_it_returns(federati
 # R21: warnings
 
 
-async def test_r21_what_a_cell_warns_of_is_told_in_the_project_once(federation: Federation) -> None:
+async def test_a_warning_in_the_cell_is_repeated_once_in_the_project(federation: Federation) -> None:
     await federation.write_back()
     await federation.report(status_of("Provisioning"))
     assert await federation.warned() == []
@@ -530,14 +536,14 @@ async def test_r21_what_a_cell_warns_of_is_told_in_the_project_once(federation: 
     assert await federation.warned() == [("ImageUnavailable", "no such tag"), ("InstanceCrashing", "exit 1")]
 
 
-async def test_r21_quota_warns_by_its_own_condition(federation: Federation) -> None:
+async def test_quota_warnings_come_from_the_quota_condition(federation: Federation) -> None:
     await federation.write_back()
     waiting = condition("QuotaGranted", "Unknown", "QuotaNoBudget", "no allowance")
     await federation.report(status_of("SchedulingGatesPresent", waiting))
     assert await federation.warned() == [("QuotaNoBudget", "no allowance")]
 
 
-async def test_r21_a_long_sentence_is_cut_and_format_signs_are_only_signs(federation: Federation) -> None:
+async def test_a_long_message_is_cut_and_never_formatted(federation: Federation) -> None:
     await federation.write_back()
     await federation.report(status_of("ImageUnavailable", message="%s %d {} " + "x" * 2000))
     ((_, message),) = await federation.warned()
@@ -545,14 +551,14 @@ async def test_r21_a_long_sentence_is_cut_and_format_signs_are_only_signs(federa
     assert len(message) == 1024
 
 
-async def test_r21_an_event_that_cannot_be_written_fails_nothing(federation: Federation) -> None:
+async def test_an_event_that_cannot_be_written_fails_nothing(federation: Federation) -> None:
     await federation.write_back()
     federation.faults["demo"].fail(calls("POST", "/events"))
     await federation.report(status_of("ImageUnavailable"))
     assert as_dict((await federation.projection()).status_json) == status_of("ImageUnavailable")
 
 
-async def test_4_2_a_namespace_made_anew_shows_its_instances_also_when_only_a_list_tells_of_it(
+async def test_instances_of_a_recreated_namespace_are_shown_even_if_only_a_list_reveals_it(
     federation: Federation,
 ) -> None:
     project = federation.project
@@ -576,7 +582,7 @@ async def test_4_2_a_namespace_made_anew_shows_its_instances_also_when_only_a_li
     await federation.simulation.until(shown, within=3600)
 
 
-async def test_a_project_that_is_slow_holds_up_only_itself(federation: Federation) -> None:
+async def test_a_slow_project_holds_up_only_itself(federation: Federation) -> None:
     for number in range(20):
         await federation.write_back(f"web-{number}")
     await federation.write_back("web-0", project="other")

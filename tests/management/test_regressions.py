@@ -158,7 +158,7 @@ def management(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Manag
     runner.run(management.stop())
 
 
-async def test_regression_01_a_hub_event_leads_to_the_project_that_the_hub_namespace_names(
+async def test_a_hub_event_leads_to_the_project_that_the_hub_namespace_names(
     management: Management,
 ) -> None:
     await management.deploy()
@@ -170,9 +170,7 @@ async def test_regression_01_a_hub_event_leads_to_the_project_that_the_hub_names
 
 
 @pytest.mark.parametrize("label", ["cluster-org_demo", "cluster-_demo", "cluster-a_b_demo"])
-async def test_regression_02_an_organisation_in_the_label_leads_to_the_bare_project(
-    management: Management, label: str
-) -> None:
+async def test_an_organisation_in_the_label_leads_to_the_bare_project(management: Management, label: str) -> None:
     assert bare_project(label) == "demo"
     await management.deploy()
     wrong = {"metadata": {"labels": {UPSTREAM_CLUSTER: label}}}
@@ -181,7 +179,7 @@ async def test_regression_02_an_organisation_in_the_label_leads_to_the_bare_proj
     assert (await management.deployment()).status is not None
 
 
-async def test_regression_03_a_project_that_is_not_engaged_is_dropped_without_an_error(management: Management) -> None:
+async def test_an_event_of_a_project_that_is_not_engaged_is_dropped_without_an_error(management: Management) -> None:
     labels = {UPSTREAM_CLUSTER: "cluster-elsewhere", UPSTREAM_NAMESPACE: "default"}
     await management.hub.create(NAMESPACE, NAMESPACE.body("ns-1", labels=labels))
     await management.settle()
@@ -195,12 +193,12 @@ async def test_regression_03_a_project_that_is_not_engaged_is_dropped_without_an
     assert federator.results["error"] == 0
 
 
-def test_regression_04_a_request_without_a_plane_cannot_even_be_built() -> None:
+def test_a_request_without_a_plane_cannot_even_be_built() -> None:
     with pytest.raises(ValueError, match="needs the name of its plane"):
         Request("", "default", "web")
 
 
-async def test_regression_05_hub_status_is_seen_in_the_project_without_a_resync(management: Management) -> None:
+async def test_hub_status_reaches_the_project_without_a_resync(management: Management) -> None:
     await management.deploy()
     began = management.simulation.time()
     await management.report((2, 2, 2, 2, 2))
@@ -210,7 +208,7 @@ async def test_regression_05_hub_status_is_seen_in_the_project_without_a_resync(
     assert management.simulation.time() == began
 
 
-async def test_a_roll_dips_and_recovers_and_says_which_generation_it_answers(management: Management) -> None:
+async def test_updated_replicas_dip_and_recover_during_a_rollout(management: Management) -> None:
     seen: list[tuple[int, int, int]] = []
 
     async def look() -> None:
@@ -237,12 +235,12 @@ async def test_a_roll_dips_and_recovers_and_says_which_generation_it_answers(man
 
 
 @pytest.mark.parametrize("resource", ["namespaces", "workloaddeployments", "instances", "propagationpolicies"])
-def test_regression_21_management_may_watch_what_it_watches_on_the_hub(resource: str) -> None:
+def test_the_management_role_allows_every_watch_on_the_hub(resource: str) -> None:
     verbs = {verb for rule in PERMISSIONS[Who.MANAGEMENT, On.HUB] if resource in rule.resources for verb in rule.verbs}
     assert verbs >= {"get", "list", "watch"}
 
 
-async def test_regression_22_a_status_field_nobody_here_knows_reaches_the_project(management: Management) -> None:
+async def test_an_unknown_status_field_reaches_the_project(management: Management) -> None:
     """The schema of this release prunes what it does not know, so it stands in one that it keeps."""
     await management.deploy()
     location = {"name": "dfw-1", "namespace": "sites"}
@@ -250,7 +248,7 @@ async def test_regression_22_a_status_field_nobody_here_knows_reaches_the_projec
     assert as_dict((await management.deployment()).status_json)["location"] == location
 
 
-async def test_regression_23_the_owner_of_a_projection_is_found_by_name(management: Management) -> None:
+async def test_the_owner_of_a_projection_is_found_by_name(management: Management) -> None:
     await management.deploy()
     await management.write_back()
     owner = await management.deployment()
@@ -259,7 +257,7 @@ async def test_regression_23_the_owner_of_a_projection_is_found_by_name(manageme
     assert projection.metadata.labels[f"{GROUP}/workload-deployment-uid"] == owner.metadata.uid
 
 
-async def test_regression_24_without_its_deployment_nothing_is_projected(management: Management) -> None:
+async def test_without_its_deployment_nothing_is_projected(management: Management) -> None:
     await management.deploy()
     hub_copy = WORKLOAD_DEPLOYMENT.body("gone", await management.home())
     await management.hub.create(WORKLOAD_DEPLOYMENT, hub_copy | {"spec": (await management.copy()).spec_json})
@@ -270,7 +268,7 @@ async def test_regression_24_without_its_deployment_nothing_is_projected(managem
         await management.projector.reconcile(management.new_pass(management.projector, request))
 
 
-async def test_regression_25_a_projection_of_a_project_with_an_organisation_is_shown(management: Management) -> None:
+async def test_a_projection_of_a_project_with_an_organisation_is_shown(management: Management) -> None:
     home = await management.home()
     labels = {UPSTREAM_CLUSTER: "cluster-org_demo", UPSTREAM_NAMESPACE: "default"}
     await management.hub.create(NAMESPACE, NAMESPACE.body(home, labels=labels))
@@ -283,7 +281,7 @@ async def test_regression_25_a_projection_of_a_project_with_an_organisation_is_s
     assert await management.shown() == [INSTANCE_NAME]
 
 
-async def test_at_rest_a_later_pass_of_all_three_writes_nothing(management: Management) -> None:
+async def test_at_rest_a_second_pass_of_every_controller_writes_nothing(management: Management) -> None:
     await management.deploy("DFW", "AMS", "SIN")
     await management.report((2, 2, 2, 2, 2))
     await management.write_back()
@@ -303,7 +301,7 @@ async def test_at_rest_a_later_pass_of_all_three_writes_nothing(management: Mana
     assert management.writes.total() == before
 
 
-async def test_regression_29_annotations_of_others_survive_on_every_object(management: Management) -> None:
+async def test_annotations_of_others_survive_on_every_object(management: Management) -> None:
     await management.deploy()
     theirs = {"metadata": {"annotations": {"theirs": "1"}, "labels": {"theirs": "2"}}}
     await management.project.merge_patch(WORKLOAD_DEPLOYMENT, DEPLOYMENT, "default", theirs)
@@ -316,7 +314,7 @@ async def test_regression_29_annotations_of_others_survive_on_every_object(manag
     assert management.writes.total() == before
 
 
-async def test_regression_30_a_workload_whose_deployment_lost_its_city_goes_and_takes_no_policy_of_others_along(
+async def test_deleting_a_workload_whose_deployment_lost_its_city_removes_no_other_policy(
     management: Management,
 ) -> None:
     await management.deploy()
@@ -330,7 +328,7 @@ async def test_regression_30_a_workload_whose_deployment_lost_its_city_goes_and_
     assert await management.policies() == ["city-ams"]
 
 
-async def test_regression_31_a_hub_that_is_configured_and_missing_keeps_the_finalizer(management: Management) -> None:
+async def test_a_configured_hub_that_is_unreachable_keeps_the_finalizer(management: Management) -> None:
     await management.deploy()
     management.fleet.remove("hub")
     await management.project.delete(WORKLOAD_DEPLOYMENT, DEPLOYMENT, "default")
@@ -350,7 +348,7 @@ async def test_regression_31_a_hub_that_is_configured_and_missing_keeps_the_fina
     await management.simulation.until(made_anew, within=31)
 
 
-async def test_regression_31_a_process_that_was_never_given_a_hub_lets_go(management: Management) -> None:
+async def test_a_process_without_a_hub_removes_the_finalizer(management: Management) -> None:
     await management.deploy()
     management.fleet.remove("hub")
     await management.project.delete(WORKLOAD, "web", "default")
@@ -362,7 +360,7 @@ async def test_regression_31_a_process_that_was_never_given_a_hub_lets_go(manage
         await management.deployment()
 
 
-async def test_regression_32_a_whole_namespace_can_be_deleted(management: Management) -> None:
+async def test_a_whole_namespace_can_be_deleted(management: Management) -> None:
     await management.deploy()
     home = await management.home()
     management.faults["demo"].fail(calls("GET", "/api/v1/namespaces/default"))
@@ -376,20 +374,20 @@ async def test_regression_32_a_whole_namespace_can_be_deleted(management: Manage
     assert await management.policies() == []
 
 
-async def test_regression_35_without_networking_a_missing_network_is_nobodys_business(management: Management) -> None:
+async def test_without_networking_a_missing_network_is_ignored(management: Management) -> None:
     assert (await management.project.list(NETWORK)).items == []
     await management.deploy()
     assert (await management.copy()).name == DEPLOYMENT
 
 
-async def test_regression_36_a_first_status_of_zeros_is_accepted(management: Management) -> None:
+async def test_a_first_status_of_zeros_is_accepted(management: Management) -> None:
     await management.deploy()
     await management.report((0, 0, 0, 0, 0), "False")
     for found in (await management.deployment(), await management.workload()):
         assert {counter: as_dict(found.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
 
 
-async def test_a_policy_goes_with_its_last_workload_and_is_left_alone_before(management: Management) -> None:
+async def test_a_policy_is_kept_until_its_last_workload_is_deleted(management: Management) -> None:
     await management.deploy()
     await management.deploy(name="more")
     before = (await management.hub.list(PROPAGATION_POLICY)).items
@@ -401,7 +399,7 @@ async def test_a_policy_goes_with_its_last_workload_and_is_left_alone_before(man
     assert await management.policies() == []
 
 
-async def test_regression_38_no_projection_is_left_of_what_was_scaled_away(management: Management) -> None:
+async def test_no_projection_is_left_after_scaling_down(management: Management) -> None:
     await management.deploy()
     for name in (INSTANCE_NAME, f"{DEPLOYMENT}-1"):
         await management.write_back(name)
@@ -410,7 +408,7 @@ async def test_regression_38_no_projection_is_left_of_what_was_scaled_away(manag
     assert await management.shown() == [INSTANCE_NAME]
 
 
-async def test_regression_47_a_city_that_is_no_longer_offered_goes_on_running(management: Management) -> None:
+async def test_a_city_that_is_no_longer_offered_keeps_running(management: Management) -> None:
     await management.deploy()
     await management.report((2, 2, 2, 2, 2))
     await management.write_back()

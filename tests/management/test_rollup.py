@@ -114,7 +114,7 @@ def test_a_deployment_without_status_counts_nothing() -> None:
     assert counters(status) == (1, 1, 1, 1, 1)
 
 
-def test_an_answer_to_an_older_generation_is_not_updated_and_not_current() -> None:
+def test_a_status_for_an_older_generation_counts_neither_updated_nor_current() -> None:
     behind = deployment("a/DFW", YES, (50, 10, 20, 40, 30), generation=3, observed=2)
     status = rolled_up([behind, deployment("a/AMS", YES, (5, 1, 2, 4, 3), generation=3, observed=3)])
     assert counters(status) == (55, 1, 2, 44, 33)
@@ -169,7 +169,7 @@ RANKS: dict[str, tuple[str, str]] = {  # of two reasons, the one that is told
 
 
 @pytest.mark.parametrize(("higher", "lower"), RANKS.values(), ids=RANKS.keys())
-def test_the_blocker_of_the_highest_rank_is_told(higher: str, lower: str) -> None:
+def test_the_blocker_of_the_highest_rank_is_reported(higher: str, lower: str) -> None:
     for first, second in ((higher, lower), (lower, higher)):
         status = rolled_up([deployment("a/DFW", ("False", first)), deployment("b/DFW", ("False", second))])
         name = "web-a-dfw" if first == higher else "web-b-dfw"
@@ -187,7 +187,7 @@ def test_equal_blockers_go_by_placement_then_by_name_whatever_the_order() -> Non
 
 
 @pytest.mark.parametrize("reason", ["SomethingNew", "NoAvailableDeployments"])
-def test_a_reason_without_a_rank_never_replaces_the_general_sentence(reason: str) -> None:
+def test_a_reason_without_a_rank_never_replaces_the_default(reason: str) -> None:
     assert available(rolled_up([deployment("a/DFW", ("False", reason))])) == NO_PLACEMENT
 
 
@@ -196,7 +196,7 @@ def test_unknown_blocks_as_well() -> None:
     assert available(status) == ("False", "ImageUnavailable", "web-a-dfw: ImageUnavailable")
 
 
-def test_a_deployment_that_has_not_said_anything_blocks_nothing() -> None:
+def test_a_deployment_without_conditions_blocks_nothing() -> None:
     status = rolled_up([deployment("a/DFW"), deployment("a/AMS", counters=None)])
     assert available(status) == NO_PLACEMENT
     assert available(status["placements"][0]) == NO_DEPLOYMENT
@@ -205,7 +205,7 @@ def test_a_deployment_that_has_not_said_anything_blocks_nothing() -> None:
 # R23: cities that no location offers
 
 
-def test_r23_a_placement_of_unoffered_cities_is_told() -> None:
+def test_a_placement_of_unoffered_cities_is_reported() -> None:
     status = rolled_up([], [unoffered("b/SIN"), unoffered("a/LHR")])
     assert [(entry["name"], available(entry)) for entry in status["placements"]] == [
         ("a", ("False", "NoMatchingLocation", "no LHR")),
@@ -216,14 +216,14 @@ def test_r23_a_placement_of_unoffered_cities_is_told() -> None:
     assert counters(status["placements"][0]) == (0, 0, 0, 0, 0)
 
 
-def test_r23_it_is_told_on_the_placement_while_none_of_its_deployments_is_available() -> None:
+def test_an_unoffered_city_is_reported_while_no_deployment_of_its_placement_is_available() -> None:
     status = rolled_up([deployment("a/DFW", NO_IMAGE)], [unoffered("a/SIN")])
     assert available(status["placements"][0]) == ("False", "NoMatchingLocation", "no SIN")
     assert available(status) == ("False", "ImageUnavailable", "web-a-dfw: ImageUnavailable")
 
 
 @pytest.mark.parametrize(("city", "expected"), [("AMS", "no AMS"), ("SIN", "web-a-dfw: NoMatchingLocation")])
-def test_r23_it_competes_under_the_name_the_deployment_would_have(city: str, expected: str) -> None:
+def test_an_unoffered_city_is_ranked_under_the_name_of_its_future_deployment(city: str, expected: str) -> None:
     status = rolled_up([deployment("a/DFW", NO_LOCATION)], [unoffered(f"a/{city}")])
     assert available(status) == ("False", "NoMatchingLocation", expected)
 
@@ -243,7 +243,7 @@ def test_transition_times_move_with_the_status_only() -> None:
     assert b["conditions"][0]["lastTransitionTime"] == EARLIER
 
 
-def test_another_reason_alone_moves_no_time() -> None:
+def test_another_reason_alone_keeps_the_transition_time() -> None:
     first = rolled_up([deployment("a/DFW", NO_IMAGE)])
     later = NOW.replace(hour=13)
     after = workload_status(workload(status=first), [deployment("a/DFW", NO_LOCATION)], [], later)
@@ -251,14 +251,14 @@ def test_another_reason_alone_moves_no_time() -> None:
     assert after["conditions"][0]["lastTransitionTime"] == "2026-06-01T12:00:00Z"
 
 
-def test_the_same_again_is_the_same() -> None:
+def test_an_unchanged_state_gives_an_equal_status() -> None:
     deployments = [deployment("a/DFW", YES, (1, 1, 1, 1, 1)), deployment("b/DFW", NO_IMAGE)]
     first = rolled_up(deployments, [unoffered("c/SIN")])
     later = NOW.replace(hour=13)
     assert workload_status(workload(status=first), deployments, [unoffered("c/SIN")], later) == first
 
 
-def test_a_placement_that_is_no_longer_there_is_no_longer_told() -> None:
+def test_a_removed_placement_is_no_longer_reported() -> None:
     first = rolled_up([deployment("a/DFW", YES), deployment("b/DFW", YES)])
     after = workload_status(workload(status=first), [deployment("b/DFW", YES)], [], NOW)
     assert [entry["name"] for entry in after["placements"]] == ["b"]
@@ -280,7 +280,7 @@ def taken(place: str) -> Blocker:
     return Blocker(f"web-{placement}-{city.lower()}", placement, "DeploymentNameTaken", f"{city} is taken")
 
 
-def test_the_worst_of_several_reasons_is_told_for_a_placement() -> None:
+def test_the_worst_of_several_reasons_is_reported_for_a_placement() -> None:
     status = rolled_up([], [unoffered("a/AMS"), taken("a/DFW"), unoffered("a/SIN")])
     assert available(status["placements"][0]) == ("False", "DeploymentNameTaken", "DFW is taken")
     assert available(status) == ("False", "DeploymentNameTaken", "DFW is taken")
@@ -299,23 +299,23 @@ def placed(status: Json) -> tuple[str, str, str] | None:
     return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
 
 
-def test_a_workload_that_gets_all_it_asks_for_says_nothing_of_placement() -> None:
+def test_a_fully_placed_workload_has_no_placed_condition() -> None:
     assert placed(rolled_up([deployment("a/DFW", NO_IMAGE)])) is None
 
 
-def test_every_city_that_cannot_be_had_is_named_in_order_under_the_worst_reason() -> None:
+def test_every_unplaced_city_is_named_in_order_under_the_worst_reason() -> None:
     status = rolled_up([deployment("a/AMS", YES)], [unoffered("b/SIN"), taken("a/DFW"), unoffered("a/LHR")])
     assert placed(status) == ("False", "DeploymentNameTaken", "DFW is taken; no LHR; no SIN")
     assert available(status)[0] == "True"
 
 
-def test_the_same_sentence_is_told_once() -> None:
+def test_equal_messages_are_reported_once() -> None:
     assert placed(rolled_up([], [unoffered("a/SIN"), unoffered("b/SIN")])) == ("False", "NoMatchingLocation", "no SIN")
 
 
 @pytest.mark.parametrize("type_", ["Federated", "ReplicasReady"])
 @pytest.mark.parametrize("reason", ["SpecRefused", "WriteForbidden", "InstanceNameTaken", "FederationFailed"])
-def test_what_hub_or_site_refused_is_told_also_while_an_earlier_state_serves(type_: str, reason: str) -> None:
+def test_a_refusal_is_reported_even_while_an_earlier_state_serves(type_: str, reason: str) -> None:
     member = deployment("a/DFW", YES, more=[condition(type_, "False", reason, "as the server said")])
     assert placed(rolled_up([member])) == ("False", reason, "as the server said")
 
@@ -325,22 +325,22 @@ def test_what_hub_or_site_refused_is_told_also_while_an_earlier_state_serves(typ
     ("ReplicasReady", "True", "SpecRefused"),
     ("Available", "False", "SpecRefused"),
 ])  # fmt: skip
-def test_quota_and_what_is_over_are_no_refusals(type_: str, status: str, reason: str) -> None:
+def test_pending_quota_and_past_refusals_are_no_refusals(type_: str, status: str, reason: str) -> None:
     assert placed(rolled_up([deployment("a/DFW", more=[condition(type_, status, reason, "no")])])) is None
 
 
-def test_a_refusal_that_is_over_is_no_longer_told() -> None:
+def test_a_refusal_that_is_over_is_no_longer_reported() -> None:
     first = rolled_up([deployment("a/DFW", YES)], [unoffered("a/SIN")])
     after = workload_status(workload(status=first), [deployment("a/DFW", YES)], [], NOW)
     assert placed(after) is None
 
 
-def test_missing_networks_leave_what_was_said_of_cities() -> None:
+def test_missing_networks_keep_the_placed_condition() -> None:
     first = rolled_up([deployment("a/DFW", YES)], [unoffered("a/SIN")])
     assert placed(without_networks(workload(status=first), ["default"], NOW)) == placed(first)
 
 
-def test_sentences_without_end_fit_into_a_condition() -> None:
+def test_very_long_messages_fit_into_a_condition() -> None:
     endless = [Blocker(f"web-{n}", "a", "SpecRefused", f"{n} {'x' * 1000}") for n in range(50)]
     said = placed(rolled_up([], endless))
     assert said is not None
@@ -352,7 +352,7 @@ def test_sentences_without_end_fit_into_a_condition() -> None:
 ZERO = ("False", "ScaledToZero")
 
 
-def test_a_workload_at_zero_is_calm() -> None:
+def test_a_workload_scaled_to_zero_reports_only_that() -> None:
     status = rolled_up([deployment("a/AMS", ZERO), deployment("a/DFW", ZERO)])
     assert available(status) == ("False", "ScaledToZero", "web-a-ams: ScaledToZero")
     assert available(status["placements"][0]) == ("False", "ScaledToZero", "web-a-ams: ScaledToZero")
@@ -360,7 +360,7 @@ def test_a_workload_at_zero_is_calm() -> None:
 
 @pytest.mark.parametrize("other", ["InstancesProvisioning", "QuotaNotGranted", "ImageUnavailable"])
 @pytest.mark.parametrize("places", [("a/DFW", "b/DFW"), ("b/DFW", "a/DFW")])
-def test_whatever_else_is_missing_says_more_than_a_placement_at_zero(places: tuple[str, str], other: str) -> None:
+def test_any_other_blocker_beats_a_placement_scaled_to_zero(places: tuple[str, str], other: str) -> None:
     status = rolled_up([deployment(places[0], ZERO), deployment(places[1], ("False", other))])
     assert available(status)[1] == other
 
@@ -368,7 +368,7 @@ def test_whatever_else_is_missing_says_more_than_a_placement_at_zero(places: tup
 # A rollout that is paused
 
 
-def test_cli_6_a_pause_is_told_beside_what_is_available() -> None:
+def test_a_pause_is_reported_beside_availability() -> None:
     status = workload_status(workload(generation=3, paused=True), [deployment("a/DFW", YES)], [], NOW)
     told = {one["type"]: (one["status"], one["reason"], one["observedGeneration"]) for one in status["conditions"]}
     assert told == {
@@ -379,13 +379,13 @@ def test_cli_6_a_pause_is_told_beside_what_is_available() -> None:
     assert [one["type"] for one in after["conditions"]] == ["Available"]
 
 
-def test_cli_6_what_another_says_of_progress_stays() -> None:
+def test_a_progressing_condition_of_others_stays() -> None:
     theirs = rolled_up([]) | {"conditions": [condition("Progressing", "True", "Theirs", "theirs")]}
     after = workload_status(workload(status=theirs), [], [], NOW)
     assert [one["reason"] for one in after["conditions"] if one["type"] == "Progressing"] == ["Theirs"]
 
 
-def test_cli_6_a_deployment_that_is_held_back_has_nothing_of_the_newest_template() -> None:
+def test_a_held_deployment_counts_nothing_for_the_newest_template() -> None:
     members = [deployment("a/AMS", YES, (2, 2, 2, 2, 2)), deployment("a/DFW", YES, (3, 3, 3, 3, 3))]
     status = workload_status(workload(paused=True), members, [], NOW, held={"web-a-dfw"})
     assert [status[counter] for counter in COUNTERS] == [5, 2, 2, 5, 5]
@@ -394,7 +394,7 @@ def test_cli_6_a_deployment_that_is_held_back_has_nothing_of_the_newest_template
 # Networks that are missing
 
 
-def test_2_2_missing_networks_change_nothing_but_the_condition() -> None:
+def test_missing_networks_change_nothing_but_the_condition() -> None:
     before = rolled_up([deployment("a/DFW", YES, (2, 2, 2, 2, 2))])
     after = without_networks(workload(generation=2, status=before), ["zulu", "alpha"], NOW)
     assert after | {"conditions": []} == before | {"conditions": []}
@@ -402,7 +402,7 @@ def test_2_2_missing_networks_change_nothing_but_the_condition() -> None:
     assert after["observedGeneration"] == 1  # the counters are those of the generation before
 
 
-def test_row_36_missing_networks_on_a_new_workload_have_every_counter() -> None:
+def test_missing_networks_on_a_new_workload_have_every_counter() -> None:
     status = without_networks(workload(), ["default"], NOW)
     assert {counter: status[counter] for counter in ("deployments", *COUNTERS)} == dict.fromkeys(
         ("deployments", *COUNTERS), 0
@@ -420,7 +420,7 @@ def test_row_36_missing_networks_on_a_new_workload_have_every_counter() -> None:
         (5, 4, 2, False),  # an old one is left
     ],
 )
-def test_it_is_rolled_out_when_all_that_is_asked_for_is_new_and_nothing_else_is_left(
+def test_a_workload_is_rolled_out_when_exactly_the_requested_replicas_are_updated(
     replicas: int, updated: int, observed: int, expected: bool
 ) -> None:
     placement = {"name": "main", "cityCodes": ["DFW", "AMS"], "scaleSettings": {"minReplicas": 2}}

@@ -103,7 +103,7 @@ def sweep(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Sweep]:
 # Deployments
 
 
-async def test_a_deployment_that_its_project_gave_up_is_withdrawn_with_its_policy_and_noted(sweep: Sweep) -> None:
+async def test_a_deployment_in_the_journal_is_withdrawn_with_its_policy_and_noted(sweep: Sweep) -> None:
     """As after the hub was restored to a moment before its deletion."""
     await sweep.gave_up("web")
     await sweep.hub.create(PROPAGATION_POLICY, city_policy(sweep.home, "DFW"))
@@ -128,7 +128,7 @@ async def test_a_deployment_that_its_project_has_stays(sweep: Sweep) -> None:
     assert sweep.writes.total() == before
 
 
-async def test_a_deployment_that_a_restored_project_does_not_know_is_held_and_reported_once(sweep: Sweep) -> None:
+async def test_a_deployment_that_a_restored_project_lacks_is_held_and_reported_once(sweep: Sweep) -> None:
     await sweep.gave_up("another")
     await sweep.copy()
     await sweep.advance(LONG_ENOUGH)
@@ -174,7 +174,7 @@ async def test_a_deployment_that_only_the_cache_lacks_stays(sweep: Sweep) -> Non
 
 
 @pytest.mark.parametrize("error", [Unavailable("busy"), Forbidden("no"), NotFound("no such plane")], ids=str)
-async def test_a_project_that_does_not_answer_for_itself_proves_nothing(sweep: Sweep, error: ApiError) -> None:
+async def test_an_unreachable_project_proves_nothing(sweep: Sweep, error: ApiError) -> None:
     """Not even with 404 for everything, as a plane that is gone answers."""
     await sweep.gave_up("web")
     await sweep.copy()
@@ -201,7 +201,7 @@ async def test_a_deployment_without_the_uid_of_its_project_is_held(sweep: Sweep)
     assert await sweep.copies() == ["web"]
 
 
-async def test_a_deployment_of_a_project_namespace_that_is_gone_goes_by_the_same_sign(sweep: Sweep) -> None:
+async def test_a_deployment_of_a_deleted_project_namespace_needs_the_same_sign(sweep: Sweep) -> None:
     await sweep.gave_up("web")
     await sweep.make_home("ns-gone", "team")
     for name in ("web", "api"):
@@ -211,7 +211,7 @@ async def test_a_deployment_of_a_project_namespace_that_is_gone_goes_by_the_same
 
 
 @pytest.mark.parametrize("is_given_up", [True, False])
-async def test_a_deployment_of_an_earlier_namespace_is_judged_also_when_the_later_one_has_one_of_its_name(
+async def test_a_deployment_of_an_earlier_namespace_is_swept_despite_a_later_one_of_its_name(
     sweep: Sweep, is_given_up: bool
 ) -> None:
     """As when a project namespace was deleted and made anew, and the hub was restored to before that."""
@@ -239,7 +239,7 @@ async def test_a_brake_stops_a_mass_withdrawal(sweep: Sweep) -> None:
     assert await sweep.copies() == []
 
 
-async def test_with_removal_switched_off_only_what_is_released_goes(
+async def test_with_removal_switched_off_only_released_objects_are_removed(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
     sweep = Sweep(simulation, enabled=False)
@@ -261,7 +261,7 @@ async def test_with_removal_switched_off_only_what_is_released_goes(
 USED = annotation([Note("web", "1", "2")])
 
 
-async def test_a_hub_namespace_that_is_empty_goes_when_its_project_namespace_is_gone(sweep: Sweep) -> None:
+async def test_an_empty_hub_namespace_is_removed_after_its_project_namespace(sweep: Sweep) -> None:
     await sweep.make_home("ns-gone", "team", USED)
     await sweep.advance(NAMESPACE_GRACE_SECONDS - 5)
     assert "ns-gone" in await sweep.homes()
@@ -269,7 +269,7 @@ async def test_a_hub_namespace_that_is_empty_goes_when_its_project_namespace_is_
     assert await sweep.homes() == [sweep.home]
 
 
-async def test_a_hub_namespace_goes_whose_project_namespace_was_made_anew(sweep: Sweep) -> None:
+async def test_the_hub_namespace_of_a_recreated_project_namespace_is_removed(sweep: Sweep) -> None:
     await sweep.make_home("ns-earlier", "default", USED)
     await sweep.advance(LONG_ENOUGH)
     assert await sweep.homes() == [sweep.home]
@@ -301,7 +301,7 @@ CONTENTS: dict[Kind[Any], Json] = {
 
 
 @pytest.mark.parametrize("kind", CONTENTS, ids=lambda kind: kind.name)
-async def test_a_hub_namespace_that_holds_something_of_ours_stays(sweep: Sweep, kind: Kind[Any]) -> None:
+async def test_a_hub_namespace_that_is_not_empty_stays(sweep: Sweep, kind: Kind[Any]) -> None:
     await define(sweep.hub, RESOURCE_BINDING)
     await sweep.settle()
     await sweep.make_home("ns-gone", "team", USED)
@@ -322,14 +322,14 @@ async def test_a_hub_namespace_that_holds_something_of_ours_stays(sweep: Sweep, 
         ("other", hub_labels("demo", "team")),
     ],
 )
-async def test_a_namespace_that_is_not_ours_to_judge_stays(sweep: Sweep, name: str, labels: dict[str, str]) -> None:
+async def test_a_namespace_that_is_not_ours_stays(sweep: Sweep, name: str, labels: dict[str, str]) -> None:
     marks = {**USED, RELEASE: "true"}
     await sweep.hub.create(NAMESPACE, NAMESPACE.body(name, labels=labels, annotations=marks))
     await sweep.advance(LONG_ENOUGH)
     assert not (await sweep.hub.get(NAMESPACE, name)).metadata.deleting
 
 
-async def test_a_hub_namespace_whose_project_namespace_only_the_cache_lacks_stays_even_when_released(
+async def test_a_hub_namespace_stays_if_only_the_cache_lacks_its_project_namespace_even_when_released(
     sweep: Sweep,
 ) -> None:
     sweep.faults["demo"].drop_event(calls(path="/namespaces"))
@@ -341,7 +341,9 @@ async def test_a_hub_namespace_whose_project_namespace_only_the_cache_lacks_stay
 
 
 @pytest.mark.parametrize("error", [Unavailable("busy"), Forbidden("no"), NotFound("no such plane")], ids=str)
-async def test_a_project_that_cannot_list_its_namespaces_costs_none_on_the_hub(sweep: Sweep, error: ApiError) -> None:
+async def test_no_hub_namespace_is_removed_while_its_project_cannot_list_namespaces(
+    sweep: Sweep, error: ApiError
+) -> None:
     await sweep.make_home("ns-gone", "team", USED)
     sweep.faults["demo"].refuse(lambda call: reads(call) and call.path.endswith("/namespaces"), error)
     await sweep.advance(NAMESPACE_GRACE_SECONDS + 60)

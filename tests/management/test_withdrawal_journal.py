@@ -19,7 +19,7 @@ PATCHES = calls("PATCH", "/api/v1/namespaces/default")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[7]", "nonsense", '["a"', "null"])
-def test_what_somebody_mangled_holds_no_entry(text: str) -> None:
+def test_a_malformed_annotation_has_no_entries(text: str) -> None:
     assert entries({KEY: text}) == ()
 
 
@@ -41,7 +41,7 @@ async def _entries(federation: Federation) -> tuple[str, ...]:
     return entries((await federation.project.get(NAMESPACE, "default")).metadata.annotations)
 
 
-async def test_a_deployment_that_is_deleted_is_in_the_journal_before_it_is_gone(federation: Federation) -> None:
+async def test_a_deleted_deployment_is_in_the_journal_before_it_is_gone(federation: Federation) -> None:
     deployment = await federation.deploy()
     refused = federation.faults["demo"].refuse(PATCHES, Unavailable("busy"))
     await federation.delete()
@@ -53,7 +53,7 @@ async def test_a_deployment_that_is_deleted_is_in_the_journal_before_it_is_gone(
     assert await _entries(federation) == (deployment.metadata.uid,)
 
 
-async def test_a_deletion_does_not_wait_for_the_right_to_keep_the_journal(federation: Federation) -> None:
+async def test_a_deletion_does_not_wait_for_permission_to_write_the_journal(federation: Federation) -> None:
     for name in ("web", "api"):
         await federation.deploy(name=name)
     federation.faults["demo"].refuse(PATCHES, Forbidden("no right"))
@@ -65,7 +65,7 @@ async def test_a_deletion_does_not_wait_for_the_right_to_keep_the_journal(federa
     assert [(log["project"], log["error"]) for log in warnings] == [("demo", "no right")]
 
 
-async def test_deployments_that_go_at_once_share_the_write_of_the_journal(federation: Federation) -> None:
+async def test_deployments_deleted_at_once_share_one_journal_write(federation: Federation) -> None:
     names = [f"web-{number}" for number in range(20)]
     uids = {(await federation.deploy(name=name)).metadata.uid for name in names}
     federation.faults["demo"].slow_down(0.01)

@@ -27,7 +27,7 @@ async def _notes(federation: Federation) -> tuple[Note, ...]:
     return notes_of(home.metadata.annotations)
 
 
-async def test_a_hub_copy_names_the_project_deployment_that_it_is_of(federation: Federation) -> None:
+async def test_a_hub_copy_names_its_project_deployment(federation: Federation) -> None:
     deployment = await federation.deploy()
     copy = await federation.copy()
     assert copy.metadata.annotations["compute.datumapis.com/upstream-uid"] == deployment.metadata.uid
@@ -71,7 +71,7 @@ async def test_a_deployment_that_the_hub_lost_is_noted_by_the_uid_in_its_project
     assert await _notes(federation) == (Note("web", "", deployment.metadata.uid),)
 
 
-async def test_deployments_that_are_withdrawn_at_once_share_the_write_of_their_notes(federation: Federation) -> None:
+async def test_deployments_withdrawn_at_once_share_one_write_of_their_notes(federation: Federation) -> None:
     names = [f"web-{number}" for number in range(20)]
     for name in names:
         await federation.deploy(name=name)
@@ -94,7 +94,7 @@ async def test_the_notes_of_a_namespace_are_bounded(federation: Federation) -> N
     assert names == [f"web-{number}" for number in range(5, KEPT + 5)]
 
 
-async def test_the_note_of_a_deployment_that_its_project_has_again_is_taken_back(federation: Federation) -> None:
+async def test_the_note_of_a_deployment_that_its_project_has_again_is_removed(federation: Federation) -> None:
     """As after the project was restored to before its deletion: a copy in a cell must not go by the old note."""
     deployment = await federation.deploy()
     others = Note("other", "1", "2")
@@ -104,7 +104,7 @@ async def test_the_note_of_a_deployment_that_its_project_has_again_is_taken_back
     assert await _notes(federation) == (others,)
 
 
-async def test_a_deployment_that_comes_and_goes_costs_one_write_more_for_its_note(federation: Federation) -> None:
+async def test_a_note_costs_one_write_per_withdrawn_deployment(federation: Federation) -> None:
     await federation.deploy()
     before = len(federation.faults["hub"].written)
     await federation.delete()

@@ -228,13 +228,13 @@ def placement_available(workload: Workload) -> tuple[str, str, str]:
 # 2.2: deployments
 
 
-async def test_2_2_one_deployment_for_each_placement_and_city(project: Project) -> None:
+async def test_there_is_one_deployment_per_placement_and_city(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.change({"placements": placements({"main": ["DFW", "AMS"], "more": ["DFW"]})})
     assert list(await project.deployments()) == ["web-main-ams", "web-main-dfw", "web-more-dfw"]
 
 
-async def test_2_2_a_new_deployment(project: Project) -> None:
+async def test_a_new_deployment_has_owner_label_finalizer_and_spec(project: Project) -> None:
     workload = await project.deploy(["DFW"])
     deployment = await project.deployment("web-main-dfw")
     assert deployment.metadata.labels == {f"{GROUP}/workload-uid": workload.metadata.uid}
@@ -251,7 +251,7 @@ async def test_2_2_a_new_deployment(project: Project) -> None:
     }
 
 
-async def test_2_2_the_finalizer_is_there_before_the_first_deployment(project: Project) -> None:
+async def test_the_finalizer_is_added_before_the_first_deployment(project: Project) -> None:
     workload = await project.deploy(["DFW"])
     assert workload.metadata.finalizers == (WORKLOAD_FINALIZER,)
     assert [" ".join(line.split(" ")[1:3]) for line in project.writes.last if " Event " not in line] == [
@@ -261,7 +261,7 @@ async def test_2_2_the_finalizer_is_there_before_the_first_deployment(project: P
     ]
 
 
-async def test_2_2_a_change_reaches_every_deployment_in_one_write_each(project: Project) -> None:
+async def test_a_change_reaches_every_deployment_in_one_write_each(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     before = project.writes.total()
     changed = TEMPLATE | {"metadata": {"labels": {"app": "changed"}}}
@@ -270,7 +270,7 @@ async def test_2_2_a_change_reaches_every_deployment_in_one_write_each(project: 
     assert project.writes.total() == before + 3  # two deployments, and the status
 
 
-async def test_row_29_what_others_put_on_a_deployment_survives(project: Project) -> None:
+async def test_labels_and_annotations_of_others_survive(project: Project) -> None:
     await project.deploy(["DFW"])
     marks = {"labels": {"theirs": "1"}, "annotations": {f"{GROUP}/federation-namespace": "ns-1", "theirs": "2"}}
     await project.change_deployment("web-main-dfw", {"metadata": marks})
@@ -281,7 +281,7 @@ async def test_row_29_what_others_put_on_a_deployment_survives(project: Project)
     assert deployment.metadata.labels["theirs"] == "1"
 
 
-async def test_2_2_an_edited_deployment_is_put_back(project: Project) -> None:
+async def test_an_edited_deployment_is_restored(project: Project) -> None:
     workload = await project.deploy(["DFW"])
     changes = {"metadata": {"labels": {f"{GROUP}/workload-uid": None}}, "spec": {"scaleSettings": {"minReplicas": 9}}}
     deployment = await project.change_deployment("web-main-dfw", changes)
@@ -289,7 +289,7 @@ async def test_2_2_an_edited_deployment_is_put_back(project: Project) -> None:
     assert deployment.metadata.labels == {f"{GROUP}/workload-uid": workload.metadata.uid}
 
 
-async def test_no_deployment_is_made_for_a_workload_that_only_the_cache_still_has(project: Project) -> None:
+async def test_no_deployment_is_created_for_a_workload_that_only_the_cache_has(project: Project) -> None:
     """As after a restore of the project: it would be collected at once, and what runs withdrawn with it."""
     await project.deploy(["DFW"])
     project.faults["demo"].drop_event(calls(path="/workloads"), 1)
@@ -306,7 +306,7 @@ async def test_no_deployment_is_made_for_a_workload_that_only_the_cache_still_ha
     assert len(project.faults["demo"].written) == before
 
 
-async def test_no_deployment_is_changed_or_removed_by_a_workload_that_only_the_cache_has_so(project: Project) -> None:
+async def test_no_deployment_is_changed_or_removed_for_an_outdated_workload(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     before = await project.deployments()
     for number in (1, 2, 3, 4):
@@ -325,7 +325,7 @@ async def test_no_deployment_is_changed_or_removed_by_a_workload_that_only_the_c
     assert found.metadata.labels[f"{GROUP}/workload-uid"] != "another"
 
 
-async def test_r14_a_restart_of_one_city_stays_until_a_newer_one_of_all(project: Project) -> None:
+async def test_a_restart_of_one_city_survives_until_a_newer_one_of_all(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     restart = {"metadata": {"annotations": {RESTARTED_AT: "2026-06-01T12:00:00Z"}}}
     await project.change_deployment("web-main-dfw", {"spec": {"template": restart}})
@@ -341,7 +341,7 @@ async def test_r14_a_restart_of_one_city_stays_until_a_newer_one_of_all(project:
     assert await restarts() == dict.fromkeys(["web-main-ams", "web-main-dfw"], "2026-06-01T13:00:00Z")
 
 
-async def test_a_restart_noted_for_one_city_reaches_its_deployment_alone(project: Project) -> None:
+async def test_a_restart_of_one_city_reaches_only_its_deployment(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
 
     async def note(restarts: dict[str, str]) -> dict[str, tuple[str, int]]:
@@ -367,7 +367,7 @@ async def test_a_restart_noted_for_one_city_reaches_its_deployment_alone(project
     )
 
 
-async def test_2_2_a_deployment_deleted_by_hand_comes_back_when_it_is_gone(project: Project) -> None:
+async def test_a_deployment_deleted_by_hand_is_recreated_once_it_is_gone(project: Project) -> None:
     await project.deploy(["DFW"])
     uid = (await project.deployment("web-main-dfw")).metadata.uid
     await project.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
@@ -379,7 +379,7 @@ async def test_2_2_a_deployment_deleted_by_hand_comes_back_when_it_is_gone(proje
     assert (await project.deployment("web-main-dfw")).metadata.uid != uid
 
 
-async def test_2_2_a_city_that_is_no_longer_asked_for_is_removed(project: Project) -> None:
+async def test_a_city_that_is_no_longer_requested_is_removed(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     workload = await project.change({"placements": placements({"main": ["DFW"]})})
     going = {name: found.metadata.deleting for name, found in (await project.deployments()).items()}
@@ -397,7 +397,7 @@ async def test_2_2_a_city_that_is_no_longer_asked_for_is_removed(project: Projec
 # Whose deployment it is
 
 
-async def test_2_2_a_name_that_another_workload_has_is_not_touched(project: Project) -> None:
+async def test_a_name_that_another_workload_has_is_not_touched(project: Project) -> None:
     await project.create_deployment("web-main-dfw", "uid-of-another")
     before = await project.deployment("web-main-dfw")
     workload = await project.deploy(["DFW", "AMS"])
@@ -417,7 +417,7 @@ async def test_2_2_a_name_that_another_workload_has_is_not_touched(project: Proj
         await project.reconciler.reconcile(project.controller.new_pass(request))
 
 
-async def test_2_2_a_name_that_becomes_free_is_taken(project: Project) -> None:
+async def test_a_name_that_becomes_free_is_taken(project: Project) -> None:
     await project.create_deployment("web-main-dfw", "uid-of-another")
     workload = await project.deploy(["DFW"])
     await project.client.delete(WORKLOAD_DEPLOYMENT, "web-main-dfw", "default")
@@ -429,21 +429,21 @@ async def test_2_2_a_name_that_becomes_free_is_taken(project: Project) -> None:
     await project.simulation.until(taken, within=31)
 
 
-async def test_2_4_a_deployment_without_a_uid_belongs_to_nobody(project: Project) -> None:
+async def test_a_deployment_without_a_uid_belongs_to_nobody(project: Project) -> None:
     await project.create_deployment("stray", "")
     await project.deploy(["DFW"])
     await project.change({"placements": placements({"main": ["AMS"]})})
     assert not (await project.deployment("stray")).metadata.deleting
 
 
-async def test_2_2_a_name_that_is_taken_hides_nothing_that_runs(project: Project) -> None:
+async def test_a_taken_name_hides_nothing_that_runs(project: Project) -> None:
     await project.create_deployment("web-main-dfw", "uid-of-another")
     await project.deploy(["DFW", "AMS"])
     await project.report("web-main-ams", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
     assert available(await project.workload())[:2] == ("True", "AvailablePlacementFound")
 
 
-async def test_2_2_of_two_workloads_whose_names_run_together_the_first_keeps_its_deployment(project: Project) -> None:
+async def test_the_first_of_two_workloads_with_colliding_names_keeps_its_deployment(project: Project) -> None:
     """web with placement main-x in DFW, and web-main with placement x, both want web-main-x-dfw."""
     await project.deploy(["DFW"])
     await project.change({"placements": placements({"main-x": ["DFW"]})})
@@ -480,7 +480,7 @@ async def test_a_refused_deployment_holds_up_neither_the_other_cities_nor_the_st
     assert placed(workload) == ("False", "SpecRefused", sentence)
 
 
-async def test_a_refused_deployment_is_told_as_an_event_once(project: Project) -> None:
+async def test_a_refused_deployment_emits_one_event(project: Project) -> None:
     project.faults["demo"].refuse(about("web-main-ams"), Invalid(REFUSED))
     await project.deploy(["AMS", "DFW"])
     await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
@@ -490,7 +490,7 @@ async def test_a_refused_deployment_is_told_as_an_event_once(project: Project) -
     assert event.message == f"Deployment web-main-ams was refused: {REFUSED}"
 
 
-async def test_a_refused_deployment_is_tried_again_and_its_condition_goes_when_it_is_accepted(project: Project) -> None:
+async def test_a_refused_deployment_is_retried_and_its_condition_removed_once_accepted(project: Project) -> None:
     refusal = project.faults["demo"].refuse(about("web-main-ams"), Forbidden("exceeded quota"))
     workload = await project.deploy(["AMS", "DFW"])
     assert placed(workload) == ("False", "WriteForbidden", "Deployment web-main-ams was refused: exceeded quota")
@@ -513,7 +513,7 @@ async def test_a_refused_pass_names_the_refusal_and_repeats_no_write_that_change
     assert (await project.workload()).metadata.resource_version == before.metadata.resource_version
 
 
-async def test_a_refusal_that_is_worded_differently_with_every_try_is_written_once(project: Project) -> None:
+async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(project: Project) -> None:
     refusal = project.faults["demo"].refuse(about("web-main-ams"), ChangingRefusal())
     await project.deploy(["AMS", "DFW"])
     before = (await project.workload()).metadata.resource_version
@@ -540,7 +540,7 @@ async def test_a_change_that_is_refused_for_one_city_reaches_the_others_and_coun
     assert placed(workload) == ("False", "SpecRefused", f"Deployment web-main-ams was refused: {REFUSED}")
 
 
-async def test_a_city_whose_removal_is_refused_keeps_no_other_from_being_served(project: Project) -> None:
+async def test_a_refused_removal_of_one_city_holds_up_no_other(project: Project) -> None:
     await project.deploy(["AMS"])
     project.faults["demo"].refuse(calls("DELETE", "web-main-ams"), Forbidden("no deletion today"))
     workload = await project.change({"placements": placements({"main": ["DFW"]})})
@@ -548,7 +548,7 @@ async def test_a_city_whose_removal_is_refused_keeps_no_other_from_being_served(
     assert placed(workload) == ("False", "WriteForbidden", "Deployment web-main-ams was refused: no deletion today")
 
 
-async def test_a_city_whose_deletion_is_refused_keeps_no_other_from_going_with_the_workload(project: Project) -> None:
+async def test_a_refused_deletion_of_one_city_holds_up_no_other_when_the_workload_is_deleted(project: Project) -> None:
     await project.deploy(["AMS", "DFW"])
     refusal = project.faults["demo"].refuse(calls("DELETE", "web-main-ams"), Forbidden("no deletion today"))
     await project.client.delete(WORKLOAD, "web", "default")
@@ -560,7 +560,7 @@ async def test_a_city_whose_deletion_is_refused_keeps_no_other_from_going_with_t
     assert all(found.metadata.deleting for found in (await project.deployments()).values())
 
 
-async def test_an_outage_in_the_middle_leaves_no_condition_behind(project: Project) -> None:
+async def test_an_outage_during_a_pass_leaves_no_condition_behind(project: Project) -> None:
     project.faults["demo"].answer(about("web-main-ams"), Unavailable("busy"))
     workload = await project.deploy(["AMS", "DFW"])
     assert placed(workload) is None
@@ -568,7 +568,7 @@ async def test_an_outage_in_the_middle_leaves_no_condition_behind(project: Proje
     await project.simulation.until(lambda: accepted(project), within=60)
 
 
-async def test_what_a_site_or_the_hub_refused_is_told_on_the_workload_while_another_city_serves(
+async def test_a_refusal_by_site_or_hub_is_reported_on_the_workload_while_another_city_serves(
     project: Project,
 ) -> None:
     await project.deploy(["AMS", "DFW"])
@@ -584,7 +584,7 @@ async def test_what_a_site_or_the_hub_refused_is_told_on_the_workload_while_anot
     assert (event.reason, event.message) == ("SpecRefused", sentence)
 
 
-async def test_nothing_is_made_in_a_namespace_that_goes(project: Project) -> None:
+async def test_nothing_is_created_in_a_terminating_namespace(project: Project) -> None:
     """Its deployments may be deleted before the workload is."""
     await project.deploy(["DFW"])
     await project.client.merge_patch(WORKLOAD, "web", "default", {"metadata": {"labels": {"seen": "again"}}})
@@ -603,7 +603,7 @@ async def test_nothing_is_made_in_a_namespace_that_goes(project: Project) -> Non
 # Locations
 
 
-async def test_row_47_r20_a_city_that_is_no_longer_offered_keeps_its_deployment(project: Project) -> None:
+async def test_a_city_that_is_no_longer_offered_keeps_its_deployment(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
     await project.withdraw("DFW")
@@ -615,7 +615,7 @@ async def test_row_47_r20_a_city_that_is_no_longer_offered_keeps_its_deployment(
     assert deployment.spec.template.metadata.labels == {"app": "changed"}  # kept, and updated
 
 
-async def test_row_47_r20_what_is_no_longer_offered_and_no_longer_runs_says_so(project: Project) -> None:
+async def test_a_city_that_is_no_longer_offered_and_no_longer_runs_is_reported(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.report("web-main-dfw", (2, 0, 0, 2, 0), ("False", "InstancesProvisioning"))
     await project.withdraw("DFW")
@@ -626,7 +626,7 @@ async def test_row_47_r20_what_is_no_longer_offered_and_no_longer_runs_says_so(p
     assert not (await project.deployment("web-main-dfw")).metadata.deleting
 
 
-async def test_r23_a_new_city_that_is_not_offered_gets_no_deployment_and_a_sentence(project: Project) -> None:
+async def test_a_new_city_that_is_not_offered_gets_no_deployment_and_is_reported(project: Project) -> None:
     workload = await project.deploy(["SIN"])
     sentence = 'City "SIN" is not offered to this project, which has AMS, DFW'
     assert await project.deployments() == {}
@@ -645,20 +645,20 @@ async def test_a_city_that_is_not_offered_is_named_while_the_other_is_available(
     assert placed(await project.workload()) is None
 
 
-async def test_r23_the_case_of_a_city_counts(project: Project) -> None:
+async def test_the_case_of_a_city_counts(project: Project) -> None:
     workload = await project.deploy(["dfw"])
     assert await project.deployments() == {}
     assert available(workload)[1] == "NoMatchingLocation"
 
 
-async def test_r23_a_city_gets_its_deployment_when_it_is_offered(project: Project) -> None:
+async def test_a_city_gets_its_deployment_when_it_is_offered(project: Project) -> None:
     await project.deploy(["SIN"])
     await project.offer("SIN")
     assert list(await project.deployments()) == ["web-main-sin"]
     assert available(await project.workload())[1] == "NoAvailablePlacements"
 
 
-async def test_r23_a_project_without_any_location_is_no_error(project: Project) -> None:
+async def test_a_project_without_any_location_is_no_error(project: Project) -> None:
     for city in ("AMS", "DFW"):
         await project.withdraw(city)
     workload = await project.deploy(["DFW"])
@@ -681,7 +681,7 @@ def bare(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]:
     runner.run(project.stop())
 
 
-async def test_2_2_locations_count_where_there_are_no_bindings(bare: Project) -> None:
+async def test_locations_are_offered_where_bindings_are_not_served(bare: Project) -> None:
     workload = await bare.deploy(["SIN"])
     sentence = 'No locations are offered to this project, so city "SIN" cannot be served'
     assert available(workload) == ("False", "NoMatchingLocation", sentence)
@@ -689,7 +689,7 @@ async def test_2_2_locations_count_where_there_are_no_bindings(bare: Project) ->
     assert list(await bare.deployments()) == ["web-main-sin"]
 
 
-async def test_2_2_bindings_that_come_later_take_over(bare: Project) -> None:
+async def test_bindings_that_come_later_take_over(bare: Project) -> None:
     await bare.locate("SIN")
     await bare.deploy(["SIN", "DFW"])
     assert list(await bare.deployments()) == ["web-main-sin"]
@@ -712,7 +712,7 @@ def networked(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Projec
     runner.run(project.stop())
 
 
-async def test_2_2_nothing_happens_until_the_networks_are_there(networked: Project) -> None:
+async def test_nothing_is_created_until_the_networks_exist(networked: Project) -> None:
     workload = await networked.deploy(["DFW"])
     assert available(workload) == ("False", "NetworkNotFound", "Unable to find networks: default")
     assert await networked.deployments() == {}
@@ -726,7 +726,7 @@ async def test_2_2_nothing_happens_until_the_networks_are_there(networked: Proje
     assert available(await networked.workload())[1] == "NoAvailablePlacements"
 
 
-async def test_2_2_missing_networks_are_named_once_and_sorted(networked: Project) -> None:
+async def test_missing_networks_are_named_once_and_sorted(networked: Project) -> None:
     interfaces = [{"network": {"name": name}} for name in ("zulu", "alpha", "zulu", "default")]
     await networked.create_network("default")
     await networked.deploy(["DFW"])
@@ -734,7 +734,7 @@ async def test_2_2_missing_networks_are_named_once_and_sorted(networked: Project
     assert available(workload) == ("False", "NetworkNotFound", "Unable to find networks: alpha, zulu")
 
 
-async def test_2_2_a_network_that_goes_leaves_counters_and_deployments_as_they_were(networked: Project) -> None:
+async def test_a_deleted_network_leaves_counters_and_deployments_as_they_were(networked: Project) -> None:
     await networked.create_network("default")
     await networked.deploy(["DFW"])
     await networked.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
@@ -747,13 +747,13 @@ async def test_2_2_a_network_that_goes_leaves_counters_and_deployments_as_they_w
     assert not (await networked.deployment("web-main-dfw")).metadata.deleting
 
 
-async def test_2_2_a_workload_without_its_network_can_still_be_deleted(networked: Project) -> None:
+async def test_a_workload_without_its_network_can_still_be_deleted(networked: Project) -> None:
     await networked.deploy(["DFW"])
     await networked.delete()
     assert (await networked.client.list(WORKLOAD)).items == []
 
 
-async def test_row_35_with_networking_off_no_network_is_asked_for(project: Project) -> None:
+async def test_with_networking_off_no_network_is_required(project: Project) -> None:
     await project.deploy(["DFW"])
     assert not [path for path in project.without.asked if "networks" in path]
 
@@ -773,7 +773,7 @@ async def test_a_pause_is_confirmed_and_passed_on(project: Project) -> None:
     assert (await project.deployment("web-main-dfw")).metadata.annotations == {}
 
 
-async def test_while_paused_a_template_stays_and_scale_and_placement_go_on(project: Project) -> None:
+async def test_while_paused_templates_stay_and_scale_and_placements_change(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
     await project.pause()
@@ -808,7 +808,7 @@ async def test_while_paused_nothing_is_held_when_nothing_changed(project: Projec
 
 
 @pytest.mark.parametrize("value", ["false", "True", "yes", ""])
-async def test_only_the_word_true_pauses(project: Project, value: str) -> None:
+async def test_only_the_value_true_pauses(project: Project, value: str) -> None:
     await project.deploy(["DFW"])
     assert progressing(await project.pause(value)) is None
     assert (await project.deployment("web-main-dfw")).metadata.annotations == {}
@@ -824,7 +824,7 @@ async def test_a_paused_workload_can_be_deleted(project: Project) -> None:
 # 2.3: status
 
 
-async def test_each_counter_is_the_sum_of_what_the_deployments_report(project: Project) -> None:
+async def test_each_counter_is_the_sum_over_the_deployments(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     await project.report("web-main-dfw", (5, 1, 2, 4, 3), ("True", "StableInstanceFound"))
     await project.report("web-main-ams", (50, 10, 20, 40, 30), ("True", "StableInstanceFound"))
@@ -834,7 +834,7 @@ async def test_each_counter_is_the_sum_of_what_the_deployments_report(project: P
     assert as_dict(workload.status_json)["observedGeneration"] == workload.metadata.generation
 
 
-async def test_after_a_change_nothing_counts_as_updated_until_it_is_answered(project: Project) -> None:
+async def test_after_a_change_nothing_counts_as_updated_until_a_site_answers(project: Project) -> None:
     await project.deploy(["DFW"])
     await project.report("web-main-dfw", (5, 3, 4, 2, 1), ("True", "StableInstanceFound"))
     workload = await project.change({"template": {"metadata": {"labels": {"app": "changed"}}}})
@@ -845,7 +845,7 @@ async def test_after_a_change_nothing_counts_as_updated_until_it_is_answered(pro
     assert tuple(as_dict(workload.status_json)[counter] for counter in COUNTERS) == (5, 1, 2, 4, 3)
 
 
-async def test_row_36_the_first_status_has_every_counter(project: Project) -> None:
+async def test_the_first_status_has_every_counter(project: Project) -> None:
     workload = await project.deploy(["SIN"])
     assert {counter: as_dict(workload.status_json)[counter] for counter in COUNTERS} == dict.fromkeys(COUNTERS, 0)
 
@@ -865,7 +865,7 @@ async def test_at_rest_a_later_pass_writes_nothing(project: Project) -> None:
 # 2.2: deletion
 
 
-async def test_2_2_deletion_waits_for_the_deployments_then_lets_go(project: Project) -> None:
+async def test_deletion_waits_for_the_deployments(project: Project) -> None:
     await project.deploy(["DFW", "AMS"])
     await project.delete()
     assert all(found.metadata.deleting for found in (await project.deployments()).values())
@@ -875,13 +875,13 @@ async def test_2_2_deletion_waits_for_the_deployments_then_lets_go(project: Proj
     assert (await project.client.list(WORKLOAD)).items == []
 
 
-async def test_2_2_deletion_without_deployments_is_done_at_once(project: Project) -> None:
+async def test_deletion_without_deployments_is_done_at_once(project: Project) -> None:
     await project.deploy(["SIN"])
     await project.delete()
     assert (await project.client.list(WORKLOAD)).items == []
 
 
-async def test_2_2_deletion_waits_for_a_deployment_made_by_hand_as_well(project: Project) -> None:
+async def test_deletion_waits_for_a_deployment_created_by_hand_as_well(project: Project) -> None:
     workload = await project.deploy(["SIN"])
     await project.create_deployment("by-hand", workload.metadata.uid, "SIN", finalizers=[FEDERATOR_FINALIZER])
     await project.delete()
@@ -891,7 +891,7 @@ async def test_2_2_deletion_waits_for_a_deployment_made_by_hand_as_well(project:
     assert (await project.client.list(WORKLOAD)).items == []
 
 
-async def test_2_2_deletion_leaves_the_deployments_of_others_alone(project: Project) -> None:
+async def test_deletion_leaves_the_deployments_of_others_alone(project: Project) -> None:
     await project.create_deployment("web-main-dfw", "uid-of-another")
     await project.deploy(["DFW"])
     await project.delete()
@@ -899,7 +899,7 @@ async def test_2_2_deletion_leaves_the_deployments_of_others_alone(project: Proj
     assert not (await project.deployment("web-main-dfw")).metadata.deleting
 
 
-async def test_2_2_a_deployment_whose_reference_was_edited_stays_its_owners_and_is_put_right(project: Project) -> None:
+async def test_a_deployment_with_an_edited_reference_stays_with_its_owner_and_is_repaired(project: Project) -> None:
     await project.deploy(["DFW"])
     before = await project.deployment("web-main-dfw")
     evil = {"workloadRef": {"uid": "x"}, "scaleSettings": {"minReplicas": 5000}}
@@ -909,7 +909,9 @@ async def test_2_2_a_deployment_whose_reference_was_edited_stays_its_owners_and_
     assert "DeploymentNameTaken" not in available(await project.workload())
 
 
-async def test_a_deployment_of_our_own_that_still_goes_is_nobody_elses(project: Project) -> None:
+async def test_our_own_deployment_that_is_still_being_deleted_is_not_taken_for_another_workloads(
+    project: Project,
+) -> None:
     await project.deploy(["DFW"])
     await project.change_deployment("web-main-dfw", {"spec": {"cityCode": "AMS"}})  # it goes, and is made anew
     assert (await project.deployment("web-main-dfw")).metadata.deleting

@@ -18,7 +18,7 @@ def _addresses(instances: list[Instance]) -> list[str]:
     ]
 
 
-async def test_every_instance_shows_an_address_of_its_own_in_the_project(embedded: EmbeddedFederation) -> None:
+async def test_every_instance_shows_a_unique_address_in_the_project(embedded: EmbeddedFederation) -> None:
     project = Federation(embedded).project()
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
@@ -37,7 +37,7 @@ async def test_a_roll_never_has_two_instances_at_one_address(embedded: EmbeddedF
     assert len(shown) == len(set(shown)) == 3
 
 
-async def test_invariant_7_nothing_of_the_network_is_left_in_a_cell_after_the_last_workload(
+async def test_no_network_object_is_left_in_a_cell_after_the_last_workload(
     embedded: EmbeddedFederation,
 ) -> None:
     project = Federation(embedded).project()
@@ -60,7 +60,7 @@ async def test_invariant_7_nothing_of_the_network_is_left_in_a_cell_after_the_la
     await embedded.until(nothing, 60, "no network is left")
 
 
-async def test_a_full_subnet_is_told_to_the_user_and_heals_when_room_is_made(embedded: EmbeddedFederation) -> None:
+async def test_a_full_subnet_is_reported_to_the_user_and_heals_once_there_is_room(embedded: EmbeddedFederation) -> None:
     project = Federation(embedded).project()
     await project.deploy("web", ["DFW"], replicas=1)
     await project.until_ready("web", 1)

@@ -10,7 +10,7 @@ from tests.scenarios.life import BEHAVIOUR
 TIMES = 12  # one more than would be a fight
 
 
-async def test_a_workload_that_comes_and_goes_is_no_fight(simulation: Simulation) -> None:
+async def test_a_workload_created_and_deleted_repeatedly_is_not_damped(simulation: Simulation) -> None:
     """Each time the same is written and deleted on every plane; nobody undoes anything, so nothing waits."""
     engine = EmbeddedFederation(simulation, BEHAVIOUR)
     await engine.start()

@@ -437,7 +437,7 @@ def undisturbed() -> dict[str, float]:
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("role", PLANES)
-def test_trouble_on_one_plane_costs_only_what_needs_it(role: str, trouble: str) -> None:
+def test_trouble_on_one_plane_affects_only_what_needs_it(role: str, trouble: str) -> None:
     before = stored()
 
     async def run(simulation: Simulation) -> dict[str, float]:
@@ -486,7 +486,7 @@ def after_restore_of(plane: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("role", PLANES)
-def test_a_plane_restored_to_an_earlier_moment_costs_only_what_needs_it(role: str) -> None:
+def test_a_plane_restored_to_an_earlier_moment_affects_only_what_needs_it(role: str) -> None:
     assert late(after_restore_of(PLANES[role]), after_restore_of("")) == {}
 
 

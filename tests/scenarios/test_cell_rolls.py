@@ -28,7 +28,7 @@ async def _until_broken(federation: Federation, project: Project, name: str) -> 
     await federation.until(broken, f"{name} cannot be started, and the project sees why")
 
 
-async def test_a_bad_image_takes_one_instance_down_and_its_fix_mends_it(federation: Federation) -> None:
+async def test_a_bad_image_takes_one_instance_down_and_a_fix_repairs_it(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
@@ -49,7 +49,7 @@ async def test_a_bad_image_takes_one_instance_down_and_its_fix_mends_it(federati
     assert min(sum(map(is_ready, state.values())) for state in following.states) == 2
 
 
-async def test_r23_a_first_image_that_is_bad_is_the_reason_of_the_workload_and_can_be_fixed(
+async def test_a_bad_first_image_is_the_reason_on_the_workload_and_can_be_fixed(
     federation: Federation,
 ) -> None:
     project = federation.project()
@@ -67,7 +67,7 @@ async def test_r23_a_first_image_that_is_bad_is_the_reason_of_the_workload_and_c
     await project.until_ready("web", 2)
 
 
-async def test_a_roll_and_a_change_of_scale_at_once_end_where_both_want(federation: Federation) -> None:
+async def test_a_rollout_and_a_scale_change_at_once_both_complete(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -81,7 +81,7 @@ async def test_a_roll_and_a_change_of_scale_at_once_end_where_both_want(federati
     assert await _images(cell) == ["registry.example/hello:3"]
 
 
-async def test_an_instance_that_was_deleted_by_hand_comes_back(federation: Federation) -> None:
+async def test_an_instance_deleted_by_hand_comes_back(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -96,7 +96,7 @@ async def test_an_instance_that_was_deleted_by_hand_comes_back(federation: Feder
     await federation.until(replaced, "the deleted instance is replaced")
 
 
-async def test_row_48_a_roll_finishes_without_the_hub_and_the_copies_follow(
+async def test_a_rollout_finishes_without_the_hub_and_the_copies_follow(
     federation: Federation, outages: Outages
 ) -> None:
     project, cell = federation.project(), federation.cell("DFW")
@@ -129,7 +129,7 @@ async def test_row_48_a_roll_finishes_without_the_hub_and_the_copies_follow(
     await federation.until(shown, "the project shows what runs", AFTER_OUTAGE)
 
 
-async def test_row_48_a_scale_down_finishes_without_the_hub_and_its_copies_are_swept(
+async def test_a_scale_down_finishes_without_the_hub_and_its_copies_are_swept(
     federation: Federation, outages: Outages
 ) -> None:
     """The instances go in the cell while the hub is away; when it is back, so do their copies and projections."""

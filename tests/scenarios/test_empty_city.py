@@ -18,7 +18,7 @@ from tests.scenarios.life import BEHAVIOUR
 CITY = b'"cityCode":"DFW"'
 
 
-async def test_a_city_cannot_be_edited_away(federation: Federation) -> None:
+async def test_a_city_cannot_be_removed_by_an_edit(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -27,7 +27,7 @@ async def test_a_city_cannot_be_edited_away(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize("where", ["the project", "the project and the hub"])
-def test_a_deployment_that_was_stored_without_a_city_goes_with_its_workload_and_all_it_ran(where: str) -> None:
+def test_a_stored_deployment_without_a_city_is_deleted_with_its_workload_and_instances(where: str) -> None:
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         rows = runner.run(_deployed(runner))
     planes = ("demo", "hub") if "hub" in where else ("demo",)

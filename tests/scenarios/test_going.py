@@ -49,7 +49,7 @@ async def test_an_ordinary_deletion_fails_no_pass(embedded: EmbeddedFederation, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_namespace_that_goes_fails_no_pass(embedded: EmbeddedFederation, seed: int) -> None:
+async def test_a_deleted_namespace_fails_no_pass(embedded: EmbeddedFederation, seed: int) -> None:
     client = embedded.project_client("demo")
     await client.create(NAMESPACE, NAMESPACE.body("team"))
     await client.create(NETWORK, NETWORK.body("default", "team") | {"spec": {"ipam": {"mode": "Auto"}}})

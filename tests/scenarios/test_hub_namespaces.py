@@ -23,7 +23,7 @@ async def _has(client: Client, namespace: str) -> bool:
     return True
 
 
-async def test_a_project_namespace_that_is_gone_leaves_nothing_on_hub_and_cells(federation: Federation) -> None:
+async def test_a_deleted_project_namespace_leaves_nothing_on_hub_and_cells(federation: Federation) -> None:
     project = federation.project("other")
     planes = [federation.hub, *federation.engine.cells.values()]
     await project.client.create(NAMESPACE, NAMESPACE.body("team"))

@@ -17,7 +17,7 @@ COLLECTOR = "downstream-controllers"
 BINDING_ID = "resourcebinding.karmada.io/permanent-id"  # by which Karmada finds the Works of a binding
 
 
-async def test_a_work_that_karmada_lost_track_of_goes_with_its_copy(federation: Federation) -> None:
+async def test_a_work_that_karmada_lost_track_of_is_removed_with_its_copy(federation: Federation) -> None:
     """As after an outage of the hub: the binding goes before Karmada has heard of its Work."""
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=1)
@@ -49,7 +49,7 @@ async def test_a_work_that_karmada_lost_track_of_goes_with_its_copy(federation: 
     await federation.until(nothing_left, "copy and Work are gone", GRACE_SECONDS)
 
 
-async def test_a_binding_that_the_hubs_garbage_collection_overlooked_holds_up_no_later_deployment(
+async def test_a_binding_overlooked_by_garbage_collection_holds_up_no_later_deployment(
     federation: Federation,
 ) -> None:
     """As after an outage of the hub: it does not watch while a deployment is replaced by another of its name."""

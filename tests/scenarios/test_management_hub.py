@@ -64,7 +64,7 @@ async def _went_its_way(federation: Federation, project: Project) -> None:
 
 
 @pytest.mark.parametrize("city", CITIES)
-async def test_16_workload_deployment_federation(federation: Federation, city: str) -> None:
+async def test_a_project_deployment_reaches_the_hub_with_its_policy(federation: Federation, city: str) -> None:
     project = federation.project()
     await project.deploy("web", [city])
     await project.until_ready("web", 1)
@@ -79,7 +79,7 @@ async def test_16_workload_deployment_federation(federation: Federation, city: s
     assert as_dict(policy.spec_json)["placement"]["clusterAffinity"]["labelSelector"] == match
 
 
-async def test_16_deletion_cascade(federation: Federation) -> None:
+async def test_deleting_a_deployment_deletes_its_hub_copy(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -93,7 +93,7 @@ async def test_16_deletion_cascade(federation: Federation) -> None:
     await project.until_gone("web")
 
 
-async def test_16_propagation_policy_lifecycle(federation: Federation) -> None:
+async def test_a_policy_lives_as_long_as_its_last_deployment(federation: Federation) -> None:
     project = federation.project()
     for name in ("web", "more"):
         await project.deploy(name, ["DFW"])
@@ -113,7 +113,7 @@ async def test_16_propagation_policy_lifecycle(federation: Federation) -> None:
     await federation.until(policy_gone, "the policy went with its last user")
 
 
-async def test_16_instance_projection(federation: Federation) -> None:
+async def test_a_hub_instance_created_by_hand_is_projected(federation: Federation) -> None:
     """A hub Instance that no cell wrote is shown as long as its labels are complete."""
     project = federation.project()
     await project.deploy("web", ["DFW"])
@@ -174,7 +174,7 @@ async def _made_by_hand(federation: Federation, project: Project) -> AsyncIterat
         await federation.until(gone, "what was made by hand is gone")
 
 
-async def test_16_instance_writeback_and_federation_hub_reclaim(federation: Federation) -> None:
+async def test_a_copy_follows_its_hub_deployment_and_does_not_come_back(federation: Federation) -> None:
     """A cell's Instance is copied to the hub; a copy that the hub reclaimed is not made again while it lives."""
     project = federation.project()
     await project.deploy("web", ["DFW"])
@@ -200,7 +200,7 @@ async def test_16_instance_writeback_and_federation_hub_reclaim(federation: Fede
 
 
 @pytest.mark.parametrize("city", CITIES)
-async def test_16_full_federation(federation: Federation, city: str) -> None:
+async def test_a_deployment_runs_in_its_cell_and_is_projected_back(federation: Federation, city: str) -> None:
     project, name = federation.project(), f"web-main-{city.lower()}"
     await project.deploy("web", [city])
     await project.until_ready("web", 1)
@@ -224,7 +224,7 @@ async def test_16_full_federation(federation: Federation, city: str) -> None:
     await federation.until(shown_ready, "the projection is ready")
 
 
-async def test_16_federation_ownership(federation: Federation) -> None:
+async def test_federated_objects_carry_finalizer_annotation_and_owner(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -237,7 +237,7 @@ async def test_16_federation_ownership(federation: Federation) -> None:
     assert (owner.uid, owner.controller, owner.block_owner_deletion) == (hub_deployment.metadata.uid, True, True)
 
 
-async def test_16_federation_reclaim_without_cell(federation: Federation, outages: Outages) -> None:
+async def test_a_deleted_deployment_is_reclaimed_without_its_cell(federation: Federation, outages: Outages) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -261,7 +261,7 @@ async def test_16_federation_reclaim_without_cell(federation: Federation, outage
     await federation.until(caught_up, "the cell has caught up", 120)
 
 
-async def test_16_federation_finalizer_no_wedge(federation: Federation) -> None:
+async def test_a_project_namespace_with_federated_deployments_can_be_deleted(federation: Federation) -> None:
     """A project namespace that is deleted takes its workloads along, on every plane, and is not held up by them."""
     project = federation.project()
     await project.client.create(NAMESPACE, NAMESPACE.body("team"))

@@ -58,9 +58,7 @@ async def test_equal_names_in_two_projects_share_nothing_on_any_plane(federation
 
 
 @pytest.mark.parametrize("label", ["cluster-org_demo", "cluster-_demo"])
-async def test_rows_2_and_25_a_project_named_with_its_organisation_is_the_same_project(
-    federation: Federation, label: str
-) -> None:
+async def test_a_project_named_with_its_organisation_is_the_same_project(federation: Federation, label: str) -> None:
     """Other operators write the path of a project; it leads to the same project, and ends as we write it."""
     project = federation.project()
     await project.deploy("web", ["DFW"])
@@ -135,7 +133,7 @@ async def test_identity_labels_in_a_template_decide_nothing(federation: Federati
     assert await _versions(other) == before
 
 
-async def test_a_projection_edited_by_a_user_is_put_right_and_leaks_nowhere(federation: Federation) -> None:
+async def test_a_projection_edited_by_a_user_is_repaired_and_leaks_nowhere(federation: Federation) -> None:
     demo, other = federation.project("demo"), federation.project("other")
     for project in (demo, other):
         await project.deploy("web", ["DFW"])

@@ -91,7 +91,7 @@ async def _apply(federation: Federation, project: Project, operations: Sequence[
         await federation.until(seen, f"{operation.verb} {name} is seen to in the project")
 
 
-def test_the_hundred_are_a_hundred_and_none_changes_what_is_gone() -> None:
+def test_the_hundred_generated_changes_are_valid() -> None:
     assert len(OPERATIONS) == 100
     assert [sum(one.verb == verb for one in OPERATIONS) for verb in ("make", "change", "remove")] == [34, 33, 33]
     there = {f"old-{number}" for number in range(BEFORE)}
@@ -107,7 +107,7 @@ def test_the_hundred_are_a_hundred_and_none_changes_what_is_gone() -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.minutes
-async def test_15_6_a_hub_that_is_away_for_a_minute_loses_nothing_and_leaves_nothing_over(
+async def test_a_hub_outage_of_a_minute_loses_nothing_and_leaves_nothing_behind(
     federation: Federation, outages: Outages
 ) -> None:
     project = federation.project()

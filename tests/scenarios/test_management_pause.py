@@ -30,7 +30,7 @@ async def _images(federation: Federation) -> list[str]:
     return [sandbox.containers[0].image for sandbox in sandboxes if sandbox is not None]
 
 
-async def test_a_paused_workload_takes_scale_and_no_template_until_it_is_resumed(federation: Federation) -> None:
+async def test_a_paused_workload_accepts_scale_but_no_template_until_it_is_resumed(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=1)
     await project.until_ready("web", 1)
@@ -59,7 +59,7 @@ async def test_a_paused_workload_takes_scale_and_no_template_until_it_is_resumed
     assert ROLLOUT_PAUSED not in copy.metadata.annotations
 
 
-async def test_a_roll_that_is_paused_half_way_stays_half_way(federation: Federation) -> None:
+async def test_a_rollout_paused_half_way_stays_half_way(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)

@@ -43,7 +43,7 @@ async def _leave(federation: Federation, embedded: EmbeddedFederation) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_fifty_projects_engage_and_leave_and_nothing_of_them_is_left(
+async def test_nothing_is_left_of_fifty_projects_that_come_and_go(
     federation: Federation, embedded: EmbeddedFederation, simulation: Simulation
 ) -> None:
     demo = federation.project()
@@ -80,7 +80,7 @@ async def test_fifty_projects_engage_and_leave_and_nothing_of_them_is_left(
 
 
 @pytest.mark.timeout(300)
-async def test_projects_that_leave_in_the_middle_of_their_work_hold_nobody_up(
+async def test_projects_removed_during_their_work_hold_up_no_other(
     federation: Federation, embedded: EmbeddedFederation
 ) -> None:
     await _come(federation, embedded, NAMES[:FEW])
@@ -100,7 +100,7 @@ async def test_projects_that_leave_in_the_middle_of_their_work_hold_nobody_up(
         await federation.project(name).until_ready("web", 1)
 
 
-async def test_15_7_a_project_that_is_deleted_while_a_cell_is_away_leaves_nothing_there(
+async def test_a_project_deleted_while_a_cell_is_unreachable_leaves_nothing_there(
     federation: Federation, embedded: EmbeddedFederation, outages: Outages
 ) -> None:
     await _come(federation, embedded, NAMES[:1])

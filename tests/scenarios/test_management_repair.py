@@ -82,7 +82,7 @@ async def test_at_rest_a_pass_of_every_controller_writes_nothing_on_either_engin
     assert await _at_rest(federation, project) == before
 
 
-async def test_15_8_after_a_restart_everything_is_looked_at_and_nothing_is_written(
+async def test_after_a_restart_every_object_has_a_pass_and_nothing_is_written(
     federation: Federation, outages: Outages
 ) -> None:
     project = await _with_a_workload(federation)
@@ -103,7 +103,9 @@ async def _binding(project: Project, city: str) -> LocationBinding:
     return one
 
 
-async def test_a_city_that_loses_its_location_goes_on_takes_changes_and_is_named(federation: Federation) -> None:
+async def test_a_city_that_loses_its_location_keeps_running_accepts_changes_and_is_reported(
+    federation: Federation,
+) -> None:
     project = await _with_a_workload(federation)
     before = await _running(federation, project)
     binding = await _binding(project, "DFW")
@@ -157,7 +159,7 @@ async def _told(project: Project, name: str) -> dict[str, tuple[str, str]]:
     return {one.type: (one.status, one.reason) for one in status.conditions} if status else {}
 
 
-async def test_a_project_that_is_suspended_goes_on_running_and_catches_up_when_it_returns(
+async def test_a_suspended_project_keeps_running_and_catches_up_when_it_returns(
     federation: Federation, suspension: Suspension
 ) -> None:
     project, other = await _with_a_workload(federation), federation.project("other")
@@ -176,7 +178,7 @@ async def test_a_project_that_is_suspended_goes_on_running_and_catches_up_when_i
     assert not set(before.values()) & set((await _running(federation, project)).values())
 
 
-async def test_projections_of_a_suspended_project_tell_the_truth_when_it_returns(
+async def test_projections_of_a_suspended_project_are_correct_when_it_returns(
     federation: Federation, suspension: Suspension
 ) -> None:
     """A hub Instance that goes while nobody looks leaves no ghost."""
@@ -204,7 +206,7 @@ async def test_projections_of_a_suspended_project_tell_the_truth_when_it_returns
     await federation.until(laid, "it is no longer shown")
 
 
-async def test_9_a_policy_deleted_by_hand_comes_back_and_nothing_moves(federation: Federation) -> None:
+async def test_a_policy_deleted_by_hand_comes_back_and_nothing_is_disturbed(federation: Federation) -> None:
     project = await _with_a_workload(federation)
     before, home = await _running(federation, project), await project.hub_namespace()
     uid = (await federation.hub.get(PROPAGATION_POLICY, "city-dfw", home)).metadata.uid
@@ -222,7 +224,7 @@ async def test_9_a_policy_deleted_by_hand_comes_back_and_nothing_moves(federatio
     assert before.items() <= (await _running(federation, project)).items()
 
 
-async def test_3_2_a_hub_deployment_deleted_by_hand_comes_back_and_costs_only_itself(federation: Federation) -> None:
+async def test_a_hub_deployment_deleted_by_hand_comes_back_without_side_effects(federation: Federation) -> None:
     """Karmada takes the copy in the cell along at once; what stands beside it is not touched, and all of it returns."""
     project = await _with_a_workload(federation)
     await project.deploy("more", ["DFW"])

@@ -14,7 +14,7 @@ async def _runs_image(cell: Cell, image: str) -> bool:
     return bool(found) and all(map(is_ready, found)) and set(images) == {image}
 
 
-async def test_15_6_a_hub_that_is_away_stops_nothing_and_what_was_asked_for_is_done_later(
+async def test_a_hub_outage_stops_nothing_and_changes_are_applied_later(
     federation: Federation, outages: Outages
 ) -> None:
     project, cell = federation.project(), federation.cell("DFW")
@@ -37,7 +37,7 @@ async def test_15_6_a_hub_that_is_away_stops_nothing_and_what_was_asked_for_is_d
     assert await _runs_image(cell, "registry.example/hello:2")
 
 
-async def test_15_7_a_cell_that_is_away_holds_up_no_delete_and_catches_up_when_it_is_back(
+async def test_an_unreachable_cell_holds_up_no_deletion_and_catches_up_later(
     federation: Federation, outages: Outages
 ) -> None:
     project, away, other = federation.project(), federation.cell("DFW"), federation.cell("ORD")
@@ -66,7 +66,7 @@ async def test_15_7_a_cell_that_is_away_holds_up_no_delete_and_catches_up_when_i
     await federation.until(nothing_left, "the instances of the deleted workload are gone", AFTER_OUTAGE)
 
 
-async def test_processes_that_die_in_the_middle_of_a_roll_finish_it_when_they_are_back(
+async def test_a_rollout_interrupted_by_a_crash_of_all_processes_is_completed(
     federation: Federation, outages: Outages
 ) -> None:
     project, cell = federation.project(), federation.cell("DFW")

@@ -67,7 +67,7 @@ async def test_every_command_is_allowed_to_a_user_of_the_project(federation: Fed
     assert await federation.project().workload("web") is None
 
 
-async def test_a_user_changes_nothing_that_is_not_theirs(federation: Federation) -> None:
+async def test_a_user_cannot_change_objects_of_others(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -93,7 +93,7 @@ async def test_a_user_changes_nothing_that_is_not_theirs(federation: Federation)
             await refused
 
 
-async def test_by_the_extra_role_a_user_restarts_a_city_the_older_way_and_does_nothing_else(
+async def test_the_extra_role_allows_a_restart_of_a_city_through_its_deployment_and_nothing_else(
     federation: Federation,
 ) -> None:
     project = federation.project()

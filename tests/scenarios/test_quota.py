@@ -83,7 +83,7 @@ async def _until_denied(federation: Federation, name: str) -> Instance:
     return found[0]
 
 
-async def test_what_does_not_fit_waits_with_a_reason_and_runs_when_room_is_made(tight: Federation) -> None:
+async def test_an_instance_over_quota_waits_with_a_reason_and_runs_once_there_is_room(tight: Federation) -> None:
     project = tight.project()
     await project.deploy("big", ["DFW"], replicas=2)
     await project.until_ready("big", 2)
@@ -118,7 +118,7 @@ async def test_a_new_grant_opens_the_gate_of_what_was_denied(tight: Federation) 
     assert (bucket.status.limit, bucket.status.allocated, bucket.status.available) == (4, 4, 0)
 
 
-async def test_a_roll_at_a_full_quota_reuses_what_it_frees(tight: Federation) -> None:
+async def test_a_rollout_at_full_quota_reuses_what_it_frees(tight: Federation) -> None:
     project = tight.project()
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
@@ -212,7 +212,7 @@ async def _opened_after(split: SplitFederation, within: float) -> float:
     return split.simulation.time() - began
 
 
-async def test_15_5_a_grant_is_taken_up_by_the_watch_at_once(simulation: Simulation) -> None:
+async def test_the_watch_notices_a_grant_at_once(simulation: Simulation) -> None:
     split = SplitFederation(simulation)
     async with _waiting_instance(split):
         await simulation.advance(700)  # the slowest tier would take five minutes
@@ -221,7 +221,7 @@ async def test_15_5_a_grant_is_taken_up_by_the_watch_at_once(simulation: Simulat
 
 
 @pytest.mark.parametrize(("age", "tier"), [(5, 1), (55, 1), (90, 15), (290, 15), (320, 60), (580, 60), (650, 300)])
-async def test_15_5_a_grant_whose_event_is_lost_is_taken_up_within_its_tier(
+async def test_a_grant_whose_event_is_lost_is_noticed_within_its_tier(
     simulation: Simulation, age: float, tier: float
 ) -> None:
     split = SplitFederation(simulation)
@@ -234,7 +234,9 @@ async def test_15_5_a_grant_whose_event_is_lost_is_taken_up_within_its_tier(
         assert lost.fired
 
 
-async def test_a_claim_that_nobody_decides_is_told_as_a_missing_budget_after_a_minute(simulation: Simulation) -> None:
+async def test_a_claim_that_nobody_decides_is_reported_as_a_missing_budget_after_a_minute(
+    simulation: Simulation,
+) -> None:
     split = SplitFederation(simulation)
     async with _waiting_instance(split):
         await simulation.advance(50)
@@ -243,7 +245,7 @@ async def test_a_claim_that_nobody_decides_is_told_as_a_missing_budget_after_a_m
         assert _condition(await _instance(split), QUOTA_GRANTED).reason == QUOTA_NO_BUDGET
 
 
-async def test_row_43_an_outage_of_the_quota_system_does_not_touch_what_runs(simulation: Simulation) -> None:
+async def test_an_outage_of_the_quota_system_does_not_affect_running_instances(simulation: Simulation) -> None:
     split = SplitFederation(simulation)
     async with _waiting_instance(split):
         await _grant(split)
@@ -262,7 +264,7 @@ async def test_row_43_an_outage_of_the_quota_system_does_not_touch_what_runs(sim
         assert _condition(instance, QUOTA_GRANTED).status == "True"
 
 
-async def test_row_39_a_claim_that_is_going_away_is_no_grant(simulation: Simulation) -> None:
+async def test_a_claim_that_is_being_deleted_grants_nothing(simulation: Simulation) -> None:
     split = SplitFederation(simulation)
     async with _waiting_instance(split):
         claim = await _claim(split)

@@ -11,7 +11,7 @@ from tests.scenarios.embedded import CITIES, EmbeddedFederation
 from tests.scenarios.federation import Federation
 
 
-async def test_a_site_that_refuses_instances_is_named_on_the_workload_until_it_takes_them(
+async def test_a_site_that_refuses_instances_is_reported_on_the_workload_until_it_accepts_them(
     embedded: EmbeddedFederation,
 ) -> None:
     federation = Federation(embedded)

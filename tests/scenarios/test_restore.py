@@ -47,7 +47,7 @@ def engine(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Restorabl
 
 
 @pytest.mark.parametrize("down", COMBINATIONS, ids=named)
-async def test_a_restored_hub_costs_nothing_that_runs(engine: RestorableFederation, down: tuple[str, ...]) -> None:
+async def test_a_restored_hub_stops_nothing_that_runs(engine: RestorableFederation, down: tuple[str, ...]) -> None:
     """Each process goes on over the restore, or is down from before it until long after; management comes back last."""
     federation = Federation(engine)
     project = federation.project()
@@ -79,7 +79,7 @@ async def _held(client: Client) -> set[str]:
 
 
 @pytest.mark.parametrize("down", COMBINATIONS, ids=named)
-async def test_what_a_restored_project_does_not_know_runs_on_until_it_is_released(
+async def test_deployments_that_a_restored_project_lacks_keep_running_until_released(
     engine: RestorableFederation, down: tuple[str, ...]
 ) -> None:
     federation = Federation(engine)

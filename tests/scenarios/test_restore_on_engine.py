@@ -66,9 +66,7 @@ def _engine(federation: Federation) -> RealFederation:
 
 
 @pytest.mark.parametrize("down", _combinations(*PROCESSES), ids=named)
-async def test_a_hub_restored_by_its_etcd_costs_nothing_that_runs(
-    federation: Federation, down: tuple[str, ...]
-) -> None:
+async def test_a_hub_restored_from_etcd_stops_nothing_that_runs(federation: Federation, down: tuple[str, ...]) -> None:
     engine = _engine(federation)
     project, before = await _restored(federation, HUB_PLANE, down)
     if MANAGEMENT in down:  # cells judge before anybody makes the deployments again that the hub has lost
@@ -86,7 +84,7 @@ async def test_a_hub_restored_by_its_etcd_costs_nothing_that_runs(
 
 
 @pytest.mark.parametrize("down", _combinations(MANAGEMENT), ids=named)
-async def test_what_a_project_restored_by_its_etcd_does_not_know_runs_on_until_it_is_released(
+async def test_deployments_that_a_project_restored_from_etcd_lacks_keep_running_until_released(
     federation: Federation, down: tuple[str, ...]
 ) -> None:
     engine = _engine(federation)

@@ -72,13 +72,13 @@ async def _allocated(engine: EmbeddedFederation, resource_type: str) -> int:
     return bucket.status.allocated
 
 
-async def test_what_fits_runs_as_with_any_other_broker(three: EmbeddedFederation) -> None:
+async def test_instances_within_quota_run_as_with_any_other_broker(three: EmbeddedFederation) -> None:
     project = Federation(three).project()
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
 
 
-async def test_r9_a_final_denial_is_asked_for_again_and_granted_once_there_is_room(
+async def test_a_finally_denied_claim_is_recreated_and_granted_once_there_is_room(
     three: EmbeddedFederation, simulation: Simulation
 ) -> None:
     project = Federation(three).project()
@@ -99,7 +99,7 @@ async def test_r9_a_final_denial_is_asked_for_again_and_granted_once_there_is_ro
     assert await _allocated(three, INSTANCES) == 3
 
 
-async def test_r9_a_denied_instance_shows_one_steady_reason_while_its_claim_is_made_again(
+async def test_a_denied_instance_keeps_its_reason_while_its_claim_is_recreated(
     three: EmbeddedFederation, simulation: Simulation
 ) -> None:
     project = Federation(three).project()
@@ -117,7 +117,7 @@ async def test_r9_a_denied_instance_shows_one_steady_reason_while_its_claim_is_m
     assert again != first
 
 
-async def test_1_6_a_claim_that_is_granted_in_part_blocks_others_until_its_instance_goes(
+async def test_a_partially_granted_claim_blocks_others_until_its_instance_is_deleted(
     half_a_cpu_short: EmbeddedFederation,
 ) -> None:
     engine = half_a_cpu_short

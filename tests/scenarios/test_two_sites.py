@@ -97,7 +97,7 @@ async def test_a_second_cell_that_joins_later_hides_nothing_of_what_runs(city: C
     assert len((await city.project.client.list(INSTANCE)).items) == 2
 
 
-async def test_management_says_which_cluster_stands_by(city: City) -> None:
+async def test_management_reports_the_standby_cluster(city: City) -> None:
     await city.join()
     await city.rest()
     [told] = await warnings(city.hub, SECOND)
@@ -135,7 +135,7 @@ async def test_the_younger_cell_takes_over_when_the_older_one_leaves(city: City)
     await city.federation.until(released, "and are released by it")
 
 
-async def test_a_cell_that_comes_back_as_the_younger_one_is_not_counted(city: City) -> None:
+async def test_a_cell_that_returns_as_the_younger_one_is_not_counted(city: City) -> None:
     """As after it was removed from the hub and joined again: what it ran goes on, and nothing of it is shown."""
     await city.join()
     await city.project.deploy("web", ["DFW"], replicas=1)

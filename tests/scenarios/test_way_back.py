@@ -37,7 +37,7 @@ async def test_every_instance_is_shown_in_its_project_with_its_status(federation
     assert projection.metadata.finalizers == ()
 
 
-async def test_the_hub_copy_says_whose_it_is_and_where_it_runs(federation: Federation) -> None:
+async def test_the_hub_copy_names_its_project_and_cell(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -52,7 +52,7 @@ async def test_the_hub_copy_says_whose_it_is_and_where_it_runs(federation: Feder
     assert (owner.uid, owner.block_owner_deletion) == (hub_deployment.metadata.uid, True)
 
 
-async def test_row_38_a_projection_goes_when_its_instance_is_scaled_away(federation: Federation) -> None:
+async def test_a_projection_is_deleted_when_its_instance_is_scaled_down(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
@@ -64,7 +64,7 @@ async def test_row_38_a_projection_goes_when_its_instance_is_scaled_away(federat
     await federation.until(one_left, "one projection is left")
 
 
-async def test_an_edited_projection_is_put_right_and_a_deleted_one_comes_back(federation: Federation) -> None:
+async def test_an_edited_projection_is_repaired_and_a_deleted_one_comes_back(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -89,7 +89,7 @@ async def test_an_edited_projection_is_put_right_and_a_deleted_one_comes_back(fe
     await federation.until(ready, "the projection is back")
 
 
-async def test_labels_never_decide_identity(federation: Federation) -> None:
+async def test_instance_labels_never_decide_identity(federation: Federation) -> None:
     """Invariant 9: a hub Instance that claims another project, or a namespace that lies, changes nothing there."""
     demo, other = federation.project("demo"), federation.project("other")
     await demo.deploy("web", ["DFW"])
@@ -138,7 +138,7 @@ async def test_the_project_sees_why_an_instance_waits(federation: Federation) ->
     await federation.until(runs, "the project sees that it runs")
 
 
-async def test_15_4_a_delete_leaves_nothing_on_any_plane(federation: Federation) -> None:
+async def test_a_deletion_leaves_nothing_on_any_plane(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)

@@ -15,7 +15,7 @@ from datum_compute.kube.kinds import NAMESPACE
 from tests.scenarios.federation import Federation, Following, is_ready
 
 
-async def test_15_1_a_workload_runs_in_its_city_and_the_project_sees_it(federation: Federation) -> None:
+async def test_a_workload_runs_in_its_city_and_the_project_sees_it(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -32,7 +32,7 @@ async def test_15_1_a_workload_runs_in_its_city_and_the_project_sees_it(federati
     assert conditions.is_true(deployment.status.conditions, AVAILABLE)
 
 
-async def test_what_crosses_the_hub_is_marked_with_city_and_generation(federation: Federation) -> None:
+async def test_hub_deployments_carry_city_and_generation(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -50,7 +50,7 @@ async def test_what_crosses_the_hub_is_marked_with_city_and_generation(federatio
     assert namespace.metadata.labels["meta.datumapis.com/upstream-cluster-name"] == "cluster-demo"
 
 
-async def test_a_quota_grant_lifts_the_gate(federation: Federation) -> None:
+async def test_a_quota_grant_opens_the_gate(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -64,7 +64,7 @@ async def test_a_quota_grant_lifts_the_gate(federation: Federation) -> None:
     assert (granted.status, granted.reason) == ("True", QUOTA_AVAILABLE)
 
 
-async def test_two_cities_each_run_their_own_share(federation: Federation) -> None:
+async def test_each_of_two_cities_runs_its_own_replicas(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
@@ -77,7 +77,7 @@ async def test_two_cities_each_run_their_own_share(federation: Federation) -> No
     assert workload.status.deployments == 2
 
 
-async def test_two_projects_with_equal_names_do_not_meet(federation: Federation) -> None:
+async def test_two_projects_with_equal_names_do_not_interfere(federation: Federation) -> None:
     demo, other = federation.project("demo"), federation.project("other")
     await demo.deploy("web", ["DFW"], replicas=1, image="registry.example/demo:1")
     await other.deploy("web", ["DFW"], replicas=2, image="registry.example/other:1")
@@ -98,7 +98,7 @@ async def test_two_projects_with_equal_names_do_not_meet(federation: Federation)
     await other.until_ready("web", 2)
 
 
-async def test_15_3_scaling_up_adds_and_down_removes_the_highest(federation: Federation) -> None:
+async def test_scaling_up_adds_and_scaling_down_removes_the_highest_ordinals(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=1)
     await project.until_ready("web", 1)
@@ -111,7 +111,7 @@ async def test_15_3_scaling_up_adds_and_down_removes_the_highest(federation: Fed
     assert (instance.name, instance.metadata.uid) == ("web-main-dfw-0", kept)
 
 
-async def test_15_2_a_new_template_rolls_one_at_a_time_from_the_top(federation: Federation) -> None:
+async def test_a_new_template_is_rolled_out_one_at_a_time_from_the_highest_ordinal(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
@@ -129,7 +129,7 @@ async def test_15_2_a_new_template_rolls_one_at_a_time_from_the_top(federation: 
         assert sandbox.containers[0].image == "registry.example/hello:2"
 
 
-async def test_15_2_a_restart_rolls_like_a_new_template(federation: Federation) -> None:
+async def test_a_restart_is_rolled_out_like_a_new_template(federation: Federation) -> None:
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=2)
     await project.until_ready("web", 2)
@@ -141,7 +141,7 @@ async def test_15_2_a_restart_rolls_like_a_new_template(federation: Federation) 
     assert _replaced(following, before) == ["web-main-dfw-1", "web-main-dfw-0"]
 
 
-async def test_a_city_taken_out_of_the_spec_is_removed_and_one_added_is_created(federation: Federation) -> None:
+async def test_a_city_removed_from_the_spec_is_deleted_and_an_added_one_created(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["DFW"])
     await project.until_ready("web", 1)
@@ -154,7 +154,7 @@ async def test_a_city_taken_out_of_the_spec_is_removed_and_one_added_is_created(
     await project.until_ready("web", 1)
 
 
-async def test_a_city_that_nobody_offers_is_named_in_the_condition(federation: Federation) -> None:
+async def test_a_city_that_is_not_offered_is_named_in_the_condition(federation: Federation) -> None:
     project = federation.project()
     await project.deploy("web", ["XYZ"])
 
