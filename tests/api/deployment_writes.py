@@ -1,6 +1,6 @@
-"""Writes to a project's deployment by somebody who is not compute, and which of them are let through. Entry: `WRITES`.
+"""Writes to a project's deployment by others than compute, and which of them are admitted. Entry point: `WRITES`.
 
-Asked of the rule in Python, of the generated policy here, and of the policy on a real API server.
+They test the rule in Python, the generated policy, and the policy on a real API server.
 """
 
 from copy import deepcopy
@@ -32,11 +32,11 @@ NEVER: Json = {
         "scaleSettings": {"minReplicas": 2, "instanceManagementPolicy": "OrderedReady"},
     },
 }
-"""One that was never restarted."""
+"""A deployment that was never restarted."""
 
 
 def changed(deployment: Json, *path: str, to: Any) -> Json:
-    """A copy with one value set, or taken away by None."""
+    """A copy with one value set, or removed by None."""
     copy = deepcopy(deployment)
     at = copy
     for key in path[:-1]:
@@ -64,7 +64,7 @@ class Write(NamedTuple):
 
 
 def _both(what: str, *path: str, to: Any) -> list[Write]:
-    """A change of anything else is refused, also where the restart grows."""
+    """A change of anything else is refused, even together with a later restart."""
     return [
         Write(what, False, ONCE, changed(ONCE, *path, to=to)),
         Write(f"{what}, and restart", False, ONCE, restarted(changed(ONCE, *path, to=to), LATER)),

@@ -1,4 +1,4 @@
-"""Whatever is sent or read: a clear error that names the field, never a traceback (issue 5, "Must show")."""
+"""Any input leads to a clear error that names the field, never to a traceback."""
 
 import asyncio
 from collections.abc import Iterator
@@ -130,7 +130,7 @@ def field(path: Path) -> str:
 
 
 class Server:
-    """A project plane with nothing on it but its namespace."""
+    """A project plane with an empty namespace."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -139,21 +139,21 @@ class Server:
         self.send("POST", NAMESPACE.path(), encode(NAMESPACE.body("default")))
 
     def send(self, method: str, path: str, body: bytes, content_type: str = "application/json") -> tuple[int, Json]:
-        """The code and the body; anything that `answer` raises is a traceback through the server."""
+        """Code and body of the answer; an exception in `answer` would be a traceback in the server."""
         before = self.engine.store.revision
         answer: Answer = self._runner.run(self._server.answer(Call(method, path, {}, body, content_type)))
-        said: Json = msgspec.json.decode(answer.body)
+        result: Json = msgspec.json.decode(answer.body)
         if answer.code >= 300:
-            assert (said["kind"], said["status"], said["code"]) == ("Status", "Failure", answer.code)
-            assert said["message"]
+            assert (result["kind"], result["status"], result["code"]) == ("Status", "Failure", answer.code)
+            assert result["message"]
             assert self.engine.store.revision == before, "what is refused changes nothing"
-        return answer.code, said
+        return answer.code, result
 
     def create(self, kind: Kind[Any], body: bytes) -> tuple[int, Json]:
-        code, said = self.send("POST", kind.path("default"), body)
+        code, result = self.send("POST", kind.path("default"), body)
         if code == 201:
-            self.send("DELETE", kind.path("default", said["metadata"]["name"]), b"")
-        return code, said
+            self.send("DELETE", kind.path("default", result["metadata"]["name"]), b"")
+        return code, result
 
     def close(self) -> None:
         self._runner.close()
@@ -172,7 +172,7 @@ def test_the_examples_are_valid(server: Server, kind: Kind[Any]) -> None:
     assert server.create(kind, encode(whole(kind)))[0] == 201
 
 
-# Text that is no JSON, or no JSON that a machine should read
+# Text that is not JSON, or should not be parsed
 
 
 def nested(depth: int) -> bytes:
@@ -218,24 +218,24 @@ UNREADABLE = {
 def test_unreadable_input_is_a_bad_request(
     server: Server, method: str, path: str, content_type: str, case: str
 ) -> None:
-    code, said = server.send(method, path, UNREADABLE[case], content_type)
-    # Not there to be patched is said first by some of them.
-    assert (code, said["reason"]) in ((400, "BadRequest"), (404, "NotFound"))
+    code, result = server.send(method, path, UNREADABLE[case], content_type)
+    # Some paths report first that there is no object to patch.
+    assert (code, result["reason"]) in ((400, "BadRequest"), (404, "NotFound"))
     assert method != "POST" or code == 400
-    assert len(said["message"]) < 300
+    assert len(result["message"]) < 300
 
 
 @pytest.mark.parametrize("depth", [*range(150, 260, 10), *range(300, 1200, 50)])
 def test_the_server_survives_any_depth(server: Server, depth: int) -> None:
-    """Between what is allowed and what cannot even be decoded: pruned, refused with a path, or a bad request."""
+    """Deep values are pruned, refused with a path, or a bad request."""
     for body in (
         GOOD.replace(b'"spec":{', b'"spec":{"unknown":' + nested(depth) + b",", 1),
         GOOD.replace(b'"labels":{', b'"labels":{"deep":' + nested(depth) + b",", 1),
         GOOD.replace(b'"status":{', b'"status":{"gateway":' + nested(depth) + b",", 1),
     ):
-        code, said = server.create(WORKLOAD, body)
+        code, result = server.create(WORKLOAD, body)
         assert code in (201, 400, 422)
-        assert code == 201 or len(said["message"]) < 1000
+        assert code == 201 or len(result["message"]) < 1000
 
 
 # Wrong values
@@ -244,11 +244,11 @@ WRONG: list[Any] = [None, True, -1, 1.5, 2**63, 10**400, "", "x", [], [[]], {}, 
 
 
 def expected_types(kind: Kind[Any]) -> dict[str, str]:
-    """By a field's path without indexes: the type that its schema names."""
-    found: dict[str, str] = {}
+    """The type of each field in the schema, by path without indexes."""
+    types: dict[str, str] = {}
 
     def walk(schema: Json, path: str) -> None:
-        found[path] = "int-or-string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
+        types[path] = "int-or-string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
         for name, inner in schema.get("properties", {}).items():
             walk(inner, f"{path}.{name}".lstrip("."))
         for inner in (schema.get("items"), schema.get("additionalProperties")):
@@ -256,7 +256,7 @@ def expected_types(kind: Kind[Any]) -> dict[str, str]:
                 walk(inner, f"{path}[]")
 
     walk(definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "")
-    return found
+    return types
 
 
 MISTAKES = {
@@ -271,18 +271,18 @@ MISTAKES = {
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
 def test_a_wrong_type_is_reported_with_the_path_of_its_field(server: Server, kind: Kind[Any]) -> None:
-    types, seen = expected_types(kind), 0
+    types, refused = expected_types(kind), 0
     for path in places({"spec": OBJECTS[kind]["spec"]}):
-        # The key of a map is no field of the schema.
+        # The key of a map is not a field of the schema.
         plain_path = "".join("[]" if isinstance(key, int) or key in MAP_KEYS else f".{key}" for key in path).lstrip(".")
         for mistake in MISTAKES[types[plain_path]] if path else ():
-            code, said = server.create(kind, encode(put(whole(kind), path, mistake)))
-            assert (code, said.get("reason")) == (422, "Invalid"), (path, mistake)
-            named = [cause["field"] for cause in said["details"]["causes"]]
-            assert any(one.startswith(field(path)) for one in named), (path, mistake, named)
-            assert len(encode(said)) < 5000
-            seen += 1
-    assert seen > 200
+            code, result = server.create(kind, encode(put(whole(kind), path, mistake)))
+            assert (code, result.get("reason")) == (422, "Invalid"), (path, mistake)
+            named = [cause["field"] for cause in result["details"]["causes"]]
+            assert any(name.startswith(field(path)) for name in named), (path, mistake, named)
+            assert len(encode(result)) < 5000
+            refused += 1
+    assert refused > 200
 
 
 MAP_KEYS = ("app", "note", "cpu", "memory")
@@ -303,33 +303,33 @@ def test_a_megabyte_of_text_anywhere_gets_a_short_answer(server: Server, kind: K
     for path in places({"spec": objects["spec"]}):
         if not path:
             continue
-        code, said = server.create(kind, encode(put(whole(kind), path, megabyte)))
+        code, result = server.create(kind, encode(put(whole(kind), path, megabyte)))
         assert code in (201, 422)
-        assert code == 201 or len(encode(said)) < 5000
+        assert code == 201 or len(encode(result)) < 5000
 
 
-# Objects that another server let through
+# Objects that another server admitted
 
 
 def typed(kind: Kind[Any], text: bytes) -> None:
-    """Everything that controllers read of an object."""
-    found: KubeObject = decode(text, kind.type)
-    match found:
+    """Reads every part of an object that controllers read."""
+    object_: KubeObject = decode(text, kind.type)
+    match object_:
         case Workload():
-            _ = found.status, found.spec.template.spec.runtime
-            _ = [placement.scale_settings for placement in found.spec.placements]
-            template_hash(found.template_json)
+            _ = object_.status, object_.spec.template.spec.runtime
+            _ = [placement.scale_settings for placement in object_.spec.placements]
+            template_hash(object_.template_json)
         case WorkloadDeployment():
-            _ = found.status, found.spec.template.spec.runtime, found.spec.scale_settings
-            template_hash(found.template_json)
+            _ = object_.status, object_.spec.template.spec.runtime, object_.spec.scale_settings
+            template_hash(object_.template_json)
         case Instance():
-            _ = found.status, found.spec.runtime, found.spec.controller
-    as_dict(found.spec_json)
-    as_dict(found.status_json)
+            _ = object_.status, object_.spec.runtime, object_.spec.controller
+    as_dict(object_.spec_json)
+    as_dict(object_.status_json)
 
 
 def refusal(kind: Kind[Any], text: bytes) -> str:
-    """The sentence with which an object is refused; empty when it can be read."""
+    """The error for an object; empty if it can be read."""
     try:
         typed(kind, text)
     except msgspec.DecodeError as error:

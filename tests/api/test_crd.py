@@ -1,4 +1,4 @@
-"""The field tables of api.md 1 to 5, as data, against the generated definitions: nothing missing, nothing more."""
+"""The generated definitions have exactly the fields of these tables."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BIND
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.kinds import Kind
 
-# A row is (type, required, everything else that the schema says about the field).
+# A row has the type, whether the field is required, and all other keywords of its schema.
 Row = tuple[str, bool, dict[str, Any]]
 Table = dict[str, Row]
 
@@ -291,7 +291,7 @@ QUANTITY = (
 
 
 def fields(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Row]]:
-    """A schema as the rows of such a table."""
+    """A schema as such a table."""
     for name, field in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
         rest = {key: value for key, value in field.items() if key not in ("description", "properties", "required")}
@@ -301,7 +301,7 @@ def fields(schema: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Row]
 
 
 def type_of(field: dict[str, Any]) -> str:
-    """Names the type of a field and takes what the name says out of it."""
+    """The name of a type, removing from `field` the keywords that it covers."""
     if field.pop("x-kubernetes-int-or-string", False):
         assert field.pop("anyOf") == [{"type": "integer"}, {"type": "string"}]
         return "quantity" if field.get("pattern") == QUANTITY and field.pop("pattern") else "int-or-string"
@@ -504,7 +504,7 @@ def defaulted(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", [*OURS, *OTHERS], ids=lambda kind: kind.name)
 def test_every_default_fits_its_own_schema(kind: Kind[Any]) -> None:
-    """The API server refuses a definition where one does not."""
+    """Otherwise API servers refuse the definition."""
     for field in defaulted(schema(kind)):
         jsonschema_rs.validator_for(field, validate_formats=True).validate(field["default"])
 

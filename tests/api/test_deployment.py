@@ -1,4 +1,4 @@
-"""api.md 3: reading a WorkloadDeployment, and handing on what is not known here."""
+"""Reading a WorkloadDeployment, and passing on unknown fields."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""api.md 4: reading an Instance."""
+"""Reading an Instance."""
 
 import json
 from typing import Any

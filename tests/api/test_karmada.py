@@ -1,4 +1,4 @@
-"""controllers.md 9: the fields of Karmada's kinds that are read here."""
+"""The fields of Karmada's kinds that are read here."""
 
 import json
 from typing import Any, TypeVar

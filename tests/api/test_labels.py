@@ -1,4 +1,4 @@
-"""api.md 7.1 to 7.3."""
+"""Labels, annotations and finalizers, and how projects are encoded in labels."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""controllers.md 1.3 and 14.7."""
+"""Derived names: their form, their length, and that they do not collide."""
 
 import re
 
@@ -65,10 +65,10 @@ def test_names_are_dns_labels_with_room_for_suffixes(
 
 @given(labels, uids, st.tuples(labels, codes), st.tuples(labels, codes))
 def test_placements_and_cities_of_a_workload_never_share_a_name(
-    workload: str, uid: str, one: tuple[str, str], other: tuple[str, str]
+    workload: str, uid: str, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    same = (one[0], one[1].lower()) == (other[0], other[1].lower())
-    assert (deployment_name(workload, uid, *one) == deployment_name(workload, uid, *other)) == same
+    same = (first[0], first[1].lower()) == (second[0], second[1].lower())
+    assert (deployment_name(workload, uid, *first) == deployment_name(workload, uid, *second)) == same
 
 
 @given(long_labels, uids, uids, labels, codes)
@@ -84,24 +84,26 @@ anything = st.tuples(labels, uids, labels, cities)
 
 @given(anything, anything)
 def test_names_are_equal_only_for_equal_input_or_an_equal_full_form(
-    one: tuple[str, str, str, str], other: tuple[str, str, str, str]
+    first: tuple[str, str, str, str], second: tuple[str, str, str, str]
 ) -> None:
-    """The contract's plain form joins with hyphens, so a-b/c and a/b-c are one name; a controller reports the clash."""
+    """The full form joins with hyphens, so a-b/c and a/b-c share a name; a controller reports that."""
 
-    def plain(workload: str, uid: str, placement: str, city: str) -> str:
+    def full(workload: str, uid: str, placement: str, city: str) -> str:
         return f"{workload}-{placement}-{city.lower().replace(' ', '-')}"
 
-    if deployment_name(*one) == deployment_name(*other):
-        bounded = deployment_name(*one) != plain(*one)
-        same = (*one[:3], one[3].lower()) == (*other[:3], other[3].lower())
-        assert same if bounded else plain(*one) == plain(*other)
+    if deployment_name(*first) == deployment_name(*second):
+        bounded = deployment_name(*first) != full(*first)
+        same = (*first[:3], first[3].lower()) == (*second[:3], second[3].lower())
+        assert same if bounded else full(*first) == full(*second)
 
 
 @given(st.tuples(uids, labels, cities), st.tuples(uids, labels, cities))
-def test_bounded_names_differ_whenever_their_input_does(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+def test_bounded_names_differ_whenever_their_input_does(
+    first: tuple[str, str, str], second: tuple[str, str, str]
+) -> None:
     workload = "w" * 63
-    same = (*one[:2], one[2].lower()) == (*other[:2], other[2].lower())
-    assert (deployment_name(workload, *one) == deployment_name(workload, *other)) == same
+    same = (*first[:2], first[2].lower()) == (*second[:2], second[2].lower())
+    assert (deployment_name(workload, *first) == deployment_name(workload, *second)) == same
 
 
 @given(labels, st.lists(st.integers(0, 999), min_size=2, max_size=2, unique=True))

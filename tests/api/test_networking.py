@@ -1,4 +1,4 @@
-"""platform.md 4.2 to 4.4: the fields of the network operator's kinds that are read here, and what a plane serves."""
+"""The fields of the network operator's kinds that are read here, and what a plane serves."""
 
 import json
 from typing import Any, TypeVar
@@ -116,7 +116,9 @@ async def test_a_cell_serves_what_compute_writes_and_preserves_unknown_fields(ce
     binding = await cell.create(NETWORK_BINDING, NETWORK_BINDING.body(binding_name("web", 0), HOME) | {"spec": spec})
     assert as_dict(binding.spec_json)["consumer"] == {"kind": "WorkloadDeployment"}
     assert binding.status is not None
-    assert [(one.type, one.status, one.reason) for one in binding.status.conditions] == [(READY, "Unknown", "Pending")]
+    assert [(entry.type, entry.status, entry.reason) for entry in binding.status.conditions] == [
+        (READY, "Unknown", "Pending")
+    ]
     claim = await cell.create(SUBNET_CLAIM, SUBNET_CLAIM.body(subnet_claim_name("c"), HOME) | {"spec": CLAIM})
     assert claim.status is not None
     assert len(claim.status.conditions) == 3

@@ -1,6 +1,6 @@
-"""controllers.md 12: what the controllers really call is allowed, and nothing else is.
+"""Every call of the controllers is allowed, and everything allowed is called.
 
-Every process runs against a server that refuses what the table does not grant to its identity, as a real one would.
+Each process runs against a server that refuses whatever the table does not grant to its identity, as a real one would.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Use(NamedTuple):
 
 
 def uses(who: Who, on: On, call: Call) -> Iterator[Use]:
-    """What a server asks its authorizer about a call."""
+    """The permissions that a server requires for a call."""
     match call.path.strip("/").split("/"):
         case ["api", _, *rest]:
             group = ""
@@ -94,7 +94,7 @@ def uses(who: Who, on: On, call: Call) -> Iterator[Use]:
     reading = "watch" if call.query.get("watch") == "true" else "get" if named else "list"
     yield Use(who, on, VERBS.get(call.method, reading), group, "/".join([resource, *rest[2:]]))
     for owner in owners(call):
-        if owner.get("blockOwnerDeletion"):  # asked by the admission plugin OwnerReferencesPermissionEnforcement
+        if owner.get("blockOwnerDeletion"):  # required by the admission plugin OwnerReferencesPermissionEnforcement
             group = owner["apiVersion"].rpartition("/")[0]
             yield Use(who, on, "update", group, f"{PLURALS[owner['apiVersion'], owner['kind']]}/finalizers")
 
@@ -118,7 +118,7 @@ TABLE = granted(ROWS)
 
 
 class Guarded:
-    """A transport that notes what one identity uses on a plane, and refuses what it was not granted."""
+    """A transport that records what an identity uses on a plane, and refuses what it was not granted."""
 
     def __init__(self, transport: Transport, who: Who, on: On, used: set[Use], refused: set[Use]) -> None:
         self._transport = transport
@@ -126,9 +126,9 @@ class Guarded:
         self._used, self._refused = used, refused
 
     def _check(self, call: Call) -> None:
-        asked = set(uses(self._who, self._on, call))
-        self._used |= asked
-        if missing := asked - TABLE:
+        required = set(uses(self._who, self._on, call))
+        self._used |= required
+        if missing := required - TABLE:
             self._refused |= missing
             raise Forbidden(f"{missing} is not in the table")
 
@@ -147,7 +147,7 @@ class Guarded:
 
 
 class Named:
-    """A server that knows who calls, and holds them to the policies."""
+    """A server that knows its callers, and enforces the policies."""
 
     def __init__(self, server: PlaneServer, user: str) -> None:
         self._server = server
@@ -164,7 +164,7 @@ ON = {ROOT: On.ROOT, PROJECT: On.PROJECT, HUB: On.HUB, CELL: On.CELL, CLAIMS: On
 
 
 class GuardedFederation:
-    """Management, cells and built-ins as processes of their own; what stands in for Karmada and Milo is not guarded."""
+    """Management, cells and built-ins as separate processes; the substitutes for Karmada and Milo are not checked."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -290,12 +290,15 @@ class GuardedFederation:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         assert [
-            crash for manager in self._managers for one in manager.controllers.values() for crash in one.crashes
+            crash
+            for manager in self._managers
+            for controller in manager.controllers.values()
+            for crash in controller.crashes
         ] == []
 
 
 async def whole_life(engine: GuardedFederation) -> None:
-    """Everything the controllers do: create, roll, scale, move, repair what others spoiled on every plane, delete."""
+    """Everything the controllers do: create, roll out, scale, move, repair changes by others, delete."""
     federation = Federation(engine)
     project = federation.project(DEMO)
     await project.deploy("web", ["DFW"], replicas=2)
@@ -310,25 +313,27 @@ async def whole_life(engine: GuardedFederation) -> None:
     await project.deploy("bad", ["AMS"], image="registry.example/hello:crashing")
     namespace = await project.hub_namespace()
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         name = "bad-main-ams-0"
         return bool(await warnings(project.client, name) and await warnings(engine.cells["AMS"], name, namespace))
 
-    await federation.until(is_told, "cell and project are told of an instance that crashes")
+    await federation.until(is_reported, "cell and project have an event about an instance that crashes")
     for name in ("web", "bad"):
         await project.delete(name)
         await project.until_gone(name)
 
     async def nothing_is_left() -> bool:
         claims = (await project.client.list(RESOURCE_CLAIM)).items
-        return not claims and not [one for cell in engine.cells.values() for one in (await cell.list(INSTANCE)).items]
+        return not claims and not [
+            instance for cell in engine.cells.values() for instance in (await cell.list(INSTANCE)).items
+        ]
 
     await federation.until(nothing_is_left, "instances and claims are gone")
     await leave_behind(engine, project)
 
 
 async def leave_behind(engine: GuardedFederation, project: Project) -> None:
-    """What Karmada forgot in a cell or on the hub is removed by who needs it gone; waits until it is."""
+    """Waits until leftovers of Karmada in a cell and on the hub are deleted."""
     cell, namespace = engine.cells["AMS"], await project.hub_namespace()
     engine.end_karmada()
     await serve(engine.hub)
@@ -360,20 +365,20 @@ async def leave_behind(engine: GuardedFederation, project: Project) -> None:
     await engine.hub.create(NAMESPACE, NAMESPACE.body("default"))
     await engine.hub.create(CLUSTER, CLUSTER.body("spare", labels={TOPOLOGY_CITY: "DFW"}))
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return bool((await engine.hub.list(EVENT)).items)
 
-    await engine.until(is_told, 60, "the hub is told of a cluster that stands by")
+    await engine.until(is_reported, 60, "the hub has an event about a cluster on standby")
 
 
 async def spoil(engine: GuardedFederation, namespace: str) -> None:
-    """What somebody else changes is put right; waits until it is."""
+    """Waits until changes by others are repaired."""
     hub, project, cell = engine.hub, engine.project_client(DEMO), engine.cells["DFW"]
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         return len((await hub.list(INSTANCE)).items) == len((await project.list(INSTANCE)).items) == 2
 
-    await engine.until(shown, 30, "the cell has its name, and its instances are shown")
+    await engine.until(is_projected, 30, "the cell has its name, and its instances are projected")
     spoiled = {"metadata": {"labels": {WORKLOAD_UID: "forged", CITY_CODE: "forged"}}}
     await hub.merge_patch(NAMESPACE, namespace, "", {"metadata": {"labels": {UPSTREAM_NAMESPACE: None}}})
     by_name = {"placement": {"clusterAffinity": {"clusterNames": ["cell-dfw"]}}}
@@ -394,7 +399,7 @@ async def spoil(engine: GuardedFederation, namespace: str) -> None:
         binding = await cell.get(NETWORK_BINDING, "web-main-dfw-net-0", namespace)
         mended = UPSTREAM_NAMESPACE in home and b"clusterNames" not in bytes(policy.spec_json)
         mended = mended and binding.spec.network.name == "default"
-        return mended and all(one[CITY_CODE] == "DFW" for one in labels)
+        return mended and all(entry[CITY_CODE] == "DFW" for entry in labels)
 
     await engine.until(mended, 60, "what was spoiled is put right")
     ghost = INSTANCE.body("ghost-0", namespace, labels={SOURCE_CLUSTER: "former", CITY_CODE: "DFW"})
@@ -407,7 +412,7 @@ async def spoil(engine: GuardedFederation, namespace: str) -> None:
         is_left = any(copy.name == "ghost-0" for copy in (await hub.list(INSTANCE)).items)
         return claim.metadata.labels[SOURCE_CLUSTER] == "cell-dfw" and not is_left
 
-    await engine.until(handed_over, 700, "what a cell left that is gone is handed over")
+    await engine.until(handed_over, 700, "copies and claims of a cell that is gone are handed over")
 
 
 async def lived(simulation: Simulation) -> GuardedFederation:
@@ -422,7 +427,7 @@ async def lived(simulation: Simulation) -> GuardedFederation:
 
 
 async def in_a_pod(simulation: Simulation) -> set[Use]:
-    """What the pods provider does: an Instance that starts, gets another label and policy, and goes."""
+    """What the pods provider does for an Instance that starts, gets another label and policy, and is deleted."""
     engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
     used: set[Use] = set()
     refused: set[Use] = set()
@@ -451,7 +456,7 @@ async def in_a_pod(simulation: Simulation) -> set[Use]:
 
 
 class Reviewer:
-    """Knows everybody and allows everything."""
+    """Authenticates everybody and allows everything."""
 
     async def call(self, call: Call) -> Answer:
         user = {"username": "ada"}
@@ -465,8 +470,8 @@ class Reviewer:
 
 
 async def around_the_controllers(simulation: Simulation) -> set[Use]:
-    """What a process does besides: it leads, shows its figures, admits, finds projects Milo's other way, and keeps
-    claims in mind that it could not remove."""
+    """What a process does besides: leader election, metrics, admission, internal discovery of projects, and
+    remembering claims that it could not delete."""
     engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
     used: set[Use] = set()
     refused: set[Use] = set()
@@ -506,7 +511,7 @@ async def around_the_controllers(simulation: Simulation) -> set[Use]:
 
 @pytest.fixture(scope="module")
 def used() -> set[Use]:
-    """What a whole life uses, with the servers refusing whatever is not in the table."""
+    """Servers refuse whatever is not in the table."""
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, Simulation)
@@ -518,12 +523,12 @@ def test_the_roles_allow_every_call_of_the_controllers(used: set[Use]) -> None:
 
 
 def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> None:
-    """Reading is one permission: who may list may get. Every other verb is used by itself. Users are not programs."""
+    """Except for users, who are not programs. The verbs for reading count as one."""
     assert {
         use
         for use in TABLE - used
         if use.who is not Who.USER and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
-        if (use.resource, use.verb) != ("events", "patch")  # one that repeats; none does in this life
+        if (use.resource, use.verb) != ("events", "patch")  # needed only when an event repeats
     } == set()
     assert {use.resource for use in used if use.who is Who.USER} == {"workloads"}
     assert {use.verb for use in used if use.resource == "resourceclaims" and use.who is Who.CELL} == {
@@ -532,7 +537,7 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
 
 
 def test_optional_features_use_everything_that_their_roles_allow(used: set[Use]) -> None:
-    """So that no row is called optional only because nothing uses it. Users are not programs."""
+    """So that no rule is optional only because nothing uses it. Except for users, who are not programs."""
     of_programs = set(When) - {When.CITY_RESTART}
     assert {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used} == of_programs
 
@@ -541,8 +546,8 @@ READ = "get list watch"
 WRITE = f"{READ} create update patch delete"
 STATUS = "get update patch"
 
-# controllers.md 12, row by row: identity and plane, group, then resource and verbs.
-CONTRACT: list[tuple[Who, On, str, dict[str, str]]] = [
+# The permissions that upstream grants: identity and plane, group, then resource and verbs.
+UPSTREAM: list[tuple[Who, On, str, dict[str, str]]] = [
     (Who.MANAGEMENT, On.HOST, "coordination.k8s.io", {"leases": "get create update"}),
     (Who.MANAGEMENT, On.HOST, "authentication.k8s.io", {"tokenreviews": "create"}),
     (Who.MANAGEMENT, On.HOST, "authorization.k8s.io", {"subjectaccessreviews": "create"}),
@@ -622,12 +627,12 @@ CONTRACT: list[tuple[Who, On, str, dict[str, str]]] = [
     (Who.CELL, On.PROJECT, "quota.miloapis.com", {"resourceclaims": f"{READ} create delete"}),
 ]
 
-# cli.md, what each command calls; beside it, what a person does to the same objects by hand.
+# What the commands need, and what users do to the same objects directly.
 COMMANDS: list[tuple[str, dict[str, str]]] = [
     (
         "compute.datumapis.com",
         {
-            "workloads": WRITE,  # deploy, destroy, scale, undo, restart; a merge patch by hand
+            "workloads": WRITE,  # deploy, destroy, scale, undo, restart; a direct merge patch
             "workloaddeployments": f"{READ} update patch",  # status, rollout status, restart --city
             "instances": READ,  # instances, and why a city waits
         },
@@ -639,10 +644,10 @@ COMMANDS: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-def contract() -> set[Use]:
+def upstream() -> set[Use]:
     return {
         Use(who, on, verb, group, resource)
-        for who, on, group, resources in CONTRACT
+        for who, on, group, resources in UPSTREAM
         for resource, verbs in resources.items()
         for verb in verbs.split()
     }
@@ -654,9 +659,9 @@ OWNED = {("networkbindings", "delete"), ("subnetclaims", "delete"), ("subnetclai
 def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None:
     built_in = (When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS)
     ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
-    # Which the contract leaves out, though a cell serves its figures as securely as management does.
+    # A cell serves its metrics as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
-    # And what Karmada forgets after an outage nobody else would ever take away (invariant 7).
+    # Nobody else would delete what Karmada leaves behind after an outage.
     forgotten = {
         Use(Who.CELL, On.CELL, "delete", "compute.datumapis.com", "workloaddeployments"),
         *(Use(Who.CELL, On.HUB, verb, "work.karmada.io", "works") for verb in ("get", "delete")),
@@ -664,38 +669,38 @@ def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None
             Use(Who.MANAGEMENT, On.HUB, verb, "work.karmada.io", "resourcebindings")
             for verb in ("get", "list", "delete")
         ),
-        # Nor what is left on the hub of project namespaces that are gone; and what nobody gave up is reported.
+        # Nor what deleted project namespaces leave on the hub; and leftovers that are held are reported.
         Use(Who.MANAGEMENT, On.HUB, "delete", "", "namespaces"),
         *(Use(Who.MANAGEMENT, On.HUB, verb, "", "events") for verb in ("create", "patch")),
         Use(Who.MANAGEMENT, On.PROJECT, "patch", "", "namespaces"),
     }
-    # And two cells with one name would undo each other's copies.
+    # Two cells of the same name would undo each other's copies.
     names = {Use(Who.CELL, On.HUB, verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update")}
-    # And what users ask for in networkPolicy nobody else would enforce.
+    # Nobody else would enforce the networkPolicy of a workload.
     names |= {
         Use(Who.CELL, On.CELL, verb, "networking.k8s.io", "networkpolicies")
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     }
-    # And whoever makes deployments must know itself among those who may not.
+    # The webhook must recognize the writes of compute itself.
     itself = {Use(Who.MANAGEMENT, On.PROJECT, "create", "authentication.k8s.io", "selfsubjectreviews")}
-    # And what a project does not let a cell remove has to be kept in mind somewhere.
+    # Claims that a project does not allow to delete have to be remembered.
     ledger = {Use(Who.CELL, On.CELL, verb, "", "configmaps") for verb in ("get", "create", "patch")}
-    # And nobody else would say on the hub which cells cannot serve their city.
+    # Nobody else would report which cells cannot serve their city.
     itself |= {Use(Who.MANAGEMENT, On.HUB, verb, "", "events") for verb in ("create", "patch")}
-    # And claims of a cell that is gone would never be released.
+    # Claims of a cell that is gone would never be released.
     itself |= {
         Use(Who.MANAGEMENT, On.PROJECT, verb, "quota.miloapis.com", "resourceclaims") for verb in ("list", "patch")
     }
     itself.add(Use(Who.MANAGEMENT, On.HUB, "get", "coordination.k8s.io", "leases"))
     itself.add(Use(Who.MANAGEMENT, On.HUB, "patch", "compute.datumapis.com", "instances"))
     more = forgotten | names | itself | ledger | {*(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
-    assert ours - contract() == more
-    for use in contract() - ours:
+    assert ours - upstream() == more
+    for use in upstream() - ours:
         replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
-        status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # and a status is replaced
+        status = use.verb in ("get", "patch") and use.resource.endswith("/status")  # a status is always replaced
         # A projection's owner reference to its deployment does not block the deployment's deletion.
         plain_owner = (use.who, use.on, use.resource) == (Who.MANAGEMENT, On.PROJECT, "workloaddeployments/finalizers")
-        # These go with their owners, and a claim never changes.
+        # These are garbage-collected with their owners, and a claim never changes.
         owned = (use.resource, use.verb) in OWNED
         assert replaced or status or plain_owner or owned, use
 
@@ -735,7 +740,7 @@ def test_hub_namespaces_may_be_watched(who: Who) -> None:
 def test_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
     writes = {(use.resource, use.verb) for use in TABLE if (use.who, use.on) == (Who.CELL, On.HUB)}
     changing = {resource for resource, verb in writes if verb not in ("get", "list", "watch")}
-    # A Work is Karmada's, and deleted only in the namespace that it keeps for the cell; so is the Lease of its name.
+    # Works belong to Karmada, and are deleted only in the namespace of the cell, which also has the Lease of its name.
     assert changing == {"instances", "instances/status", "workloaddeployments/finalizers", "works", "leases"}
     for resource in ("works", "leases"):
         assert [rule.in_namespace for rule in PERMISSIONS[Who.CELL, On.HUB] if resource in rule.resources] == [True]
@@ -760,7 +765,9 @@ def test_resources_are_spelled_as_they_are_served() -> None:
 
 def test_purposes_are_short_and_no_rule_is_duplicated() -> None:
     assert all(0 < len(rule.why) <= 50 and not rule.why.endswith(".") for _, _, rule in ROWS)
-    places = [(who, on, rule.when, rule.group, rule.names, one) for who, on, rule in ROWS for one in rule.resources]
+    places = [
+        (who, on, rule.when, rule.group, rule.names, resource) for who, on, rule in ROWS for resource in rule.resources
+    ]
     assert len(places) == len(set(places))
 
 

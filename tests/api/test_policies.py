@@ -1,4 +1,4 @@
-"""What the generated admission policies let through, evaluated as an API server would."""
+"""The generated admission policies, evaluated as an API server would."""
 
 import pytest
 import yaml
@@ -84,7 +84,7 @@ def test_similar_user_names_are_not_exempt(user: str, groups: list[str]) -> None
 
 
 def labelled(cell: str | None) -> Json:
-    """Something a cell wrote, with its name in a label."""
+    """An object written by a cell, labelled with its name."""
     labels = {} if cell is None else {"labels": {"app": "web", SOURCE: cell}}
     return {"metadata": {"name": "web-main-dfw-0", **labels}}
 
@@ -178,9 +178,11 @@ def test_management_deletes_only_namespaces_that_it_created(name: str, labels: d
 
 def test_every_policy_is_bound_and_fails_closed() -> None:
     for text in files().values():
-        found = list(yaml.safe_load_all(text))
-        bound = {one["spec"]["policyName"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"}
-        policies = {one["metadata"]["name"] for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
+        documents = list(yaml.safe_load_all(text))
+        bindings = [document for document in documents if document["kind"] == "ValidatingAdmissionPolicyBinding"]
+        bound = {binding["spec"]["policyName"] for binding in bindings}
+        kind = "ValidatingAdmissionPolicy"
+        policies = {document["metadata"]["name"] for document in documents if document["kind"] == kind}
         assert bound == policies
-    assert all(one["spec"]["failurePolicy"] == "Fail" for one in manifests().values())
+    assert all(manifest["spec"]["failurePolicy"] == "Fail" for manifest in manifests().values())
     assert len(manifests()) == len(POLICIES)  # names are unique, because planes may share a cluster

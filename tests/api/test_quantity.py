@@ -1,4 +1,4 @@
-"""Quantities: exact arithmetic and Kubernetes' canonical form (api.md 0 and 8.2)."""
+"""Quantities: exact arithmetic and the canonical form of Kubernetes."""
 
 import re
 from fractions import Fraction
@@ -22,7 +22,7 @@ SUFFIXES = {
 }  # fmt: skip
 PATTERN = re.compile(
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-)  # the schema's, api.md 0
+)  # of the schema
 
 thorough = settings(max_examples=count(100, 5000), deadline=None)
 
@@ -139,7 +139,7 @@ def test_rounding_is_by_less_than_one_unit(amount: str) -> None:
         ("15e-1", "1500e-3"),
         ("5e0", "5"),
         ("1e30", "1e30"),
-        ("1000e30", "1000e30"),  # what is printed can be read again
+        ("1000e30", "1000e30"),  # can be parsed again
         ("0.1n", "1n"),  # rounded away from zero
         ("-1.5n", "-2n"),
     ],

@@ -1,4 +1,4 @@
-"""controllers.md 2.3, 5.4, 7.3 and api.md 6: which of several reasons is told; cli.md 4.5: who acts on it."""
+"""Which of several reasons is reported, and who can act on it."""
 
 from datetime import timedelta
 
@@ -32,8 +32,7 @@ DEPLOYMENT = {
     1: {"InstancesProvisioning", "ProvisioningInstances", "ScaledToZero", "Stopping"},
 }
 WORKLOAD = {rank: DEPLOYMENT[rank] for rank in range(1, 6)} | {
-    6: DEPLOYMENT[6]
-    | {"DeploymentNameTaken", "FederationFailed", "HubNamespaceTaken"},  # these block a deployment as surely
+    6: DEPLOYMENT[6] | {"DeploymentNameTaken", "FederationFailed", "HubNamespaceTaken"},  # these block a deployment too
     7: {"NetworkFailedToCreate", "RuntimeClassNotServed"},
 }
 
@@ -74,8 +73,6 @@ def test_every_warning_is_a_reason_of_the_table() -> None:
     assert {explain(name).acts for name in WARNINGS} == {Acts.YOU, Acts.PLATFORM}
 
 
-# cli.md 4.5
-
 YOU = {
     *("QuotaExceeded", "ValidationFailed", "ImageUnavailable", "InstanceCrashing", "ConfigurationError"),
     *("SourceNotFound", "SourceTooLarge", "NetworkNotFound", "Stopped"),
@@ -94,7 +91,7 @@ POINTER = {
     *("ReferencedDataNotReady", "PendingQuota", "SchedulingGatesPresent"),
 }
 
-# What the contract's table leaves open, by its nearest neighbour there.
+# Reasons that upstream does not have, or does not classify.
 OURS_YOU = {"Failed", "RuntimeClassNotServed", "RolloutPaused", "DeploymentNameTaken", "SpecRefused"}
 OURS_PLATFORM = {
     *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing", "StrayInstance", "Held"),
@@ -103,7 +100,7 @@ OURS_PLATFORM = {
     *("HubNamespaceTaken", "CityServedElsewhere"),
 }
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}
-OURS_POINTER = {"ProvisioningInstances"}  # the older name of one
+OURS_POINTER = {"ProvisioningInstances"}  # an older name
 
 
 def acting(acts: Acts) -> set[str]:
@@ -132,31 +129,34 @@ def test_only_reasons_that_users_can_act_on_say_what_to_do() -> None:
 
 @pytest.mark.parametrize("name", sorted(YOU))
 def test_reasons_that_users_can_act_on_say_what_to_change(name: str) -> None:
-    said = explain(name, timedelta(days=30))
-    assert (said.acts, said.is_pointer) == (Acts.YOU, False)
-    assert said.line
+    explanation = explain(name, timedelta(days=30))
+    assert (explanation.acts, explanation.is_pointer) == (Acts.YOU, False)
+    assert explanation.line
 
 
 @pytest.mark.parametrize("name", sorted(PLATFORM))
 def test_users_are_not_asked_to_fix_what_only_the_platform_can(name: str) -> None:
-    said = explain(name, timedelta(days=30))
-    assert (said.acts, said.line) == (Acts.PLATFORM, "this is Datum's to fix; no change to the workload helps")
+    explanation = explain(name, timedelta(days=30))
+    assert (explanation.acts, explanation.line) == (
+        Acts.PLATFORM,
+        "this is Datum's to fix; no change to the workload helps",
+    )
 
 
 @pytest.mark.parametrize(("name", "minutes"), WAIT.items())
 def test_a_wait_is_normal_up_to_its_duration_and_stalled_after_it(name: str, minutes: int) -> None:
     for age in (None, timedelta(0), timedelta(minutes=minutes) - timedelta(seconds=1)):
-        said = explain(name, age)
-        assert (said.acts, said.line) == (Acts.WAIT, f"normal; expected within {minutes}m")
-    said = explain(name, timedelta(minutes=minutes + 2, seconds=59))
-    assert said.acts is Acts.STALLED
-    assert said.line == (
+        explanation = explain(name, age)
+        assert (explanation.acts, explanation.line) == (Acts.WAIT, f"normal; expected within {minutes}m")
+    explanation = explain(name, timedelta(minutes=minutes + 2, seconds=59))
+    assert explanation.acts is Acts.STALLED
+    assert explanation.line == (
         f"has taken longer than expected ({minutes + 2}m, normally under {minutes}m); no cause was reported"
     )
 
 
 @pytest.mark.parametrize(
-    ("age", "shown"),
+    ("age", "text"),
     [
         (timedelta(minutes=5), "5m"),
         (timedelta(minutes=119, seconds=59), "119m"),
@@ -166,30 +166,35 @@ def test_a_wait_is_normal_up_to_its_duration_and_stalled_after_it(name: str, min
         (timedelta(days=400), "400d"),
     ],
 )
-def test_a_long_duration_is_shown_in_a_suitable_unit(age: timedelta, shown: str) -> None:
-    assert f"({shown}, normally under 5m)" in explain("PendingEvaluation", age).line
+def test_a_long_duration_is_shown_in_a_suitable_unit(age: timedelta, text: str) -> None:
+    assert f"({text}, normally under 5m)" in explain("PendingEvaluation", age).line
 
 
 @pytest.mark.parametrize("name", sorted(POINTER - set(WAIT)))
 def test_a_reason_that_points_elsewhere_has_no_advice(name: str) -> None:
-    said = explain(name, timedelta(days=1))
-    assert (said.acts, said.line, said.is_pointer) == (Acts.POINTER, "", True)
+    explanation = explain(name, timedelta(days=1))
+    assert (explanation.acts, explanation.line, explanation.is_pointer) == (Acts.POINTER, "", True)
 
 
 @pytest.mark.parametrize("name", ["Available", "QuotaAvailable", "StableInstanceFound", "AvailablePlacementFound"])
 def test_nobody_has_to_act_when_nothing_is_wrong(name: str) -> None:
-    said = explain(name, timedelta(days=1))
-    assert (said.acts, said.line, said.is_pointer) == (Acts.NOBODY, "", False)
+    explanation = explain(name, timedelta(days=1))
+    assert (explanation.acts, explanation.line, explanation.is_pointer) == (Acts.NOBODY, "", False)
 
 
 @pytest.mark.parametrize("name", ["", "SomethingNew"])
 def test_an_unknown_reason_is_not_explained(name: str) -> None:
-    said = explain(name, timedelta(days=1))
-    assert (said.acts, said.sentence, said.line, said.is_pointer) == (Acts.UNKNOWN, "", "", False)
+    explanation = explain(name, timedelta(days=1))
+    assert (explanation.acts, explanation.sentence, explanation.line, explanation.is_pointer) == (
+        Acts.UNKNOWN,
+        "",
+        "",
+        False,
+    )
 
 
 def test_sentences_are_plain() -> None:
-    """No words of Kubernetes, Karmada or this program; kinds that users write themselves may be named."""
+    """No terms of Kubernetes, Karmada or this program, except for kinds that users create."""
     jargon = ("reconcile", "finalizer", "plane", "namespace ns-", "hub", "cell", "propagationpolicy")
     for reason in REASONS:
         assert not [word for word in jargon if word in f"{reason.sentence} {reason.todo}".lower().split()], reason.name

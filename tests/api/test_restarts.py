@@ -1,4 +1,4 @@
-"""Restarts of single cities, as a Workload notes them."""
+"""Restarts of single cities, as noted on a Workload."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""controllers.md 12 and 13: the manifests say what the table says, and what is optional can be left unbound."""
+"""The manifests match the table of permissions, and optional roles can be left unbound."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ def test_there_is_one_file_per_identity_and_plane() -> None:
 
 @pytest.mark.parametrize(("who", "on"), PERMISSIONS)
 def test_the_manifests_are_the_table(who: Who, on: On) -> None:
-    found = {
+    rules = {
         (role["metadata"]["name"], *map(tuple, (rule["apiGroups"], rule["resources"], rule["verbs"])))
         for role in manifests(f"{who.value}-on-{on.value}.yaml")
         for rule in role["rules"]
     }
-    assert found == {
+    assert rules == {
         (role_name(who, on, rule.when), (rule.group,), rule.resources, rule.verbs) for rule in PERMISSIONS[who, on]
     }
 
@@ -77,7 +77,7 @@ def test_a_process_may_access_only_its_own_lease() -> None:
     ]
     assert [(rule.get("resourceNames"), rule["verbs"]) for rule in rules] == [
         (["e98b06c6.datumapis.com"], ["get", "update"]),
-        (None, ["create"]),  # the name of what does not exist yet is not known to an authorizer
+        (None, ["create"]),  # an authorizer does not know the name of a new object
         (["cell.e98b06c6.datumapis.com"], ["get", "update"]),
         (None, ["create"]),
     ]

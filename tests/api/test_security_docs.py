@@ -1,4 +1,4 @@
-"""docs/security.md says what cells can reach, and it says all of it."""
+"""docs/security.md lists everything that cells can reach."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,9 @@ def test_everything_a_cell_may_do_on_other_planes_is_documented(on: On) -> None:
 
 def test_a_cell_may_not_read_secrets_or_config_maps_on_other_planes() -> None:
     for on in (On.HUB, On.PROJECT):
-        assert not {"secrets", "configmaps"} & {one for rule in PERMISSIONS[Who.CELL, on] for one in rule.resources}
+        assert not {"secrets", "configmaps"} & {
+            resource for rule in PERMISSIONS[Who.CELL, on] for resource in rule.resources
+        }
 
 
 def test_documented_files_policies_and_roles_exist() -> None:

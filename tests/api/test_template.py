@@ -1,4 +1,4 @@
-"""api.md 5: what is read from a template, whatever else it carries."""
+"""Reading a template, whatever else it contains."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""api.md 4.2, controllers.md 6.4."""
+"""The digest of a template, which may never change."""
 
 import json
 from hashlib import sha256
@@ -65,7 +65,7 @@ def hash_of(template: Any) -> str:
     ],
 )
 def test_golden_values_never_change(template: Any, golden: str) -> None:
-    """A change here replaces every Instance of every installation. Add rows; never edit one."""
+    """A change here replaces every Instance of every installation. Add rows; never edit them."""
     assert hash_of(template) == golden
 
 

@@ -1,4 +1,4 @@
-"""api.md 10.3 to 10.6 and the examples of 12; controllers.md R20."""
+"""Admission of Workloads: which are refused, with which cause, and what an update may keep."""
 
 import re
 from copy import deepcopy
@@ -13,7 +13,6 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILc2xw0W59jOszlAI3+3jNXrm6bks9FRrgHBO
 KEYS = "spec.template.annotations[compute.datumapis.com/ssh-keys]"
 T = "spec.template.spec"
 
-# 12.1
 SANDBOX = yaml.safe_load("""
 apiVersion: compute.datumapis.com/v1alpha
 kind: Workload
@@ -37,7 +36,6 @@ spec:
     scaleSettings: {minReplicas: 2}
 """)
 
-# 12.2, with a key in full where the contract shortens it
 MACHINE = yaml.safe_load(f"""
 apiVersion: compute.datumapis.com/v1alpha
 kind: Workload
@@ -65,7 +63,7 @@ spec:
   placements: [{{name: main, cityCodes: [DFW], scaleSettings: {{minReplicas: 1}}}}]
 """)
 
-# What the two examples lack: a filesystem, a ConfigMap, a Secret, pull secrets and metrics.
+# With what the two above lack: a filesystem, a ConfigMap, a Secret, pull secrets and metrics.
 STORAGE = yaml.safe_load("""
 metadata: {name: files, namespace: default}
 spec:
@@ -106,7 +104,7 @@ ABSENT = object()
 
 
 def changed(workload: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which each path (`spec.placements.0.name`, `T` for the template's spec) has the value given."""
+    """A copy with new values by path (`spec.placements.0.name`, `T` for the template's spec)."""
     copy = deepcopy(workload)
     for path, value in changes.items():
         *parents, last = re.sub(r"^T\.", f"{T}.", path).split(".")
@@ -122,7 +120,9 @@ def changed(workload: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
     return copy
 
 
-def said(workload: dict[str, Any], facts: Facts = FACTS, before: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+def causes(
+    workload: dict[str, Any], facts: Facts = FACTS, before: dict[str, Any] | None = None
+) -> list[tuple[str, str]]:
     return [(cause.field, cause.reason) for cause in workload_violations(workload, facts, before)]
 
 
@@ -140,7 +140,7 @@ def test_a_rejection_lists_its_causes() -> None:
         MACHINE, {"spec.placements.0.cityCodes": ["XXX"], "spec.placements.0.scaleSettings.minReplicas": 0}
     )
     facts = Facts(cities=("DFW",))
-    assert said(workload, facts) == [
+    assert causes(workload, facts) == [
         ("spec.placements[0].cityCodes[0]", "FieldValueNotSupported"),
         ("spec.placements[0].scaleSettings.minReplicas", "FieldValueInvalid"),
     ]
@@ -167,7 +167,7 @@ def ports(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "port": 80} for name in names]
 
 
-# Row, workload, what is changed, the field of the only cause, its reason without "FieldValue".
+# Name, workload, changes, and field and reason (without "FieldValue") of the only cause.
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("placements: none", SANDBOX, {"spec.placements": []}, "spec.placements", "Required"),
     ("placements: absent", SANDBOX, {"spec.placements": ABSENT}, "spec.placements", "Required"),
@@ -302,7 +302,7 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
 
 
 def kubernetes_path(path: str) -> str:
-    """The rows above write some expected fields as the path of their change."""
+    """Some of the rows above have the path of the change as the expected field."""
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", re.sub(r"^T\.", f"{T}.", path))
 
 
@@ -312,7 +312,7 @@ def kubernetes_path(path: str) -> str:
 def test_an_invalid_workload_is_refused(
     workload: dict[str, Any], changes: dict[str, Any], field: str, reason: str
 ) -> None:
-    assert said(changed(workload, changes)) == [(kubernetes_path(field), f"FieldValue{reason}")]
+    assert causes(changed(workload, changes)) == [(kubernetes_path(field), f"FieldValue{reason}")]
 
 
 @pytest.mark.parametrize(
@@ -322,11 +322,11 @@ def test_an_invalid_workload_is_refused(
         (SANDBOX, {f"{SCALE}.minReplicas": 1000}),
         (STORAGE, {f"{SCALE}.maxReplicas": 1}),
         (SANDBOX, {f"{SCALE}.instanceManagementPolicy": "OrderedReady"}),
-        (SANDBOX, {f"{SCALE}.metrics": [{}]}),  # the metric rules run only with maxReplicas
+        (SANDBOX, {f"{SCALE}.metrics": [{}]}),  # metrics are checked only with maxReplicas
         (STORAGE, {TARGET: {"value": "500m"}}),
         (STORAGE, {f"{TARGET}.averageUtilization": 1}),
         (MACHINE, {SSH_KEYS: {NAME: f"\n a : {KEY} \r\n\nb:{KEY}\n"}}),
-        (SANDBOX, {"spec.template.metadata.annotations": {NAME: "no key"}}),  # of no use to a sandbox
+        (SANDBOX, {"spec.template.metadata.annotations": {NAME: "no key"}}),  # ignored by a sandbox
         (SANDBOX, {"T.runtime.resources.requests": {}}),
         (SANDBOX, {f"{CONTAINER}.ports": [{"name": "a", "port": 1}, {"name": "9-a-0", "port": 65535}]}),
         (SANDBOX, {f"{CONTAINER}.ports": ports("a" * 15, "a-a-a-a-a-a-a-a")}),
@@ -336,7 +336,7 @@ def test_an_invalid_workload_is_refused(
         (STORAGE, {f"{DISK}.spec.resources.requests.storage": "100Gi"}),
         (STORAGE, {f"{DISK}.spec.type": "pd-standard"}),
         (MACHINE, {f"{DISK}.spec.resources.requests.storage": "25Gi"}),
-        (MACHINE, {f"{DISK}.spec.resources": ABSENT}),  # the image brings a size
+        (MACHINE, {f"{DISK}.spec.resources": ABSENT}),  # the image has a size
         (STORAGE, {f"{CONTAINER}.volumeAttachments.0": {"name": "data"}, f"{DISK}.spec.populator": ABSENT}),
         (STORAGE, {"T.volumes.1.configMap.defaultMode": 0o777, "T.volumes.1.configMap.items": []}),
         (STORAGE, {"T.volumes.2.secret.items": [{"key": "a", "path": "a"}]}),
@@ -346,7 +346,7 @@ def test_an_invalid_workload_is_refused(
     ],
 )
 def test_values_at_the_limits_are_admitted(workload: dict[str, Any], changes: dict[str, Any]) -> None:
-    assert said(changed(workload, changes)) == []
+    assert causes(changed(workload, changes)) == []
 
 
 def test_mount_paths_need_to_be_unique_only_within_a_container() -> None:
@@ -354,18 +354,18 @@ def test_mount_paths_need_to_be_unique_only_within_a_container() -> None:
         {"name": name, "image": "i", "volumeAttachments": [{"name": "data", "mountPath": "/data"}]} for name in "ab"
     ]
     volumes = STORAGE["spec"]["template"]["spec"]["volumes"][:1]
-    assert said(changed(STORAGE, {"T.runtime.sandbox.containers": containers, "T.volumes": volumes})) == []
+    assert causes(changed(STORAGE, {"T.runtime.sandbox.containers": containers, "T.volumes": volumes})) == []
 
 
 def test_a_volume_of_a_second_runtime_counts_as_attached() -> None:
     sandbox = SANDBOX["spec"]["template"]["spec"]["runtime"]["sandbox"]
-    assert said(changed(MACHINE, {"T.runtime.sandbox": sandbox})) == [
+    assert causes(changed(MACHINE, {"T.runtime.sandbox": sandbox})) == [
         (f"{T}.runtime.virtualMachine", "FieldValueForbidden")
     ]
 
 
 def test_a_missing_boot_volume_is_reported_as_missing() -> None:
-    assert said(changed(MACHINE, {"T.volumes": []})) == [
+    assert causes(changed(MACHINE, {"T.volumes": []})) == [
         (f"{T}.runtime.virtualMachine.volumeAttachments[0].name", "FieldValueNotFound")
     ]
 
@@ -393,9 +393,9 @@ def test_no_two_cities_share_a_deployment_name() -> None:
 
 
 def test_a_long_deployment_name_is_shortened_instead_of_refused() -> None:
-    """controllers.md 14.7: `deployment_name` never exceeds 57 characters, so 63 need no rule (test_names)."""
+    """No rule is needed, because `deployment_name` never exceeds 57 characters."""
     workload = changed(SANDBOX, {"metadata.name": "w" * 63, f"{PLACEMENT}.name": "p" * 63})
-    assert said(workload) == []
+    assert causes(workload) == []
 
 
 def test_networks_that_the_user_may_not_use_are_refused() -> None:
@@ -461,7 +461,7 @@ def test_all_violations_are_reported_together_in_a_fixed_order() -> None:
             "metadata.name": "X",
         },
     )
-    assert said(workload) == [
+    assert causes(workload) == [
         ("metadata.name", "FieldValueInvalid"),
         ("spec.placements[0].name", "FieldValueRequired"),
         ("spec.placements[0].cityCodes[0]", "FieldValueNotSupported"),
@@ -499,17 +499,17 @@ def test_a_message_says_what_to_do(workload: dict[str, Any], changes: dict[str, 
 def test_an_update_that_leaves_the_spec_unchanged_is_admitted() -> None:
     before = changed(SANDBOX, {f"{SCALE}.minReplicas": 0})
     after = changed(before, {"metadata": {"name": "hello", "labels": {"a": "b"}}})
-    assert said(after, before=before) == []
+    assert causes(after, before=before) == []
 
 
 def test_an_update_of_a_workload_being_deleted_is_admitted() -> None:
     before = changed(SANDBOX, {"metadata.deletionTimestamp": "2026-06-10T12:00:00Z"})
-    assert said(changed(before, {f"{SCALE}.minReplicas": 0}), before=before) == []
+    assert causes(changed(before, {f"{SCALE}.minReplicas": 0}), before=before) == []
 
 
 def test_an_update_cannot_pretend_that_the_workload_is_being_deleted() -> None:
     after = changed(SANDBOX, {"metadata.deletionTimestamp": "2026-06-10T12:00:00Z", f"{SCALE}.minReplicas": 0})
-    assert said(after, before=SANDBOX) == [("spec.placements[0].scaleSettings.minReplicas", "FieldValueInvalid")]
+    assert causes(after, before=SANDBOX) == [("spec.placements[0].scaleSettings.minReplicas", "FieldValueInvalid")]
 
 
 @pytest.mark.parametrize(
@@ -520,15 +520,15 @@ def test_an_update_cannot_pretend_that_the_workload_is_being_deleted() -> None:
 def test_an_update_of_the_spec_is_checked_by_the_same_rules(
     workload: dict[str, Any], changes: dict[str, Any], field: str, reason: str
 ) -> None:
-    assert said(changed(workload, changes), before=workload) == [(kubernetes_path(field), f"FieldValue{reason}")]
+    assert causes(changed(workload, changes), before=workload) == [(kubernetes_path(field), f"FieldValue{reason}")]
 
 
 @pytest.mark.parametrize("facts", [Facts(cities=("AMS",)), Facts(cities=()), Facts(cities=("AMS", "DFW", "LHR"))])
 def test_an_update_keeps_cities_that_are_no_longer_offered(facts: Facts) -> None:
     facts = Facts(cities=facts.cities, unavailable={"DFW": "SiteDown", "LHR": "SiteDown"})
-    assert said(changed(SANDBOX, {f"{SCALE}.minReplicas": 3}), facts, before=SANDBOX) == []
+    assert causes(changed(SANDBOX, {f"{SCALE}.minReplicas": 3}), facts, before=SANDBOX) == []
     moved = changed(SANDBOX, {f"{PLACEMENT}.name": "other"})
-    assert said(moved, facts, before=SANDBOX) == []
+    assert causes(moved, facts, before=SANDBOX) == []
 
 
 def test_an_update_adds_only_cities_that_are_offered() -> None:
@@ -542,4 +542,4 @@ def test_an_update_adds_only_cities_that_are_offered() -> None:
 
 def test_the_name_of_a_workload_is_checked_only_while_it_can_be_chosen() -> None:
     before = changed(SANDBOX, {"metadata.name": "web.example"})
-    assert said(changed(before, {f"{SCALE}.minReplicas": 3}), before=before) == []
+    assert causes(changed(before, {f"{SCALE}.minReplicas": 3}), before=before) == []

@@ -1,4 +1,4 @@
-"""The rules of a Workload never fail on what they are given, and never repeat more of it than a person reads."""
+"""The rules for Workloads never raise, and never quote more of their input than a person reads."""
 
 import random
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def nested(depth: int, as_list: bool) -> Any:
 
 
 def check(causes: list[Cause]) -> None:
-    """Every cause names a field, and the answer can be sent."""
+    """Asserts that every cause names a field and can be sent."""
     for cause in causes:
         assert cause.reason in REASONS
         assert cause.field.startswith(("spec.", "metadata.name")) or cause.field == "spec"
@@ -156,8 +156,8 @@ def test_a_message_quotes_at_most_100_characters_of_a_value(char: str) -> None:
 
 
 def test_specs_too_deep_to_compare_are_assumed_to_differ() -> None:
-    one, other = (dict(SANDBOX, spec={"x": nested(200_000, as_list=True)}) for _ in range(2))
-    assert {cause.reason for cause in workload_violations(one, Facts(), other)} == {
+    after, before = (dict(SANDBOX, spec={"x": nested(200_000, as_list=True)}) for _ in range(2))
+    assert {cause.reason for cause in workload_violations(after, Facts(), before)} == {
         "FieldValueRequired",
         "FieldValueNotSupported",
     }

@@ -1,4 +1,4 @@
-"""Template labels and annotations that admission refuses: what no Instance can carry, and what is not the user's."""
+"""Labels and annotations of a template that are refused: invalid ones, and those reserved for compute."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PREFIX = "prefix part a lowercase RFC 1123 subdomain must consist of"
 
 
 def causes(metadata: dict[str, Any], before: dict[str, Any] | None = None) -> list[tuple[str, str, str]]:
-    """What is wrong with a template of this metadata; with `before`, as an update that also changes the image."""
+    """Violations of a template with this metadata; with `before`, of an update that also changes the image."""
     after = changed(SANDBOX, {METADATA: metadata})
     old = None
     if before is not None:

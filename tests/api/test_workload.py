@@ -1,4 +1,4 @@
-"""api.md 2: reading a Workload, and handing on what is not known here."""
+"""Reading a Workload, and passing on unknown fields."""
 
 import json
 from typing import Any

@@ -1,3 +1,3 @@
-"""The federation of the scenarios, for the built-ins that serve it."""
+"""The federation of the scenarios, which runs the built-ins."""
 
 from tests.scenarios.conftest import embedded, federation  # noqa: F401 - fixtures, found by name

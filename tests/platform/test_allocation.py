@@ -1,4 +1,4 @@
-"""Which claims fit into what was granted."""
+"""Which claims fit into the granted amounts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -32,7 +32,7 @@ def claim(
         body["status"] = {
             "allocations": [
                 {"resourceType": type_, "status": state, "lastTransitionTime": timestamp(START)}
-                | ({"allocatedAmount": requests[type_]} if state == "Granted" else {"message": "said before"})
+                | ({"allocatedAmount": requests[type_]} if state == "Granted" else {"message": "denied before"})
                 for type_, state in states.items()
             ]
         }
@@ -75,13 +75,13 @@ amounts = st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.intege
 
 
 @given(
-    asked=st.lists(st.tuples(amounts, st.integers(0, 100)), max_size=12),
+    requested=st.lists(st.tuples(amounts, st.integers(0, 100)), max_size=12),
     limits=st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.integers(0, 12)),
 )
 def test_allocations_never_exceed_limits_and_claims_that_fit_are_granted(
-    asked: list[tuple[dict[str, int], int]], limits: dict[str, int]
+    requested: list[tuple[dict[str, int], int]], limits: dict[str, int]
 ) -> None:
-    claims = [claim(f"c{number}", requests, age=age) for number, (requests, age) in enumerate(asked)]
+    claims = [claim(f"c{number}", requests, age=age) for number, (requests, age) in enumerate(requested)]
     decisions, allocated = decide(claims, limits)
     assert len(decisions) == len(claims)
     for type_, amount in allocated.items():
@@ -92,7 +92,7 @@ def test_allocations_never_exceed_limits_and_claims_that_fit_are_granted(
             assert any(request.amount > left[request.resource_type] for request in decision.claim.spec.requests)
 
 
-# As Milo does: platform.md 1.6
+# As Milo does
 
 DEMO = ConsumerRef("Project", "demo")
 
@@ -103,7 +103,7 @@ def pools(limits: dict[str, int], consumer: ConsumerRef = DEMO) -> list[Pool]:
 
 def states(claims: list[ResourceClaim], pools: list[Pool]) -> dict[str, list[str]]:
     decisions, _ = decide_as_milo_does(claims, pools)
-    return {one.claim.name: [outcome.state.value for outcome in one.outcomes] for one in decisions}
+    return {decision.claim.name: [outcome.state.value for outcome in decision.outcomes] for decision in decisions}
 
 
 def test_for_milo_a_denial_is_final_even_when_there_is_room() -> None:
@@ -167,33 +167,35 @@ known = st.sampled_from(["", "Granted", "Denied"])
 
 
 @given(
-    asked=st.lists(st.tuples(amounts, st.integers(0, 100), known), max_size=12),
+    requested=st.lists(st.tuples(amounts, st.integers(0, 100), known), max_size=12),
     limits=st.dictionaries(st.sampled_from([INSTANCES, VCPUS, MEMORY]), st.integers(0, 12)),
 )
 def test_for_milo_deciding_again_changes_nothing_and_never_exceeds_the_limit(
-    asked: list[tuple[dict[str, int], int, str]], limits: dict[str, int]
+    requested: list[tuple[dict[str, int], int, str]], limits: dict[str, int]
 ) -> None:
     claims = [
         claim(f"c{number}", requests, age=age, decided=dict.fromkeys(requests, state) if state else None)
-        for number, (requests, age, state) in enumerate(asked)
+        for number, (requests, age, state) in enumerate(requested)
     ]
     held = {
-        type_: sum(requests.get(type_, 0) for requests, _, state in asked if state == "Granted") for type_ in limits
+        type_: sum(requests.get(type_, 0) for requests, _, state in requested if state == "Granted") for type_ in limits
     }
     decisions, allocated = decide_as_milo_does(claims, pools(limits))
     for pool in pools(limits):
         assert allocated[pool.name] <= max(pool.limit, held[pool.resource_type])
-    told = [
+    decided = [
         claim(
-            one.claim.name,
-            {outcome.request.resource_type: outcome.request.amount for outcome in one.outcomes},
-            age=(START - one.claim.metadata.creation_timestamp).seconds if one.claim.metadata.creation_timestamp else 0,
-            decided={outcome.request.resource_type: outcome.state.value for outcome in one.outcomes},
+            decision.claim.name,
+            {outcome.request.resource_type: outcome.request.amount for outcome in decision.outcomes},
+            age=(START - decision.claim.metadata.creation_timestamp).seconds
+            if decision.claim.metadata.creation_timestamp
+            else 0,
+            decided={outcome.request.resource_type: outcome.state.value for outcome in decision.outcomes},
         )
-        for one in decisions
+        for decision in decisions
     ]
-    again, still = decide_as_milo_does(told, pools(limits))
+    again, still = decide_as_milo_does(decided, pools(limits))
     assert still == allocated
-    assert [[outcome.state for outcome in one.outcomes] for one in again] == [
-        [outcome.state for outcome in one.outcomes] for one in decisions
+    assert [[outcome.state for outcome in decision.outcomes] for decision in again] == [
+        [outcome.state for outcome in decision.outcomes] for decision in decisions
     ]

@@ -1,4 +1,4 @@
-"""Projects, entitlements and quota as an install without Milo serves them."""
+"""Projects, entitlements and quota in an install without Milo."""
 
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import (
@@ -66,16 +66,16 @@ async def test_an_entitlement_is_active_at_once_and_brings_cities_and_grants(emb
     client = embedded.project_client("demo")
 
     async def active() -> bool:
-        found = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
-        return found.status is not None and found.status.phase == "Active"
+        entitlement = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
+        return entitlement.status is not None and entitlement.status.phase == "Active"
 
     await embedded.until(active, 10, "the entitlement is active")
     entitlement = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
     assert entitlement.status is not None
     assert entitlement.status.service_name == SERVICE_NAME
     assert conditions.is_true(entitlement.status.conditions, "Ready")
-    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["dfw", "ord"]
-    assert {one.spec.consumer_ref.name for one in (await client.list(RESOURCE_GRANT)).items} == {"demo"}
+    assert [binding.name for binding in (await client.list(LOCATION_BINDING)).items] == ["dfw", "ord"]
+    assert {grant.spec.consumer_ref.name for grant in (await client.list(RESOURCE_GRANT)).items} == {"demo"}
 
 
 async def test_buckets_have_milos_names_and_labels(embedded: EmbeddedFederation, simulation: Simulation) -> None:
@@ -87,4 +87,4 @@ async def test_buckets_have_milos_names_and_labels(embedded: EmbeddedFederation,
     assert bucket.status is not None
     assert (bucket.status.limit, bucket.status.available) == (10, 10)
     registrations = (await client.list(RESOURCE_REGISTRATION)).items
-    assert all(conditions.is_true(one.status.conditions if one.status else (), "Active") for one in registrations)
+    assert all(conditions.is_true(conditions.of(registration), "Active") for registration in registrations)

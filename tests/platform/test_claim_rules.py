@@ -1,4 +1,4 @@
-"""platform.md 1.7: what makes a claim wrong in itself."""
+"""Rules for claims that hold whatever is left of the quota."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_claims_of_compute_are_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"requests": [{"resourceType": "example.com/x", "amount": 1}]}, "example.com/x is not registered"),
         ({"requests": [*ONE, *ONE]}, f"spec.requests names {INSTANCES} twice"),
@@ -37,10 +37,10 @@ def test_claims_of_compute_are_valid() -> None:
         ({"consumerRef": PROJECT | {"kind": "Organization"}}, "spec.consumerRef must be a Project"),
     ],
 )
-def test_each_rule_has_a_sentence(changes: dict[str, object], said: str) -> None:
+def test_each_rule_has_a_sentence(changes: dict[str, object], expected: str) -> None:
     sentence = broken(**changes)
     assert sentence is not None
-    assert said in sentence
+    assert expected in sentence
 
 
 @pytest.mark.parametrize(

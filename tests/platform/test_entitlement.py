@@ -1,4 +1,4 @@
-"""What comes with an entitlement is there as long as the entitlement is."""
+"""The objects that come with an entitlement exist as long as it does."""
 
 import asyncio
 
@@ -31,9 +31,9 @@ async def entitled(simulation: Simulation) -> tuple[ControllerHarness, Client]:
     return harness, client
 
 
-async def given(client: Client) -> tuple[int, list[str]]:
+async def grants_and_cities(client: Client) -> tuple[int, list[str]]:
     grants = (await client.list(RESOURCE_GRANT)).items
-    return len(grants), [one.name for one in (await client.list(LOCATION_BINDING)).items]
+    return len(grants), [binding.name for binding in (await client.list(LOCATION_BINDING)).items]
 
 
 @pytest.mark.parametrize("seed", range(count(20, 200)))
@@ -44,7 +44,7 @@ def test_an_entitlement_deleted_and_requested_again_brings_everything(seed: int)
         await client.create(SERVICE_ENTITLEMENT, ASKED)
         await harness.settle()
         await simulation.advance(60)
-        assert await given(client) == (3, ["dfw"])
+        assert await grants_and_cities(client) == (3, ["dfw"])
         await harness.stop()
 
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(seed)) as runner:
@@ -58,7 +58,7 @@ async def test_manually_deleted_objects_are_created_again(simulation: Simulation
     await client.delete(LOCATION_BINDING, "dfw")
     await client.delete(RESOURCE_GRANT, (await client.list(RESOURCE_GRANT)).items[0].name, QUOTA_NAMESPACE)
     await harness.settle()
-    assert await given(client) == (3, ["dfw"])
+    assert await grants_and_cities(client) == (3, ["dfw"])
     await harness.stop()
 
 
@@ -66,5 +66,5 @@ async def test_the_objects_of_a_deleted_entitlement_are_deleted(simulation: Simu
     harness, client = await entitled(simulation)
     await client.delete(SERVICE_ENTITLEMENT, "compute")
     await harness.settle()
-    assert await given(client) == (0, [])
+    assert await grants_and_cities(client) == (0, [])
     await harness.stop()

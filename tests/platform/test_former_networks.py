@@ -1,4 +1,4 @@
-"""The network built-in that is switched off: what it made goes when nobody needs it, and nothing waits for it."""
+"""After the network built-in is switched off, what it created is deleted when unused, and nothing waits for it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.harness import ControllerHarness
 
 
 class Cell(ControllerHarness):
-    """In which the built-in made network `default` for a binding, and was switched off."""
+    """A cell in which the built-in created network `default` for a binding, and was switched off."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, {"cell": CELL}, lambda fleet: NetworkController())
@@ -31,11 +31,11 @@ class Cell(ControllerHarness):
         spec = {"network": {"name": "default"}, "location": {"name": "dfw", "namespace": ""}}
         await self.client.create(NETWORK_BINDING, NETWORK_BINDING.body("web-net-0", "ns") | {"spec": spec})
         await self.settle()
-        assert await self.left() == (1, 1)
+        assert await self.remaining() == (1, 1)
         await self.replace(lambda fleet: FormerNetworks())
 
-    async def left(self) -> tuple[int, int]:
-        """Networks and contexts."""
+    async def remaining(self) -> tuple[int, int]:
+        """Number of networks and contexts."""
         return len((await self.client.list(NETWORK)).items), len((await self.client.list(NETWORK_CONTEXT)).items)
 
 
@@ -50,7 +50,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 async def test_a_network_in_use_stays(cell: Cell) -> None:
     await cell.start_controllers()
     await cell.simulation.advance(3600)
-    assert await cell.left() == (1, 1)
+    assert await cell.remaining() == (1, 1)
     assert cell.writes.total() == 0
 
 
@@ -58,14 +58,14 @@ async def test_an_unused_network_is_deleted_with_its_contexts(cell: Cell) -> Non
     await cell.client.delete(NETWORK_BINDING, "web-net-0", "ns")
     await cell.start_controllers()
     await cell.simulation.advance(3 * RECHECK_SECONDS)
-    assert await cell.left() == (0, 0)
+    assert await cell.remaining() == (0, 0)
 
 
 async def test_a_deleted_network_is_released(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     await cell.start_controllers()
     await cell.simulation.advance(2 * RECHECK_SECONDS)
-    assert await cell.left() == (0, 0)
+    assert await cell.remaining() == (0, 0)
 
 
 async def test_a_network_that_may_not_be_deleted_is_held_and_reported_once(cell: Cell) -> None:
@@ -73,13 +73,13 @@ async def test_a_network_that_may_not_be_deleted_is_held_and_reported_once(cell:
     refusal = cell.faults["cell"].refuse(calls("DELETE", "networkcontexts"), Forbidden("not yours"))
     await cell.start_controllers()
     await cell.simulation.advance(600)
-    assert await cell.left() == (1, 1)
-    assert [(one.reason, one.count) for one in await warnings(cell.client, "default", "ns")] == [
+    assert await cell.remaining() == (1, 1)
+    assert [(event.reason, event.count) for event in await warnings(cell.client, "default", "ns")] == [
         ("HeldByFormerSetup", 1)
     ]
     refusal.lift()
     await cell.simulation.advance(60)
-    assert await cell.left() == (0, 0)
+    assert await cell.remaining() == (0, 0)
 
 
 async def test_a_cell_that_may_not_read_networks_ignores_them(cell: Cell) -> None:
@@ -97,4 +97,4 @@ async def test_a_network_created_by_somebody_else_is_left_to_the_network_operato
     await cell.start_controllers()
     await cell.simulation.advance(3600)
     assert (await cell.client.get(NETWORK, "theirs", "ns")).metadata.finalizers == (NETWORK_FINALIZER,)
-    assert [one.reason for one in await warnings(cell.client, "theirs", "ns")] == ["HeldByFormerSetup"]
+    assert [event.reason for event in await warnings(cell.client, "theirs", "ns")] == ["HeldByFormerSetup"]

@@ -1,4 +1,4 @@
-"""platform.md 4.2 and 4.9.7: where instances can run, in installs without the service catalog."""
+"""Locations on offer, in installs without the service catalog."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ class Catalog(ControllerHarness):
         await self.settle()
 
     async def offered(self, project: str) -> dict[str, LocationBinding]:
-        return {one.name: one for one in (await self.engine.client(project).list(LOCATION_BINDING)).items}
+        return {binding.name: binding for binding in (await self.engine.client(project).list(LOCATION_BINDING)).items}
 
 
 def available(binding: LocationBinding) -> tuple[str, str]:
-    found = conditions.find(binding.status.conditions if binding.status else (), "Available")
-    assert found is not None
-    return found.status, found.reason
+    condition = conditions.find(conditions.of(binding), "Available")
+    assert condition is not None
+    return condition.status, condition.reason
 
 
 @pytest.fixture
@@ -116,9 +116,12 @@ async def test_a_cell_gets_a_location_for_each_city_with_a_deployment(simulation
         }
         await client.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body(f"web-{number}", "ns") | {"spec": spec})
         await cell.settle()
-    found = {one.name: one.spec.topology[TOPOLOGY_CITY] for one in (await client.list(LOCATION)).items}
-    assert found == {"amsterdam": "AMS", "dfw": "DFW"}
+    locations = (await client.list(LOCATION)).items
+    assert {location.name: location.spec.topology[TOPOLOGY_CITY] for location in locations} == {
+        "amsterdam": "AMS",
+        "dfw": "DFW",
+    }
     await client.delete(LOCATION, "dfw")
     await cell.settle()
-    assert sorted(one.name for one in (await client.list(LOCATION)).items) == ["amsterdam", "dfw"]
+    assert sorted(location.name for location in (await client.list(LOCATION)).items) == ["amsterdam", "dfw"]
     await cell.stop()

@@ -1,4 +1,4 @@
-"""platform.md 1.6 and 1.12: the broker alone on a project plane, kind and strict. The test plays Milo's users."""
+"""The quota broker alone on a project plane, lenient and strict. The test plays the users of quota."""
 
 import asyncio
 from collections.abc import Iterator
@@ -44,11 +44,11 @@ class Broker(ControllerHarness):
         await self.run()
 
     async def allow(self, **amounts: int) -> None:
-        """`instances=3`: as one grant of a type, made or changed."""
+        """Creates or changes one grant per type: `instances=3`."""
         for plain, amount in amounts.items():
             allowance = {"resourceType": _type(plain), "buckets": [{"amount": amount}]}
             spec = {"consumerRef": DEMO, "allowances": [allowance]}
-            existing = [one.name for one in (await self.client.list(RESOURCE_GRANT)).items]
+            existing = [grant.name for grant in (await self.client.list(RESOURCE_GRANT)).items]
             if plain in existing:
                 await self.client.merge_patch(RESOURCE_GRANT, plain, "milo-system", {"spec": spec})
             else:
@@ -68,7 +68,7 @@ class Broker(ControllerHarness):
     async def get(self, name: str) -> ResourceClaim:
         return await self.client.get(RESOURCE_CLAIM, name, "default")
 
-    async def said(self, name: str) -> str:
+    async def decision(self, name: str) -> str:
         status = (await self.get(name)).status
         assert status is not None
         granted = conditions.find(status.conditions, "Granted")
@@ -96,7 +96,7 @@ def _built(runner: asyncio.Runner, simulation: Simulation, *, strict: bool) -> I
 
 
 @pytest.fixture
-def kind(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
+def lenient(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
     yield from _built(runner, simulation, strict=False)
 
 
@@ -105,10 +105,10 @@ def strict(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
     yield from _built(runner, simulation, strict=True)
 
 
-# The same for both
+# In both modes
 
 
-@pytest.fixture(params=[False, True], ids=["kind", "strict"])
+@pytest.fixture(params=[False, True], ids=["lenient", "strict"])
 def broker(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: Simulation) -> Iterator[Broker]:
     yield from _built(runner, simulation, strict=request.param)
 
@@ -116,12 +116,12 @@ def broker(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: S
 async def test_a_claim_that_fits_is_granted_and_shown_in_the_bucket(broker: Broker) -> None:
     await broker.allow(instances=3, vcpus=5000)
     await broker.claim("a", instances=1, vcpus=1000)
-    assert await broker.said("a") == GRANTED
+    assert await broker.decision("a") == GRANTED
     assert await broker.bucket("instances") == (3, 1, 2)
     assert await broker.bucket("vcpus") == (5000, 1000, 4000)
     claim = await broker.get("a")
     assert claim.status is not None
-    assert [(one.status, one.allocated_amount) for one in claim.status.allocations] == [
+    assert [(entry.status, entry.allocated_amount) for entry in claim.status.allocations] == [
         ("Granted", 1),
         ("Granted", 1000),
     ]
@@ -132,14 +132,14 @@ async def test_the_last_unit_is_granted_only_once(broker: Broker) -> None:
     await broker.allow(instances=1)
     await broker.claim("a", instances=1)
     await broker.claim("b", instances=1)
-    assert (await broker.said("a"), await broker.said("b")) == (GRANTED, DENIED)
+    assert (await broker.decision("a"), await broker.decision("b")) == (GRANTED, DENIED)
 
 
 async def test_a_lowered_limit_revokes_nothing(broker: Broker) -> None:
     await broker.allow(instances=2)
     await broker.claim("a", instances=2)
     await broker.allow(instances=1)
-    assert await broker.said("a") == GRANTED
+    assert await broker.decision("a") == GRANTED
     assert await broker.bucket("instances") == (1, 2, 0)
 
 
@@ -149,7 +149,7 @@ async def test_deleting_a_claim_frees_its_quota_for_the_next(broker: Broker) -> 
     await broker.release("a")
     assert await broker.bucket("instances") == (1, 0, 1)
     await broker.claim("b", instances=1)
-    assert await broker.said("b") == GRANTED
+    assert await broker.decision("b") == GRANTED
 
 
 async def test_nothing_is_written_at_rest(broker: Broker) -> None:
@@ -169,46 +169,46 @@ async def test_claims_stay_pending_without_the_namespace_of_buckets(
         await broker.client.create(NAMESPACE, NAMESPACE.body("default"))
         await broker.run()
         await broker.claim("a", instances=1)
-        assert await broker.said("a") == OPEN
+        assert await broker.decision("a") == OPEN
         await broker.stop()
 
 
-# Only the kind one
+# In lenient mode
 
 
-async def test_a_denied_claim_is_granted_when_capacity_appears(kind: Broker) -> None:
-    await kind.allow(instances=1)
-    await kind.claim("a", instances=1)
-    await kind.claim("b", instances=1)
-    assert await kind.said("b") == DENIED
-    await kind.allow(instances=2)
-    assert await kind.said("b") == GRANTED
+async def test_a_denied_claim_is_granted_when_capacity_appears(lenient: Broker) -> None:
+    await lenient.allow(instances=1)
+    await lenient.claim("a", instances=1)
+    await lenient.claim("b", instances=1)
+    assert await lenient.decision("b") == DENIED
+    await lenient.allow(instances=2)
+    assert await lenient.decision("b") == GRANTED
 
 
-async def test_a_claim_is_granted_as_a_whole_or_not_at_all(kind: Broker) -> None:
-    await kind.allow(instances=5, vcpus=500)
-    await kind.claim("a", instances=1, vcpus=1000)
-    assert await kind.said("a") == DENIED
-    assert await kind.bucket("instances") == (5, 0, 5)
+async def test_a_claim_is_granted_as_a_whole_or_not_at_all(lenient: Broker) -> None:
+    await lenient.allow(instances=5, vcpus=500)
+    await lenient.claim("a", instances=1, vcpus=1000)
+    assert await lenient.decision("a") == DENIED
+    assert await lenient.bucket("instances") == (5, 0, 5)
 
 
-async def test_an_invalid_claim_is_refused_with_the_rule_and_holds_nothing(kind: Broker) -> None:
-    await kind.allow(instances=5)
-    await kind.claim("a", DEMO | {"apiGroup": "elsewhere.example"}, instances=1)
-    assert await kind.said("a") == WRONG
-    assert await kind.bucket("instances") == (5, 0, 5)
-    claim = await kind.get("a")
+async def test_an_invalid_claim_is_refused_with_the_rule_and_holds_nothing(lenient: Broker) -> None:
+    await lenient.allow(instances=5)
+    await lenient.claim("a", DEMO | {"apiGroup": "elsewhere.example"}, instances=1)
+    assert await lenient.decision("a") == WRONG
+    assert await lenient.bucket("instances") == (5, 0, 5)
+    claim = await lenient.get("a")
     assert claim.status is not None
     assert "spec.consumerRef must be a Project" in claim.status.conditions[0].message
 
 
-async def test_claims_of_other_consumers_are_ignored(kind: Broker) -> None:
-    await kind.allow(instances=5)
-    await kind.claim("a", DEMO | {"name": "other"}, instances=1)
-    assert await kind.said("a") == OPEN
+async def test_claims_of_other_consumers_are_ignored(lenient: Broker) -> None:
+    await lenient.allow(instances=5)
+    await lenient.claim("a", DEMO | {"name": "other"}, instances=1)
+    assert await lenient.decision("a") == OPEN
 
 
-# Only the strict one
+# In strict mode
 
 
 async def test_in_strict_mode_a_denial_is_final_until_the_claim_is_created_again(strict: Broker) -> None:
@@ -218,23 +218,23 @@ async def test_in_strict_mode_a_denial_is_final_until_the_claim_is_created_again
     await strict.release("a")
     await strict.allow(instances=5)
     await strict.simulation.advance(3600)
-    assert await strict.said("b") == DENIED
+    assert await strict.decision("b") == DENIED
     await strict.release("b")
     await strict.claim("b", instances=1)
-    assert await strict.said("b") == GRANTED
+    assert await strict.decision("b") == GRANTED
 
 
 async def test_in_strict_mode_a_partly_granted_claim_keeps_its_share_until_it_is_deleted(strict: Broker) -> None:
     await strict.allow(instances=1, vcpus=500)
     await strict.claim("a", instances=1, vcpus=1000)
-    assert await strict.said("a") == DENIED
+    assert await strict.decision("a") == DENIED
     assert await strict.bucket("instances") == (1, 1, 0)
     assert await strict.bucket("vcpus") == (500, 0, 500)
     await strict.claim("b", instances=1)
-    assert await strict.said("b") == DENIED
+    assert await strict.decision("b") == DENIED
     await strict.release("a")
     await strict.claim("c", instances=1)
-    assert await strict.said("c") == GRANTED
+    assert await strict.decision("c") == GRANTED
 
 
 @pytest.mark.parametrize("part", [{"apiGroup": ""}, {"namespace": "default"}])
@@ -242,24 +242,24 @@ async def test_in_strict_mode_a_consumer_that_differs_from_the_grants_waits_fore
     await strict.allow(instances=5)
     await strict.claim("a", DEMO | part, instances=1)
     await strict.simulation.advance(3600)
-    assert await strict.said("a") == OPEN
+    assert await strict.decision("a") == OPEN
     assert await strict.bucket("instances") == (5, 0, 5)
 
 
 async def test_in_strict_mode_a_claim_older_than_its_grant_stays_denied(strict: Broker) -> None:
     await strict.claim("a", instances=1)
-    assert await strict.said("a") == DENIED
+    assert await strict.decision("a") == DENIED
     assert await strict.bucket("instances") == (0, 0, 0)
     await strict.allow(instances=5)
-    assert await strict.said("a") == DENIED
+    assert await strict.decision("a") == DENIED
 
 
 async def test_in_strict_mode_the_bucket_is_written_before_the_claim(strict: Broker) -> None:
     await strict.allow(instances=1)
     before = len(strict.writes.last)
     await strict.claim("a", instances=1)
-    told = [line for line in list(strict.writes.last)[before:] if " status " in line]
-    assert [line.split(" status ")[1].split(" ")[0] for line in told] == ["AllowanceBucket", "ResourceClaim"]
+    updates = [line for line in list(strict.writes.last)[before:] if " status " in line]
+    assert [line.split(" status ")[1].split(" ")[0] for line in updates] == ["AllowanceBucket", "ResourceClaim"]
 
 
 async def test_in_strict_mode_a_crash_between_bucket_and_claim_loses_nothing(strict: Broker) -> None:
@@ -267,20 +267,20 @@ async def test_in_strict_mode_a_crash_between_bucket_and_claim_loses_nothing(str
     fault = strict.faults["demo"].fail(calls("PUT", "resourceclaims"))
     await strict.claim("a", instances=1)
 
-    async def told() -> bool:
-        return await strict.said("a") == GRANTED
+    async def is_granted() -> bool:
+        return await strict.decision("a") == GRANTED
 
-    await strict.simulation.until(told, 30)
+    await strict.simulation.until(is_granted, 30)
     assert fault.fired
     assert await strict.bucket("instances") == (1, 1, 0)
 
 
-async def test_a_bucket_without_grants_shows_a_limit_of_zero(kind: Broker) -> None:
-    await kind.allow(instances=10)
-    await kind.claim("a", instances=1)
-    await kind.client.delete(RESOURCE_GRANT, "instances", "milo-system")
-    await kind.settle()
-    assert await kind.bucket("instances") == (0, 1, 0)
+async def test_a_bucket_without_grants_shows_a_limit_of_zero(lenient: Broker) -> None:
+    await lenient.allow(instances=10)
+    await lenient.claim("a", instances=1)
+    await lenient.client.delete(RESOURCE_GRANT, "instances", "milo-system")
+    await lenient.settle()
+    assert await lenient.bucket("instances") == (0, 1, 0)
 
 
 async def test_a_granted_claim_keeps_its_amount_whatever_it_requests_later(broker: Broker) -> None:
@@ -291,5 +291,5 @@ async def test_a_granted_claim_keeps_its_amount_whatever_it_requests_later(broke
     await broker.settle()
     status = (await broker.get("a")).status
     assert status is not None
-    assert [one.allocated_amount for one in status.allocations] == [1]
+    assert [entry.allocated_amount for entry in status.allocations] == [1]
     assert await broker.bucket("instances") == (10, 1, 9)

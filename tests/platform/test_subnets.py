@@ -1,4 +1,4 @@
-"""Ranges of addresses and single ones out of them."""
+"""Arithmetic on address ranges and the addresses in them."""
 
 from ipaddress import IPv4Network, ip_address, ip_network
 
@@ -49,7 +49,7 @@ def test_a_requested_start_is_used_if_it_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "start", "said"),
+    ("length", "start", "cause"),
     [
         (8, "", "does not fit"),
         (33, "", "does not fit"),
@@ -59,8 +59,8 @@ def test_a_requested_start_is_used_if_it_is_free() -> None:
         (24, "here", "No subnet of /24 starts at"),
     ],
 )
-def test_impossible_requests_are_refused_with_the_cause(length: int, start: str, said: str) -> None:
-    with pytest.raises(BadRange, match=said):
+def test_impossible_requests_are_refused_with_the_cause(length: int, start: str, cause: str) -> None:
+    with pytest.raises(BadRange, match=cause):
         carve(TEN, [], family=IPV4, length=length, start=start)
 
 
@@ -83,9 +83,9 @@ def test_subnets_never_overlap_and_the_whole_range_can_be_used(
             fresh = carve(range_, taken, family=IPV4, length=length, near=near)
         except BadRange:
             free = [
-                one
-                for one in (range_.subnets(new_prefix=length) if length >= range_.prefixlen else ())
-                if not any(one.overlaps(other) for other in taken)
+                prefix
+                for prefix in (range_.subnets(new_prefix=length) if length >= range_.prefixlen else ())
+                if not any(prefix.overlaps(other) for other in taken)
             ]
             assert free == []
             continue
@@ -128,7 +128,7 @@ def test_some_addresses_are_not_for_instances(address: str) -> None:
 def test_the_lowest_free_address_is_found_if_there_is_one(length: int, taken: set[int]) -> None:
     prefix = ip_network((0x0A800000, length))
     held = {str(ip_address(0x0A800000 + number)) for number in taken}
-    found = first_free(prefix, held.__contains__)
-    expected = [str(one) for one in list(prefix.hosts())[1:] if str(one) not in held]
-    assert found == (expected[0] if expected else None)
-    assert found is None or assignable(prefix, found)
+    free = first_free(prefix, held.__contains__)
+    expected = [str(address) for address in list(prefix.hosts())[1:] if str(address) not in held]
+    assert free == (expected[0] if expected else None)
+    assert free is None or assignable(prefix, free)

@@ -1,4 +1,4 @@
-"""Built-ins on planes that lack some of their kinds: the plane is engaged, and they begin when the kinds come."""
+"""Built-ins on planes that lack some of their kinds: they begin when the kinds are served."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,12 +54,12 @@ SPEC = {
 
 
 class Case(Struct, frozen=True):
-    """A built-in with its plane, what users ask of it there, and what it makes in the end."""
+    """A built-in with its plane, the objects it acts on, and the kind it creates."""
 
     plane: str
     kinds: tuple[Kind[Any], ...]  # any of which the plane may lack
     build: Callable[[Fleet, Simulation], Reconciler]
-    asked: tuple[tuple[str, Kind[Any], Json], ...]
+    objects: tuple[tuple[str, Kind[Any], Json], ...]
     made: Kind[Any]
 
 
@@ -136,7 +136,7 @@ async def test_a_plane_that_lacks_a_kind_is_engaged_and_served_once_it_has_it(
         calls(path=f"/{lacking.plural}"), NotFound("the server could not find the requested resource")
     )
     await harness.run()
-    for plane, kind, body in case.asked:
+    for plane, kind, body in case.objects:
         await harness.engine.client(plane).create(kind, body)
     await harness.settle()
     assert harness.fleet.has(case.plane)
@@ -156,11 +156,11 @@ async def test_an_entitlement_becomes_active_without_quota_kinds(simulation: Sim
     harness.faults["demo"].refuse(calls(path=f"/{RESOURCE_GRANT.plural}"), NotFound("no such kind"))
     await harness.run()
     client = harness.engine.client("demo")
-    for _, kind, body in case.asked:
+    for _, kind, body in case.objects:
         await client.create(kind, body)
     await harness.settle()
-    found = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
-    assert found.status is not None
-    assert found.status.phase == "Active"
-    assert [one.name for one in (await client.list(LOCATION_BINDING)).items] == ["dfw"]
+    entitlement = await client.get(SERVICE_ENTITLEMENT, SERVICE_OBJECT)
+    assert entitlement.status is not None
+    assert entitlement.status.phase == "Active"
+    assert [binding.name for binding in (await client.list(LOCATION_BINDING)).items] == ["dfw"]
     await harness.stop()

@@ -32,6 +32,6 @@ _POLICIES = ServedKind(
 
 @contextmanager
 def with_pods() -> Iterator[None]:
-    """Planes that are opened meanwhile serve Pods and their policies too; nobody runs or enforces them."""
+    """Planes opened within it serve Pods and NetworkPolicies too; nobody runs or enforces them."""
     with patch.object(engine, "plane_kinds", lambda definitions: (*plane_kinds(definitions), _PODS, _POLICIES)):
         yield

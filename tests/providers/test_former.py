@@ -1,4 +1,4 @@
-"""A provider that is switched off: what it left is stopped, and only then let go of."""
+"""After a provider is switched off, what it left running is stopped, and only then released."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ class Cell(ControllerHarness):
 
 
 async def ran_by(simulation: Simulation, first: Callable[[Fleet], Reconciler], current: str) -> Cell:
-    """A cell with an Instance that another provider ran than the one which is about to be started."""
+    """A cell with an Instance of another provider than the one about to be started."""
     cell = Cell(simulation, first)
     await cell.run()
     await cell.client.create(NAMESPACE, NAMESPACE.body("ns"))
@@ -109,7 +109,9 @@ async def test_an_instance_whose_pod_may_not_be_read_is_held_and_reported_once(s
     await cell.start_controllers()
     await simulation.advance(600)
     assert PODS_FINALIZER in (await cell.instance()).metadata.finalizers
-    assert [(one.reason, one.count) for one in await warnings(cell.client, "web-0", "ns")] == [("HeldByFormerSetup", 1)]
+    assert [(event.reason, event.count) for event in await warnings(cell.client, "web-0", "ns")] == [
+        ("HeldByFormerSetup", 1)
+    ]
     refusal.lift()
     await simulation.advance(60)
     assert await cell.pods() == 0
@@ -129,8 +131,10 @@ async def test_a_pod_of_somebody_else_is_not_deleted(simulation: Simulation) -> 
 
 async def test_finalizers_of_the_current_provider_and_of_others_stay(simulation: Simulation) -> None:
     cell = await ran_by(simulation, pods(simulation), "pods")
-    await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": [PODS_FINALIZER, "other/one"]}})
+    await cell.client.merge_patch(
+        INSTANCE, "web-0", "ns", {"metadata": {"finalizers": [PODS_FINALIZER, "example.com/other"]}}
+    )
     await cell.start_controllers()
-    assert (await cell.instance()).metadata.finalizers == (PODS_FINALIZER, "other/one")
+    assert (await cell.instance()).metadata.finalizers == (PODS_FINALIZER, "example.com/other")
     assert cell.writes.total() == 0
     await cell.stop()

@@ -15,7 +15,8 @@ OPEN = PodSettings()
 
 def instance(*policies: Json | None) -> Instance:
     interfaces = [
-        {"network": {"name": "default"}} | ({"networkPolicy": one} if one is not None else {}) for one in policies
+        {"network": {"name": "default"}} | ({"networkPolicy": policy} if policy is not None else {})
+        for policy in policies
     ]
     runtime = {
         "resources": {"instanceType": "datumcloud/d1-standard-2"},
@@ -25,8 +26,8 @@ def instance(*policies: Json | None) -> Instance:
     return INSTANCE.decode(encode(INSTANCE.body("web-0", "ns", uid="1234") | {"spec": spec}))
 
 
-def spec(found: Instance, settings: PodSettings = OPEN) -> Json:
-    policy = policy_of(found, settings)
+def spec(of: Instance, settings: PodSettings = OPEN) -> Json:
+    policy = policy_of(of, settings)
     assert policy is not None
     result: Json = policy["spec"]
     return result

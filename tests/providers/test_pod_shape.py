@@ -1,4 +1,4 @@
-"""platform.md 5.4: the Pod that an Instance becomes."""
+"""The Pod for an Instance."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ def instance(
     sandbox: Json | None = None, **runtime: Any,
 ) -> Instance:  # fmt: skip
     body = INSTANCE.body("web-0", "ns", labels=labels or LABELS, uid="1234", annotations={"user.example/x": "y"})
-    given = [{"name": "web", "image": "registry.example/hello:1"} | one for one in containers or ({},)]
+    merged = [{"name": "web", "image": "registry.example/hello:1"} | container for container in containers or ({},)]
     spec: Json = {
-        "runtime": {"resources": resources, "sandbox": {"containers": given} | (sandbox or {})} | runtime,
+        "runtime": {"resources": resources, "sandbox": {"containers": merged} | (sandbox or {})} | runtime,
         "networkInterfaces": [{"network": {"name": "default"}}],
     }
     return INSTANCE.decode(encode(body | {"spec": spec | ({"volumes": volumes} if volumes else {})}))
@@ -133,8 +133,8 @@ def test_ports_have_name_number_and_protocol() -> None:
 def test_a_container_gets_its_limits_or_an_equal_share_of_the_instance(
     containers: list[Json], resources: Json, expected: list[Json]
 ) -> None:
-    given = [one["resources"] for one in spec(*containers, resources=resources)["containers"]]
-    assert given == [{"limits": one, "requests": one} for one in expected]
+    actual = [container["resources"] for container in spec(*containers, resources=resources)["containers"]]
+    assert actual == [{"limits": share, "requests": share} for share in expected]
 
 
 FILES: list[Json] = [
@@ -177,7 +177,10 @@ def test_the_settings_of_the_site_apply_to_every_pod() -> None:
 
 def test_every_container_is_confined() -> None:
     made = spec({}, {"name": "sidecar"})
-    assert [one["securityContext"]["allowPrivilegeEscalation"] for one in made["containers"]] == [False, False]
+    assert [container["securityContext"]["allowPrivilegeEscalation"] for container in made["containers"]] == [
+        False,
+        False,
+    ]
     assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & made.keys()
 
 

@@ -1,4 +1,4 @@
-"""platform.md 5.3: what the state of a Pod says about its Instance, row by row."""
+"""The state of an Instance, derived from that of its Pod."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ def pod(status: Json | None, *, deleting: bool = False, containers: int = 1) -> 
 
 
 def state(phase: str, *states: Json, **also: Any) -> Json:
-    """Each container is ready unless it waits, has ended, or says otherwise."""
+    """Each container is ready if it is running, unless its state says otherwise."""
     containers = [
-        {"name": f"c{number}", "ready": one.pop("ready", "running" in one), "state": one}
-        for number, one in enumerate([dict(one) for one in states])
+        {"name": f"c{number}", "ready": entry.pop("ready", "running" in entry), "state": entry}
+        for number, entry in enumerate([dict(entry) for entry in states])
     ]
     return {"phase": phase, "containerStatuses": containers} | also
 
@@ -44,7 +44,7 @@ NOT_READY: Json = {"type": "Ready", "status": "False"}
 
 TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
     ("running", state("Running", UP), ("True", "Available"), ("True", "Programmed")),
-    ("nothing said yet", None, ("Unknown", "Provisioning"), IN_PROGRESS),
+    ("no status yet", None, ("Unknown", "Provisioning"), IN_PROGRESS),
     ("pending", state("Pending"), ("Unknown", "Provisioning"), IN_PROGRESS),
     *(
         (reason, state("Pending", waiting(reason)), NO_IMAGE, IN_PROGRESS)
@@ -62,14 +62,14 @@ TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
     ("succeeded", state("Succeeded", ENDED_WELL), ("False", "Stopping"), ("False", "Stopping")),
     ("failed", state("Failed", ENDED_BADLY), ("False", "Failed"), ("False", "Failed")),
     ("unknown", state("Unknown"), ("Unknown", "Unknown"), IN_PROGRESS),
-    # What the containers of a running Pod say comes first
+    # Containers take precedence over the phase
     ("crash loop, running", state("Running", waiting(LOOP)), CRASHES, IN_PROGRESS),
     ("one of two crashes", state("Running", UP, waiting(LOOP)), CRASHES, IN_PROGRESS),
     ("has just crashed", state("Running", ENDED_BADLY), CRASHES, IN_PROGRESS),
     ("image gone after a restart", state("Running", waiting("ErrImagePull")), NO_IMAGE, IN_PROGRESS),
     ("not ready", state("Running", UP | {"ready": False}), ("False", "Starting"), ("False", "Starting")),
     ("has ended well, starts again", state("Running", ENDED_WELL), ("False", "Starting"), ("False", "Starting")),
-    ("one is still made", state("Running", UP, waiting("ContainerCreating")), ("Unknown", "Provisioning"), IN_PROGRESS),
+    ("one is created", state("Running", UP, waiting("ContainerCreating")), ("Unknown", "Provisioning"), IN_PROGRESS),
     ("on a node that is away", state("Running", UP, conditions=[NOT_READY]), ("Unknown", "Unknown"), IN_PROGRESS),
     ("starting, as the node says", state("Running", UP | {"ready": False}, conditions=[NOT_READY]),
      ("False", "Starting"), ("False", "Starting")),
@@ -83,9 +83,9 @@ TABLE: list[tuple[str, Json | None, tuple[str, str], tuple[str, str]]] = [
 def test_phase_and_container_states_become_reasons(
     status: Json | None, available: tuple[str, str], programmed: tuple[str, str]
 ) -> None:
-    said = report_of(pod(status, containers=2))
-    assert (said.status, said.reason) == available
-    assert (said.status, said.programmed) == programmed
+    report = report_of(pod(status, containers=2))
+    assert (report.status, report.reason) == available
+    assert (report.status, report.programmed) == programmed
 
 
 RAW = ("pod", "container", "back-off", "backoff", "rpc", "oomkill", "node", "crashloop", "kube", "137", "schedul")
@@ -93,10 +93,10 @@ RAW = ("pod", "container", "back-off", "backoff", "rpc", "oomkill", "node", "cra
 
 @pytest.mark.parametrize("status", [row[1] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_terms_of_the_runtime_never_reach_users(status: Json | None) -> None:
-    said = report_of(pod(status, containers=2))
-    assert not [word for word in RAW if word in f"{said.message} {said.reason} {said.programmed}".lower()]
-    assert said.reason in {reason.name for reason in REASONS}
-    assert said.programmed in {reason.name for reason in REASONS}
+    report = report_of(pod(status, containers=2))
+    assert not [word for word in RAW if word in f"{report.message} {report.reason} {report.programmed}".lower()]
+    assert report.reason in {reason.name for reason in REASONS}
+    assert report.programmed in {reason.name for reason in REASONS}
 
 
 def test_the_message_names_the_image_that_cannot_be_pulled() -> None:
@@ -104,8 +104,8 @@ def test_the_message_names_the_image_that_cannot_be_pulled() -> None:
 
 
 def test_a_pod_being_deleted_is_reported_as_set_up_again() -> None:
-    said = report_of(pod(state("Running", UP), deleting=True))
-    assert (said.status, said.reason) == ("Unknown", "Provisioning")
+    report = report_of(pod(state("Running", UP), deleting=True))
+    assert (report.status, report.reason) == ("Unknown", "Provisioning")
 
 
 @pytest.mark.parametrize(

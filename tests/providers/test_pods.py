@@ -1,4 +1,4 @@
-"""platform.md 5: the pods provider alone in a cell. The test plays compute and the site's own controllers."""
+"""The pods provider alone in a cell. The test plays compute's own controllers and those of the site."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -86,15 +86,15 @@ class Cell(ControllerHarness):
     # The site
 
     async def report(self, phase: str, state: Json | None = None, **also: object) -> None:
-        """As the agent of a node does."""
-        found = state if state is not None else {"running": {}}
-        container = {"name": "web", "ready": "running" in found, "state": found}
+        """Sets the status of the Pod, as the kubelet does."""
+        state = state if state is not None else {"running": {}}
+        container = {"name": "web", "ready": "running" in state, "state": state}
         status = {"phase": phase, "containerStatuses": [container]} | also
         await self.client.replace_status(POD, await self.pod(), status)
         await self.settle()
 
     async def hold(self) -> None:
-        """A Pod whose end takes a while."""
+        """Makes the deletion of the Pod take a while."""
         await self.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": ["example.com/stopping"]}})
         await self.settle()
 
@@ -102,7 +102,7 @@ class Cell(ControllerHarness):
         await self.client.merge_patch(POD, "web-0", "ns", {"metadata": {"finalizers": None}})
         await self.settle()
 
-    # What there is
+    # Reading
 
     async def instance(self) -> Instance:
         return await self.client.get(INSTANCE, "web-0", "ns")
@@ -113,10 +113,10 @@ class Cell(ControllerHarness):
     async def pods(self) -> int:
         return len((await self.client.list(POD)).items)
 
-    async def said(self) -> dict[str, tuple[str, str]]:
+    async def conditions(self) -> dict[str, tuple[str, str]]:
         status = (await self.instance()).status
         assert status is not None
-        return {one.type: (one.status, one.reason) for one in status.conditions if one.type in RUNNING}
+        return {entry.type: (entry.status, entry.reason) for entry in status.conditions if entry.type in RUNNING}
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_nothing_happens_while_a_gate_is_left(cell: Cell, gates: list[str]
     instance = await cell.create(gates)
     assert instance.metadata.finalizers == (COMPUTE,)
     assert await cell.pods() == 0
-    assert await cell.said() == NOT_SEEN_YET
+    assert await cell.conditions() == NOT_SEEN_YET
     assert cell.writes.total() == 0
 
 
@@ -144,7 +144,7 @@ async def test_an_instance_starts_when_the_last_gate_is_removed(cell: Cell) -> N
     await cell.create(["Quota"])
     await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
     assert await cell.pods() == 1
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
 
 
 async def test_virtual_machines_are_left_to_other_providers(cell: Cell) -> None:
@@ -165,14 +165,14 @@ async def test_the_finalizer_is_set_before_the_pod_is_created(cell: Cell) -> Non
 async def test_a_running_pod_makes_a_running_instance(cell: Cell) -> None:
     await cell.create()
     await cell.report("Pending", {"waiting": {"reason": "ContainerCreating"}})
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
     await cell.report("Running", podIP="192.0.2.7", podIPs=[{"ip": "192.0.2.7"}])
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
     status = (await cell.instance()).status
     assert status is not None
     assert status.controller is not None
     assert status.controller.observed_template_hash == HASH
-    assert [one.assignments.network_ip for one in status.network_interfaces] == ["192.0.2.7"]
+    assert [interface.assignments.network_ip for interface in status.network_interfaces] == ["192.0.2.7"]
 
 
 async def test_the_first_of_several_interfaces_has_the_address(cell: Cell) -> None:
@@ -186,20 +186,20 @@ async def test_a_crash_loop_in_a_running_pod_is_reported_without_a_template_hash
     await cell.create()
     await cell.report("Running")
     await cell.report("Running", {"waiting": {"reason": "CrashLoopBackOff"}})
-    assert (await cell.said())["Available"] == ("Unknown", "InstanceCrashing")
+    assert (await cell.conditions())["Available"] == ("Unknown", "InstanceCrashing")
     status = (await cell.instance()).status
     assert status is not None
     assert status.controller is None
     await cell.report("Running")
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
 
 
 async def test_conditions_of_compute_are_never_changed(cell: Cell) -> None:
     await cell.create()
     await cell.report("Running")
     own = ("Ready", "QuotaGranted")
-    after = [one for one in as_dict((await cell.instance()).status_json)["conditions"] if one["type"] in own]
-    assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
+    after = [entry for entry in as_dict((await cell.instance()).status_json)["conditions"] if entry["type"] in own]
+    assert after == [entry for entry in INITIAL_STATUS["conditions"] if entry["type"] in own]
 
 
 async def test_labels_follow_the_instance(cell: Cell) -> None:
@@ -228,7 +228,7 @@ async def test_the_finalizer_is_held_until_the_pod_is_gone(cell: Cell) -> None:
     await cell.hold()
     await cell.delete()
     assert (await cell.pod()).metadata.deleting
-    assert await cell.said() == STOPPING
+    assert await cell.conditions() == STOPPING
     assert (await cell.instance()).metadata.finalizers == (COMPUTE, FINALIZER)
     await cell.let_go()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
@@ -248,7 +248,7 @@ async def test_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell) ->
     await cell.client.delete(INSTANCE, "web-0", "ns")
     await cell.patch({"metadata": {"finalizers": None}})
     await cell.create()
-    assert (await cell.said())["Available"] == ("Unknown", "Provisioning")
+    assert (await cell.conditions())["Available"] == ("Unknown", "Provisioning")
     old = (await cell.pod()).metadata.uid
     await cell.let_go()
 
@@ -261,7 +261,7 @@ async def test_a_replacement_waits_for_the_pod_of_its_predecessor(cell: Cell) ->
     await cell.simulation.until(fresh, within=60)
 
 
-# What others do
+# Changes by others
 
 
 async def test_a_deleted_pod_is_created_again(cell: Cell) -> None:
@@ -271,16 +271,18 @@ async def test_a_deleted_pod_is_created_again(cell: Cell) -> None:
     await cell.client.delete(POD, "web-0", "ns")
     await cell.settle()
     assert (await cell.pod()).metadata.uid != first
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
 
 
 async def test_a_pod_of_somebody_else_is_not_touched(cell: Cell) -> None:
     theirs = await cell.client.create(POD, POD.body("web-0", "ns") | {"spec": {"containers": []}})
     instance = await cell.create()
     assert (await cell.pod()).metadata.uid == theirs.metadata.uid
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
     assert instance.status is not None
-    assert "pod" not in {one.message for one in instance.status.conditions if one.type == "Available"}.pop().lower()
+    assert (
+        "pod" not in {entry.message for entry in instance.status.conditions if entry.type == "Available"}.pop().lower()
+    )
     await cell.delete()
     assert (await cell.instance()).metadata.finalizers == (COMPUTE,)
     assert (await cell.pod()).metadata.uid == theirs.metadata.uid
@@ -289,10 +291,10 @@ async def test_a_pod_of_somebody_else_is_not_touched(cell: Cell) -> None:
 async def test_a_pod_that_the_server_refuses_is_reported_as_a_configuration_error(cell: Cell) -> None:
     refused = cell.faults["cell"].refuse(calls("POST", "pods"), Invalid("the Pod is invalid"))
     instance = await cell.create()
-    assert await cell.said() == REFUSED
+    assert await cell.conditions() == REFUSED
     assert instance.status is not None
-    told = {one.message for one in instance.status.conditions if one.type == "Available"}
-    assert told == {"The instance was refused because of its configuration"}
+    messages = {entry.message for entry in instance.status.conditions if entry.type == "Available"}
+    assert messages == {"The instance was refused because of its configuration"}
     refused.lift()
 
     async def made() -> bool:
@@ -301,7 +303,7 @@ async def test_a_pod_that_the_server_refuses_is_reported_as_a_configuration_erro
     await cell.simulation.until(made, within=2 * RELIST_SECONDS)
 
 
-# 5.5: failed Pods
+# Failed Pods
 
 
 async def test_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(cell: Cell) -> None:
@@ -318,7 +320,7 @@ async def test_a_failed_pod_is_replaced_at_once_and_then_ever_more_slowly(cell: 
                 return False
 
         if not await replaced():
-            assert await cell.said() == CRASHED
+            assert await cell.conditions() == CRASHED
         await cell.simulation.until(replaced, within=700)
         waits.append(round(cell.simulation.time() - began))
     assert waits == [0, 30, 60, 120, 240, 480, 600]
@@ -346,14 +348,14 @@ async def test_a_pod_that_has_succeeded_is_not_replaced(cell: Cell) -> None:
     await cell.report("Succeeded", {"terminated": {"exitCode": 0}})
     await cell.simulation.advance(3600)
     assert (await cell.pod()).metadata.uid == uid
-    assert await cell.said() == STOPPING
+    assert await cell.conditions() == STOPPING
 
 
 @pytest.mark.parametrize("cpu", ["1e99", "1e1.5"])
 async def test_an_invalid_amount_is_a_configuration_error(cell: Cell, cpu: str) -> None:
     resources = {"instanceType": "datumcloud/d1-standard-2", "requests": {"cpu": cpu, "memory": "1Gi"}}
     await cell.create(runtime=RUNTIME | {"resources": resources})
-    assert await cell.said() == REFUSED
+    assert await cell.conditions() == REFUSED
     assert await cell.pods() == 0
 
 
@@ -371,13 +373,13 @@ async def test_disks_are_left_out_and_logged(cell: Cell) -> None:
     disk = {"name": "data", "disk": {"template": {"spec": {"type": "pd-standard"}}}}
     with capture_logs() as logs:
         await cell.create(volumes=[disk])
-    assert [(one["instance"], one["volumes"]) for one in logs if one["event"] == "disks not supported"] == [
+    assert [(entry["instance"], entry["volumes"]) for entry in logs if entry["event"] == "disks not supported"] == [
         ("ns/web-0", ["data"])
     ]
     assert "volumes" not in as_dict((await cell.pod()).spec_json)
 
 
-# Who may reach it
+# Network policies
 
 SSH: Json = {"ingress": [{"ports": [{"port": 22}]}]}
 SSH_RULES: list[Json] = [{"ports": [{"protocol": "TCP", "port": 22}]}]
@@ -418,7 +420,7 @@ async def test_an_instance_whose_policy_is_refused_does_not_start_unprotected(ce
     refused = cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Forbidden("not yours"))
     await cell.create(policy=SSH)
     assert await cell.pods() == 0
-    assert (await cell.said())["Available"] == ("Unknown", "NetworkFailedToCreate")
+    assert (await cell.conditions())["Available"] == ("Unknown", "NetworkFailedToCreate")
     refused.lift()
     await cell.simulation.advance(31)
     assert await cell.pods() == 1
@@ -428,7 +430,7 @@ async def test_an_invalid_policy_is_a_configuration_error(cell: Cell) -> None:
     cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Invalid("not a range of addresses"))
     await cell.create(policy=SSH)
     assert await cell.pods() == 0
-    assert await cell.said() == REFUSED
+    assert await cell.conditions() == REFUSED
 
 
 async def test_a_running_pod_continues_while_its_policy_cannot_be_restored(cell: Cell) -> None:
@@ -437,9 +439,9 @@ async def test_a_running_pod_continues_while_its_policy_cannot_be_restored(cell:
     cell.faults["cell"].refuse(calls("POST", "networkpolicies"), Forbidden("not yours"))
     await cell.client.delete(NETWORK_POLICY, "web-0", "ns")
     await cell.settle()
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
     await cell.report("Running", {"waiting": {"reason": "CrashLoopBackOff"}})
-    assert (await cell.said())["Available"] == ("Unknown", "InstanceCrashing")
+    assert (await cell.conditions())["Available"] == ("Unknown", "InstanceCrashing")
 
 
 async def test_a_replacement_does_not_adopt_the_policy_of_its_predecessor(cell: Cell) -> None:
@@ -456,7 +458,7 @@ async def test_a_replacement_does_not_adopt_the_policy_of_its_predecessor(cell: 
 async def test_a_site_that_may_not_read_network_policies_runs_instances_without_one(
     runner: asyncio.Runner, simulation: Simulation
 ) -> None:
-    """As after an update of the program whose roles are yet to follow."""
+    """As after an update of the program, before its roles are updated."""
     with with_pods():
         cell = Cell(simulation)
     cell.faults["cell"].refuse(calls(path="networkpolicies"), Forbidden("not yours"))
@@ -467,5 +469,5 @@ async def test_a_site_that_may_not_read_network_policies_runs_instances_without_
     await cell.patch({"metadata": {"finalizers": None}})
     await cell.create(policy=SSH)
     assert await cell.pods() == 0
-    assert (await cell.said())["Available"] == ("Unknown", "NetworkFailedToCreate")
+    assert (await cell.conditions())["Available"] == ("Unknown", "NetworkFailedToCreate")
     await cell.stop()

@@ -1,4 +1,4 @@
-"""platform.md 5.1 to 5.3: the simulated provider alone in a cell. The test plays the controllers of compute."""
+"""The simulated provider alone in a cell. The test plays compute's own controllers."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ class Cell(ControllerHarness):
         await self.settle()
 
     async def look_again(self) -> None:
-        """A pass that nothing asked for."""
+        """Causes a pass without a change that matters."""
         passes = self.controller.passes
         self.controller.enqueue(Request("cell", "ns", "web-0"))
         await self.settle()
@@ -87,21 +87,21 @@ class Cell(ControllerHarness):
     async def instance(self) -> Instance:
         return await self.client.get(INSTANCE, "web-0", "ns")
 
-    async def said(self) -> dict[str, tuple[str, str]]:
+    async def conditions(self) -> dict[str, tuple[str, str]]:
         """Programmed and Available, each with status and reason."""
         status = (await self.instance()).status
         assert status is not None
-        return {one.type: (one.status, one.reason) for one in status.conditions if one.type in RUNNING}
+        return {entry.type: (entry.status, entry.reason) for entry in status.conditions if entry.type in RUNNING}
 
     async def hash(self) -> str | None:
         status = (await self.instance()).status
         return status.controller.observed_template_hash if status and status.controller else None
 
     async def until_said(self, expected: dict[str, tuple[str, str]], within: float) -> None:
-        async def told() -> bool:
-            return await self.said() == expected
+        async def is_reported() -> bool:
+            return await self.conditions() == expected
 
-        await self.simulation.until(told, within)
+        await self.simulation.until(is_reported, within)
 
 
 @pytest.fixture
@@ -112,14 +112,14 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.stop())
 
 
-# 5.1: gates
+# Gates
 
 
 @pytest.mark.parametrize("gates", [["Quota"], ["Network", "Quota"], ["SomethingNew"]])
 async def test_nothing_happens_while_a_gate_is_left(cell: Cell, gates: list[str]) -> None:
     instance = await cell.create(gates)
     assert instance.metadata.finalizers == (COMPUTE,)
-    assert await cell.said() == NOT_SEEN_YET
+    assert await cell.conditions() == NOT_SEEN_YET
     assert cell.writes.total() == 0
 
 
@@ -128,16 +128,16 @@ async def test_an_instance_starts_when_the_last_gate_is_removed(cell: Cell) -> N
     await cell.patch({"spec": {"controller": {"schedulingGates": [{"name": "Network"}]}}})
     assert cell.writes.total() == 0
     await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
 
 
 async def test_an_instance_without_controller_fields_has_no_gates(cell: Cell) -> None:
     await cell.create(None)
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
     assert await cell.hash() is None
 
 
-# 5.2: finalizer and teardown
+# Finalizer and teardown
 
 
 async def test_the_finalizer_is_set_before_anything_starts(cell: Cell) -> None:
@@ -197,7 +197,7 @@ async def test_an_instance_deleted_while_starting_stops(cell: Cell) -> None:
         return (await cell.instance()).metadata.finalizers == (COMPUTE,)
 
     await cell.simulation.until(released, within=5)
-    assert await cell.said() == STOPPING
+    assert await cell.conditions() == STOPPING
 
 
 async def test_a_replacement_of_the_same_name_starts_anew(cell: Cell) -> None:
@@ -207,18 +207,18 @@ async def test_a_replacement_of_the_same_name_starts_anew(cell: Cell) -> None:
     await cell.delete()
     await cell.patch({"metadata": {"finalizers": None}})
     await cell.create()
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
     await cell.until_said(RUNNING, within=10)
 
 
-# 5.3: what it writes
+# Status
 
 
 async def test_a_start_takes_the_configured_time(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=30)
     began = cell.simulation.time()
     await cell.create()
-    assert await cell.said() == STARTING
+    assert await cell.conditions() == STARTING
     assert await cell.hash() is None
     await cell.until_said(RUNNING, within=30)
     assert cell.simulation.time() - began == pytest.approx(30)
@@ -236,19 +236,19 @@ async def test_a_start_takes_the_configured_time(cell: Cell) -> None:
 async def test_a_failure_is_reported_by_its_reason(cell: Cell, failure: Failure, reason: str, sentence: str) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: failure)
     instance = await cell.create()
-    assert await cell.said() == {
+    assert await cell.conditions() == {
         "Programmed": ("Unknown", "ProgrammingInProgress"),
         "Available": ("Unknown", reason),
     }
     assert await cell.hash() is None
     assert instance.status is not None
-    assert {one.message for one in instance.status.conditions if one.type in RUNNING} == {sentence}
+    assert {entry.message for entry in instance.status.conditions if entry.type in RUNNING} == {sentence}
 
 
 async def test_a_failure_is_reported_without_waiting_for_the_start(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(start_seconds=30, fails=lambda instance: IMAGE_UNAVAILABLE)
     await cell.create()
-    assert (await cell.said())["Available"] == ("Unknown", "ImageUnavailable")
+    assert (await cell.conditions())["Available"] == ("Unknown", "ImageUnavailable")
 
 
 async def test_an_instance_recovers_when_its_failure_ends(cell: Cell) -> None:
@@ -256,14 +256,14 @@ async def test_an_instance_recovers_when_its_failure_ends(cell: Cell) -> None:
     await cell.create()
     cell.provider.behaviour = Behaviour()
     await cell.look_again()
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
     assert await cell.hash() == HASH
 
 
 async def test_a_failure_affects_only_the_chosen_instances(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(fails=lambda instance: CRASHING if instance.name == "web-1" else None)
     await cell.create()
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
 
 
 @pytest.mark.parametrize("fails", [None, IMAGE_UNAVAILABLE])
@@ -271,8 +271,8 @@ async def test_conditions_of_compute_are_never_changed(cell: Cell, fails: Failur
     cell.provider.behaviour = Behaviour(fails=lambda instance: fails)
     instance = await cell.create()
     own = ("Ready", "QuotaGranted")
-    after = [one for one in as_dict(instance.status_json)["conditions"] if one["type"] in own]
-    assert after == [one for one in INITIAL_STATUS["conditions"] if one["type"] in own]
+    after = [entry for entry in as_dict(instance.status_json)["conditions"] if entry["type"] in own]
+    assert after == [entry for entry in INITIAL_STATUS["conditions"] if entry["type"] in own]
 
 
 async def test_conditions_have_the_generation_they_describe(cell: Cell) -> None:
@@ -280,7 +280,7 @@ async def test_conditions_have_the_generation_they_describe(cell: Cell) -> None:
     await cell.patch({"spec": {"controller": {"schedulingGates": []}}})
     instance = await cell.instance()
     assert instance.status is not None
-    answered = {one.observed_generation for one in instance.status.conditions if one.type in RUNNING}
+    answered = {entry.observed_generation for entry in instance.status.conditions if entry.type in RUNNING}
     assert answered == {instance.metadata.generation} == {2}
 
 
@@ -291,14 +291,14 @@ async def test_a_stopping_instance_is_reported_without_a_template_hash(cell: Cel
     cell.provider.behaviour = Behaviour(stop_seconds=20)
     await cell.create()
     await cell.delete()
-    assert await cell.said() == STOPPING
+    assert await cell.conditions() == STOPPING
     assert await cell.hash() is None
 
 
 async def test_a_slow_stop_takes_longer(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(stop_seconds=1, slow_stop_seconds=90)
     await cell.create(annotations={SIMULATE: "slow-stop"})
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
     began = cell.simulation.time()
     await cell.delete()
 
@@ -309,7 +309,7 @@ async def test_a_slow_stop_takes_longer(cell: Cell) -> None:
     assert cell.simulation.time() - began == pytest.approx(90)
 
 
-# What an Instance asks for itself
+# Failures chosen by an Instance
 
 
 @pytest.mark.parametrize(
@@ -324,20 +324,20 @@ async def test_a_failure_can_be_chosen_by_annotation_or_by_the_tag_of_the_image(
     cell: Cell, name: str, reason: str
 ) -> None:
     await cell.create(annotations={SIMULATE: name})
-    assert (await cell.said())["Available"] == ("Unknown", reason)
+    assert (await cell.conditions())["Available"] == ("Unknown", reason)
     await cell.delete()
     await cell.patch({"metadata": {"finalizers": None}})
     await cell.create(image=f"registry.example:5000/hello:{name}")
-    assert (await cell.said())["Available"] == ("Unknown", reason)
+    assert (await cell.conditions())["Available"] == ("Unknown", reason)
 
 
-@pytest.mark.parametrize("asked", ["", "something-new", "Crashing"])
-async def test_unknown_failures_are_ignored(cell: Cell, asked: str) -> None:
-    await cell.create(annotations={SIMULATE: asked}, image=f"registry.example/hello:{asked}")
-    assert await cell.said() == RUNNING
+@pytest.mark.parametrize("name", ["", "something-new", "Crashing"])
+async def test_unknown_failures_are_ignored(cell: Cell, name: str) -> None:
+    await cell.create(annotations={SIMULATE: name}, image=f"registry.example/hello:{name}")
+    assert await cell.conditions() == RUNNING
 
 
-# By lot
+# Random choices
 
 
 async def test_random_choices_are_the_same_for_a_seed(cell: Cell) -> None:
@@ -346,10 +346,10 @@ async def test_random_choices_are_the_same_for_a_seed(cell: Cell) -> None:
         cell.provider.behaviour = Behaviour(crash_rate=0.5, seed=seed)
         instance = await cell.create()
         uid = instance.metadata.uid
-        said = (await cell.said())["Available"][1]
+        reason = (await cell.conditions())["Available"][1]
         again = SimulatedProvider(cell.provider.behaviour)
         assert again._failure(instance) == cell.provider._failure(instance), uid
-        outcomes.setdefault(seed, said)
+        outcomes.setdefault(seed, reason)
         await cell.delete()
         await cell.patch({"metadata": {"finalizers": None}})
     assert set(outcomes.values()) == {"Available", "InstanceCrashing"}
@@ -369,14 +369,14 @@ async def test_jitter_makes_a_start_longer_but_never_shorter(cell: Cell) -> None
 async def test_addresses_are_reported_one_per_interface(cell: Cell) -> None:
     instance = await cell.create(annotations={NETWORK_ADDRESSES: '["10.128.0.2"]'})
     assert instance.status is not None
-    assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
+    assert [interface.assignments.network_ip for interface in instance.status.network_interfaces] == ["10.128.0.2"]
     assert [line.split(" ")[1] for line in cell.writes.last] == ["patch", "status"]
 
 
 async def test_the_first_address_of_two_families_is_reported(cell: Cell) -> None:
     instance = await cell.create(annotations={NETWORK_ADDRESSES: '[["10.128.0.2", "fd20::2"]]'})
     assert instance.status is not None
-    assert [one.assignments.network_ip for one in instance.status.network_interfaces] == ["10.128.0.2"]
+    assert [interface.assignments.network_ip for interface in instance.status.network_interfaces] == ["10.128.0.2"]
 
 
 async def test_interfaces_are_not_reported_before_an_address_is_known(cell: Cell) -> None:
@@ -385,16 +385,16 @@ async def test_interfaces_are_not_reported_before_an_address_is_known(cell: Cell
     await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
     status = (await cell.instance()).status
     assert status is not None
-    assert [one.assignments.network_ip for one in status.network_interfaces] == ["10.128.0.2"]
+    assert [interface.assignments.network_ip for interface in status.network_interfaces] == ["10.128.0.2"]
 
 
 async def test_an_instance_waits_for_its_addresses_where_they_are_assigned(cell: Cell) -> None:
     cell.provider.behaviour = Behaviour(wait_for_addresses=True)
     await cell.create()
-    assert await cell.said() == NOT_SEEN_YET
+    assert await cell.conditions() == NOT_SEEN_YET
     assert cell.writes.total() == 0
     await cell.patch({"metadata": {"annotations": {NETWORK_ADDRESSES: '["10.128.0.2"]'}}})
-    assert await cell.said() == RUNNING
+    assert await cell.conditions() == RUNNING
 
 
 async def test_nothing_is_written_at_rest(cell: Cell) -> None:
