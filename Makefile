@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long generate plugin lock clean
+.PHONY: help setup demo test test-fast test-long generate plugin lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -17,7 +17,7 @@ RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: .venv/.installed ## create .venv with the locked dependencies and this package
 
@@ -28,8 +28,15 @@ test: .venv/.installed ## lint, types, generated files, and all tests with small
 	$(checks)
 	$(PYTEST) $(PYTEST_ARGS)
 
+# The packages below operator; the embedded engine's tests take too long for an inner loop.
+FAST := kube runtime api answers federation karmada management cell platform providers admission
+
+test-fast: .venv/.installed ## lint, and the tests of the packages below operator, without the embedded engine's own
+	$(RUN) ruff check .
+	$(PYTEST) tests/test_layers.py $(FAST:%=tests/%) $(PYTEST_ARGS)
+
 test-long: export LONG := 1
-test-long: .venv/.installed ## the same with full counts
+test-long: .venv/.installed ## make test with full counts
 	$(checks)
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
