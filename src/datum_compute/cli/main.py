@@ -98,7 +98,8 @@ def _run(words: Sequence[str], environment: Environment) -> int:
     flags: Mapping[str, Any] = {}
     try:
         _check_text(words)
-        with root.make_context(environment.program, list(words), obj=environment) as ctx:
+        width = _help_width(environment)
+        with root.make_context(environment.program, list(words), obj=environment, terminal_width=width) as ctx:
             flags = ctx.meta[GLOBAL_FLAGS]
             return int(root.invoke(ctx) or Exit.OK)
     except click.exceptions.Exit as exit_:
@@ -114,6 +115,12 @@ def _run(words: Sequence[str], environment: Environment) -> int:
         raise
     except Exception as error:
         return _report_bug(environment, words, error)
+
+
+def _help_width(environment: Environment) -> int:
+    """As click would choose it, which loads a lot to find out how wide the terminal is."""
+    columns = environment.environ.get("COLUMNS", "")
+    return max(min(int(columns) if columns.isdecimal() else environment.columns or 80, 80) - 2, 50)
 
 
 def _check_text(words: Sequence[str]) -> None:

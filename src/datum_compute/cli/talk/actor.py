@@ -1,8 +1,5 @@
 """The user who runs the command, for the history of a workload. Entry point: `actor`."""
 
-import base64
-import json
-
 from datum_compute.cli.shell.run import Run
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.meta import Json, encode
@@ -22,6 +19,9 @@ def claimed(authorization: str) -> str:
     parts = authorization.removeprefix("Bearer ").split(".")
     if len(parts) != 3:
         return ""
+    import base64
+    import json
+
     try:
         padded = parts[1] + "=" * (-len(parts[1]) % 4)
         claims = json.loads(base64.urlsafe_b64decode(padded))
@@ -33,6 +33,8 @@ def claimed(authorization: str) -> str:
 
 
 def _reviewed(run: Run) -> str:
+    import json
+
     call = Call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=encode(_REVIEW))
     try:
         answer = run.project.transport.call(call)

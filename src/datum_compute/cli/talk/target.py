@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from shlex import quote
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -234,6 +233,8 @@ def _start_command(address: _Address) -> str:
     """The command that starts the local federation that the kubeconfig belongs to; empty for other servers."""
     if not _is_local(address):
         return ""
+    from shlex import quote
+
     from datum_compute.local import state
 
     for path in address.files:

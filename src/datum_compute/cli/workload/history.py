@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from datum_compute.api import GROUP
 from datum_compute.api.labels import WORKLOAD_NAME, WORKLOAD_UID
-from datum_compute.api.template_hash import template_hash
 from datum_compute.api.workload import Workload
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.run import Run
@@ -102,6 +101,8 @@ def _revisions(body: Json, workload: Workload) -> Revisions:
 
 
 def _entry(read: Read[Workload], kind: str, changes: str, now: str, who: str, source: int) -> Entry:
+    from datum_compute.api.template_hash import template_hash
+
     spec: Json = read.body()["spec"]
     return Entry(
         rev=0,

@@ -3,10 +3,8 @@
 Everything here is a value: `Revisions` is the content of the store, and each change returns its next content.
 """
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
-from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -53,6 +51,8 @@ class Entry(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     def spec_json(self) -> Json:
         """Raises `ValueError` when the text is damaged."""
+        import json
+
         spec = json.loads(self.spec)
         if not isinstance(spec, dict):
             raise ValueError("it is not an object")
@@ -145,6 +145,9 @@ class Revisions(Struct, frozen=True):
 
 def spec_hash(spec: Json) -> str:
     """A digest of the spec that ignores the order of keys and the time of the last restart."""
+    import json
+    from hashlib import sha256
+
     canonical = json.dumps(_without_restart(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(canonical.encode()).hexdigest()
 

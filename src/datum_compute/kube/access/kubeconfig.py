@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from datum_compute.kube import untrusted_yaml
-from datum_compute.kube.files import write_private
 from datum_compute.kube.meta import Json
 
 if TYPE_CHECKING:
@@ -304,6 +303,8 @@ _EXTENSION = f"{_PLUGIN_GROUP}/exec"
 def write_kubeconfig(path: Path, contexts: Mapping[str, Endpoint], current: str) -> None:
     """Writes a file of mode 0600 with one context, cluster and user per endpoint."""
     import yaml
+
+    from datum_compute.kube.files import write_private
 
     if current not in contexts:
         raise ValueError(f'the current context "{current}" is not among {_listed(contexts)}')
