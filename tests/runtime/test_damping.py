@@ -29,7 +29,7 @@ def tried(damper: Damper, times: list[float], key: int = 1) -> list[float]:
     made = []
     for now in times:
         if not damper.pause(key, now):
-            damper.made(key, now)
+            damper.record(key, now)
             made.append(now)
     return made
 
@@ -71,21 +71,21 @@ def test_the_pause_says_when_it_may_be_made() -> None:
 def test_memory_is_bounded() -> None:
     damper = Damper()
     for number in range(REMEMBERED + 100):
-        damper.made(number, 0.0)
-        damper.leaves(number, "1", 0.0)
-    assert len(damper._trails) == len(damper._left) == REMEMBERED
+        damper.record(number, 0.0)
+        damper.record_version(number, "1", 0.0)
+    assert len(damper._trails) == len(damper._versions) == REMEMBERED
 
 
 def test_what_was_written_long_ago_is_forgotten() -> None:
     damper = Damper()
     for number in range(100):
-        damper.made(number, 0.0)
-        damper.leaves(number, "1", 0.0)
-    damper.made(100, 2 * WINDOW)
-    assert len(damper._trails) == len(damper._left) + 1 == 101
-    damper.made(100, 2 * WINDOW + 1)
-    damper.leaves(100, "1", 2 * WINDOW + 1)
-    assert list(damper._trails) == list(damper._left) == [100]
+        damper.record(number, 0.0)
+        damper.record_version(number, "1", 0.0)
+    damper.record(100, 2 * WINDOW)
+    assert len(damper._trails) == len(damper._versions) + 1 == 101
+    damper.record(100, 2 * WINDOW + 1)
+    damper.record_version(100, "1", 2 * WINDOW + 1)
+    assert list(damper._trails) == list(damper._versions) == [100]
 
 
 # Fights

@@ -1,7 +1,7 @@
-"""Wall time, injected so that tests can turn it. Entry points: `Clock`, `SystemClock`.
+"""Wall time, injected so that tests can control it. Entry points: `Clock`, `SystemClock`.
 
-Durations go through the event loop (`asyncio.sleep`, `loop.call_later`); only timestamps that end up in objects, and
-ages measured against them, need this.
+Durations come from the event loop (`asyncio.sleep`, `loop.call_later`); only timestamps in objects, and ages measured
+against them, need a clock.
 """
 
 from datetime import UTC, datetime

@@ -31,27 +31,27 @@ from datum_compute.runtime.telemetry.histogram import PASS_SECONDS, Histogram
 
 T = TypeVar("T", bound=KubeObject)
 
-PER_GROUP = 32  # passes at once that wait for the same plane
-RESERVED = 2  # of them for every plane, whatever the others do
-SHARED = 512  # more than `RESERVED`, on all planes together
-SPARE = 32  # workers that stay when there is nothing to do
-_SOON = 0.01  # after a conflict: the newer object is already on its way
+PER_GROUP = 32  # passes at once on one plane
+RESERVED = 2  # of them guaranteed to every plane
+SHARED = 512  # passes beyond `RESERVED`, on all planes together
+SPARE = 32  # idle workers that stay
+_SOON = 0.01  # after a conflict: the newer object is already under way
 _SOON_AT_MOST = 1.0
-_ENDING = 5.0  # until a namespace that terminates is looked at again, should nobody hear of its end
-# AlreadyExists and NotFound may only mean that a cache is behind: for about 2 s they are taken for that.
+_ENDING = 5.0  # before a terminating namespace is looked at again, in case no event reports its end
+# AlreadyExists and NotFound may only mean that a cache is behind: for about 2 s they are treated so.
 LAG_TRIES = 9
 CRASHES_KEPT = 20
-SEVERAL_CONFLICTS = 4  # in a row: more than a cache that was a moment behind, which is nothing to tell
-MANY_CONFLICTS = 20  # in a row, which is a matter of about 15 s: no coincidence any more
-STANDBY_AT_MOST = 10_000  # requests that a replica which does not lead remembers
+SEVERAL_CONFLICTS = 4  # in a row: more than a cache that was a moment behind
+MANY_CONFLICTS = 20  # in a row, about 15 s: no coincidence any more
+STANDBY_AT_MOST = 10_000  # requests that a replica remembers while it does not lead
 
 _log = structlog.get_logger(__name__)
 
 
 class Reconciler(Protocol):
-    """Brings the world closer to what an object asks for. Raising means: again, later.
+    """Brings the state of the world closer to what an object asks for. A pass that raises is retried later.
 
-    Its writes are counted under its name. Its events show that as well, or its `component` where it has one.
+    Writes are counted under its name. Events show its `component`, or its name where it has none.
     """
 
     @property
@@ -64,7 +64,7 @@ class Reconciler(Protocol):
 
 @runtime_checkable
 class Sweeper(Protocol):
-    """A reconciler that also looks for what no event tells of, on planes of one role: when they come, and regularly."""
+    """A reconciler that also looks for what no event reports: when a plane of the role is engaged, and regularly."""
 
     sweep_role: str
     sweep_seconds: float
@@ -74,14 +74,14 @@ class Sweeper(Protocol):
 
 @runtime_checkable
 class Grouping(Protocol):
-    """A reconciler whose requests are held up by something else than the plane that they name."""
+    """A reconciler whose passes wait for something other than the plane of their request."""
 
     def group(self, request: Request) -> Hashable: ...
 
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A reconciler that remembers something about planes; it hears of each that leaves, also of one never engaged."""
+    """A reconciler that keeps state about planes; called for each that leaves, also if it was never engaged."""
 
     def disengaged(self, plane: Plane) -> None: ...
 
@@ -98,11 +98,11 @@ class OfRole(Struct, frozen=True):
     role: str
 
 
-Place = OnPlane | OfRole  # where a pass failed; a plane may be called like a role
+Target = OnPlane | OfRole  # where a pass failed; a plane may have the name of a role
 
 
 class Controller:
-    """One queue and its workers. `run` never returns; a pass that fails is tried again, the process goes on."""
+    """One queue and its workers. `run` never returns: a pass that fails is retried."""
 
     def __init__(self, reconciler: Reconciler, fleet: Fleet, clock: Clock) -> None:
         self.name = reconciler.name
@@ -111,7 +111,7 @@ class Controller:
         self.panics = 0
         self.results: Counter[str] = Counter()  # how passes ended: success, requeue, requeue_after, error
         self.pass_seconds = Histogram(PASS_SECONDS)
-        self.crashes: list[Exception] = []  # what was no API error: defects, for tests to find
+        self.crashes: list[Exception] = []  # defects, for tests to find
         self._reconciler = reconciler
         self._fleet = fleet
         self._signature = Signature(self.name, getattr(reconciler, "component", self.name), clock)
@@ -122,12 +122,12 @@ class Controller:
         group = reconciler.group if isinstance(reconciler, Grouping) else _by_plane
         self.queue: WorkQueue[Request] = WorkQueue(group, PER_GROUP, reserved=RESERVED, shared=SHARED)
         self._conflicts: dict[Request, int] = {}
-        self._failed_on: dict[Request, Place] = {}  # what did not do as it was asked
-        self._returns: dict[Place, int] = {}  # the pass, by number, in which it was last found to be back
+        self._failed_on: dict[Request, Target] = {}
+        self._returns: dict[Target, int] = {}  # number of passes when each was last found to be back
         self._missed = Missed()
-        self._told: Once[tuple[str, str, str, str, str]] = Once()  # events dropped: plane, kind, object and reason
+        self._logged: Once[tuple[str, str, str, str, str]] = Once()  # drops: plane, kind, namespace, name, reason
         self._working = False
-        self._forgot = False  # requests that came before this replica led
+        self._forgot = False  # whether requests were dropped before this replica led
         self._subscriptions: dict[str, list[Callable[[], None]]] = {}
         fleet.join(self)
 
@@ -163,7 +163,7 @@ class Controller:
         self._returned(OnPlane(plane.name))
         for role in plane.roles:
             self._returned(OfRole(role))
-        self._told.forget(lambda said: said[0] == plane.name)
+        self._logged.forget(lambda drop: drop[0] == plane.name)
         missed = self._missed.take(plane.name)
         for request in self._everything_for(plane.name) if missed is None else missed:
             self.queue.add(request, initial=True)
@@ -176,7 +176,7 @@ class Controller:
             for request in [request for request in memory if request.plane == plane.name]:
                 del memory[request]
         self._returns.pop(OnPlane(plane.name), None)
-        self._told.forget(lambda said: said[0] == plane.name)
+        self._logged.forget(lambda drop: drop[0] == plane.name)
         for role in plane.roles:
             self._returned(OfRole(role))  # there may have been one too many
         if isinstance(self._reconciler, Remembering):
@@ -187,7 +187,7 @@ class Controller:
             requests = self._mapped(plane, source, change)
             for drop in requests:
                 if isinstance(drop, Drop):
-                    self._tell_dropped(drop, plane, source.kind, change)
+                    self._log_dropped(drop, plane, source.kind, change)
             self._ask(requests, initial=change.initial)
 
         return handle
@@ -208,13 +208,13 @@ class Controller:
         except msgspec.MsgspecError:
             return [Drop("unreadable")]
         except Exception as error:
-            # A defect, found by one object; the cache that called must go on for all the others.
+            # A defect that one object reveals; the cache must go on for all others.
             self._crashed(error)
             _log.error("map crashed", controller=self.name, plane=plane.name, exc_info=error)
             return [Drop("crashed")]
 
     def _index_crashed(self, error: Exception) -> None:
-        """An object that is not in an index is missed like one that was not mapped."""
+        """An object that is not indexed is missed like one that was not mapped."""
         self._crashed(error)
         self.dropped["crashed"] += 1
 
@@ -226,37 +226,37 @@ class Controller:
                 self._make_room()
                 self.queue.add(request, initial=initial)
             else:
-                # Engaging the plane lists what is on it; an object that is only missing there would be overlooked.
+                # Engaging the plane lists its objects; a request for one that is missing there would be lost.
                 self.dropped["plane_not_engaged"] += 1
                 self._missed.add(request)
-                if self._told.first((request.plane, "", "", "", "plane_not_engaged")):
+                if self._logged.first((request.plane, "", "", "", "plane_not_engaged")):
                     _log.info("events wait for their plane", controller=self.name, plane=request.plane)
 
-    def _tell_dropped(self, drop: Drop, plane: Plane, kind: Kind[Any], change: Change[Any]) -> None:
+    def _log_dropped(self, drop: Drop, plane: Plane, kind: Kind[Any], change: Change[Any]) -> None:
         object_ = change.object
         log = _log.bind(controller=self.name, plane=plane.name, kind=kind.name, reason=drop.reason)
         log = log.bind(object=f"{object_.namespace}/{object_.name}")
-        first = self._told.first((plane.name, kind.resource, object_.namespace, object_.name, drop.reason))
+        first = self._logged.first((plane.name, kind.resource, object_.namespace, object_.name, drop.reason))
         if first and not drop.ordinary and change.after is not None:
             log.warning("event dropped")
         else:
             log.debug("event dropped")
 
     def _look_at_all_on(self, plane: Plane) -> None:
-        """A kind has come that passes did without: no event tells of it while it is empty."""
+        """Runs all passes that did without a kind that is served now: no event reports an empty kind."""
         for source in self._reconciler.sources():
             if source.role in plane.roles:
                 for object_ in plane.informer(source.kind, source.selection).all():
                     self._ask(self._mapped(plane, source, Change(None, object_, initial=True)), initial=True)
 
     def _make_room(self) -> None:
-        """While nobody takes requests, those of objects that come and go must not add up for ever."""
+        """While this replica does not lead, requests for short-lived objects must not pile up."""
         if not self._working and len(self.queue) >= STANDBY_AT_MOST:
             self.queue.drop(lambda request: True)
             self._forgot = True
 
     def _remember(self) -> None:
-        """Asks for all that there is, as a process that has just started does."""
+        """Requests everything, as a process that has just started does."""
         self._forgot = False
         for request in self._everything():
             if self._fleet.has(request.plane):
@@ -266,7 +266,7 @@ class Controller:
                 self._sweep(self._reconciler, plane)
 
     def _everything_for(self, name: str) -> Iterable[Request]:
-        """What every object in every cache asks for on a plane."""
+        """The requests on a plane for all objects in all caches."""
         return (request for request in self._everything() if request.plane == name)
 
     def _everything(self) -> Iterable[Request]:
@@ -292,16 +292,16 @@ class Controller:
 
     def _sweep(self, sweeper: Sweeper, plane: Plane) -> None:
         try:
-            found = list(sweeper.sweep(plane))
+            requests = list(sweeper.sweep(plane))
         except Exception as error:
             self._crashed(error)
             _log.error("sweep crashed", controller=self.name, plane=plane.name, exc_info=error)
             return
-        self._ask(found, initial=True)
+        self._ask(requests, initial=True)
 
-    def _returned(self, place: Place) -> None:
-        self._returns[place] = self.passes
-        for request in [request for request, failed in self._failed_on.items() if failed == place]:
+    def _returned(self, target: Target) -> None:
+        self._returns[target] = self.passes
+        for request in [request for request, failed in self._failed_on.items() if failed == target]:
             del self._failed_on[request]
             self.queue.forget_failures(request)
             self.queue.add(request)
@@ -337,7 +337,7 @@ class Controller:
             request = await self.queue.get()
             self._idle -= 1
             if not self._idle:
-                self._hire(tasks)  # somebody is always there for the next request that the queue lets through
+                self._hire(tasks)  # one worker always waits for the next request
             try:
                 if self._fleet.has(request.plane):
                     await self._pass(request)
@@ -348,8 +348,8 @@ class Controller:
                         memory.pop(request, None)
             finally:
                 self.queue.done(request)
-            if _told_to_end():
-                # The pass met its cancellation with an error of its own, as a clean-up that fails does.
+            if _is_cancelled():
+                # The pass answered its cancellation with another error, such as a failed clean-up.
                 raise asyncio.CancelledError
 
     async def _pass(self, request: Request) -> None:
@@ -357,7 +357,7 @@ class Controller:
         self.passes += 1
         number = self.passes
         logs.about(self.name, request, number)
-        author.set(Author(request, self._asked(request)))
+        author.set(Author(request, self._desired(request)))
         self._failed_on.pop(request, None)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -369,7 +369,7 @@ class Controller:
                 case Conflict():
                     self._again_soon(request, pass_)
                 case NamespaceTerminating():
-                    self._after_the_end(request, pass_)
+                    self._after_termination(request, pass_)
                 case worst:
                     self._failed(request, pass_, worst, number)
         else:
@@ -388,11 +388,11 @@ class Controller:
         return True
 
     def new_pass(self, request: Request, since: float = 0.0) -> Pass:
-        """A pass as a reconciler gets it; tests that reconcile by hand make theirs with it."""
+        """A pass as a reconciler gets it; also for tests that call `reconcile` themselves."""
         return Pass(request, self._fleet, self._signature, since)
 
-    def _asked(self, request: Request) -> tuple[str, int | None] | None:
-        """The uid and generation of the object that a request names, where a source says what that is."""
+    def _desired(self, request: Request) -> tuple[str, int | None] | None:
+        """The uid and generation of the object that a request names, where a source maps objects to themselves."""
         plane = self._fleet.plane(request.plane)
         for source in self._named:
             if source.role in plane.roles:
@@ -401,23 +401,23 @@ class Controller:
         return None
 
     def _again_soon(self, request: Request, pass_: Pass) -> None:
-        """A conflict is no failure: the cache is about to hear of the newer object."""
+        """A conflict is not a failure: the cache is about to receive the newer object."""
         self.results["requeue"] += 1
-        seen = self._conflicts.get(request, 0)
-        self._conflicts[request] = seen + 1
-        soon = min(_SOON * 2 ** min(seen, 10), _SOON_AT_MOST)
+        earlier = self._conflicts.get(request, 0)
+        self._conflicts[request] = earlier + 1
+        soon = min(_SOON * 2 ** min(earlier, 10), _SOON_AT_MOST)
         delay = soon if pass_.floor is None else min(soon, pass_.floor)
-        log = _log.bind(controller=self.name, request=str(request), seconds=delay, conflicts=seen + 1)
-        if seen + 1 == MANY_CONFLICTS:
-            log.warning("conflict after conflict: somebody else keeps changing what this pass writes")
-        elif seen + 1 == SEVERAL_CONFLICTS:
+        log = _log.bind(controller=self.name, request=str(request), seconds=delay, conflicts=earlier + 1)
+        if earlier + 1 == MANY_CONFLICTS:
+            log.warning("repeated conflicts: somebody else keeps changing what this pass writes")
+        elif earlier + 1 == SEVERAL_CONFLICTS:
             log.info("conflict, requeue after")
         else:
             log.debug("conflict, requeue after")
         self.queue.add_retry(request, delay)
 
-    def _after_the_end(self, request: Request, pass_: Pass) -> None:
-        """A namespace that goes is no failure: what is in it goes along, and what is made anew waits for its end."""
+    def _after_termination(self, request: Request, pass_: Pass) -> None:
+        """A terminating namespace is not a failure: its objects go with it, and new ones wait for its end."""
         self.results["requeue_after"] += 1
         self.queue.forget_failures(request)
         delay = _ENDING if pass_.floor is None else min(_ENDING, pass_.floor)
@@ -427,15 +427,15 @@ class Controller:
     def _failed(self, request: Request, pass_: Pass, error: Exception, number: int) -> None:
         is_expected = isinstance(error, NotEngaged) and error.coming  # its plane is a moment away
         self.results["requeue" if is_expected else "error"] += 1
-        place = _place(error)
-        if place is not None and self._returns.get(place, 0) >= number:
-            self.queue.forget_failures(request)  # it came back while this pass was still at it
-        elif place is not None:
-            self._failed_on[request] = place
+        target = _target(error)
+        if target is not None and self._returns.get(target, 0) >= number:
+            self.queue.forget_failures(request)  # it came back during this pass
+        elif target is not None:
+            self._failed_on[request] = target
         delay = self._again_after(request, pass_, error)
         log = _log.bind(controller=self.name, request=str(request), again_in=delay)
         if is_expected or isinstance(error, Damped | Paced):
-            log.debug("pass waits", error=str(error))  # for what was reported once, when it began
+            log.debug("pass waits", error=str(error))  # the cause was logged when it began
         elif isinstance(error, ApiError):
             log.warning("pass failed", plane=error.plane, error=str(error))
         elif isinstance(error, Unfinished | msgspec.MsgspecError):
@@ -445,12 +445,12 @@ class Controller:
             log.error("pass crashed", exc_info=error)
 
     def _again_after(self, request: Request, pass_: Pass, error: Exception) -> float:
-        """Queues a request whose pass failed, as soon as trying again can help; returns the delay."""
+        """Queues a request whose pass failed for when a retry can help; returns the delay."""
         match error:
             case Damped(retry_after=seconds):
                 delay = seconds if pass_.floor is None else min(seconds, pass_.floor)
             case ApiError(retry_after=seconds) if seconds > 0:
-                # Also when the floor is sooner: until then its plane takes no call anyway.
+                # Also when the floor is sooner: until then no call goes out on its plane.
                 delay = min(seconds, LONGEST_PAUSE)
             case AlreadyExists() | NotFound() if self.queue.failures(request) < LAG_TRIES:
                 return self.queue.add_failed(request, no_later_than=pass_.floor)
@@ -468,7 +468,7 @@ class Controller:
             self.crashes.append(error)
 
 
-def _place(error: Exception) -> Place | None:
+def _target(error: Exception) -> Target | None:
     match error:
         case NotEngaged(role=role) if role:
             return OfRole(role)
@@ -478,17 +478,17 @@ def _place(error: Exception) -> Place | None:
 
 
 def _spread(request: Request) -> float:
-    """Between 0.9 and 1.1, always the same for a request: what was refused together is not tried again together."""
+    """From 0.9 to 1.1, constant per request, so that requests refused together are not retried together."""
     return 0.9 + 0.2 * crc32(str(request).encode()) / 2**32
 
 
 def worst_of(error: Exception) -> Exception:
-    """The one error to act on when several things were done at once."""
+    """The error to act on, of a group that was raised by concurrent work."""
     if not isinstance(error, ExceptionGroup):
         return error
     return worst(map(worst_of, error.exceptions))
 
 
-def _told_to_end() -> bool:
+def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

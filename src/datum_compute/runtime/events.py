@@ -1,6 +1,6 @@
-"""What happened to an object, told where its users look. Entry point: `Recorder`.
+"""Records Kubernetes events. Entry point: `Recorder`.
 
-Telling is best effort and beside the work: a pass never waits for an event and never fails with one.
+Recording is best effort and in the background: a pass never waits for an event and never fails with one.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ WAITING_AT_MOST = 1000
 REMEMBERED = 1000
 TRIES = 10
 PAUSE_SECONDS = 5.0
-_LONGEST_NAME = 220  # of the object, so that the event's own stays below 253
+_LONGEST_NAME = 220  # of the object, so that the event's name stays below 253
 
 _log = structlog.get_logger(__name__)
 
 
-class Happening(Struct, frozen=True):
-    """One thing that happened. Two that differ only in time are the same thing again."""
+class Occurrence(Struct, frozen=True):
+    """An event without its times; recorded again, it is counted instead of created."""
 
     component: str
     type: str
@@ -42,8 +42,8 @@ class Happening(Struct, frozen=True):
     message: str
 
 
-class _Waiting(Struct):
-    """What is still to be told: since when, until when, and how often it happened meanwhile."""
+class _Pending(Struct):
+    """When and how often an event occurred that is not recorded yet."""
 
     number: int
     first: datetime
@@ -51,7 +51,7 @@ class _Waiting(Struct):
     times: int = 1
 
 
-class _Told(Struct):
+class _Recorded(Struct):
     name: str
     count: int
 
@@ -67,9 +67,9 @@ class Recorder:
         self._client = client
         self._writes = writes
         self._number = 0
-        self._waiting: OrderedDict[Happening, _Waiting] = OrderedDict()
+        self._pending: OrderedDict[Occurrence, _Pending] = OrderedDict()
         self._wake = asyncio.Event()
-        self._told: OrderedDict[Happening, _Told] = OrderedDict()
+        self._recorded: OrderedDict[Occurrence, _Recorded] = OrderedDict()
 
     def warning(self, component: str, object_: KubeObject, reason: str, message: str, *, now: datetime) -> None:
         self._record(component, "Warning", object_, reason, message, now)
@@ -80,108 +80,108 @@ class Recorder:
     def _record(
         self, component: str, type_: str, object_: KubeObject, reason: str, message: str, now: datetime
     ) -> None:
-        happening = Happening(
+        occurrence = Occurrence(
             component, type_, object_.kind, object_.namespace, object_.name, object_.metadata.uid, reason, _cut(message)
         )
-        if (waiting := self._waiting.get(happening)) is not None:
-            waiting.last, waiting.times = now, waiting.times + 1
-        elif len(self._waiting) >= WAITING_AT_MOST:
+        if (pending := self._pending.get(occurrence)) is not None:
+            pending.last, pending.times = now, pending.times + 1
+        elif len(self._pending) >= WAITING_AT_MOST:
             self.dropped["too_many"] += 1
         else:
             self._number += 1
-            self._waiting[happening] = _Waiting(self._number, now, now)
+            self._pending[occurrence] = _Pending(self._number, now, now)
             self._wake.set()
 
     async def run(self) -> None:
         while True:
-            while self._waiting:
-                happening, waiting = self._waiting.popitem(last=False)
-                await self._tell(happening, waiting)
+            while self._pending:
+                occurrence, pending = self._pending.popitem(last=False)
+                await self._send(occurrence, pending)
             self._wake.clear()
             await self._wake.wait()
 
-    async def _tell(self, happening: Happening, waiting: _Waiting) -> None:
+    async def _send(self, occurrence: Occurrence, pending: _Pending) -> None:
         for _ in range(TRIES):
             pause = PAUSE_SECONDS
             try:
-                await self._write(happening, waiting)
+                await self._write(occurrence, pending)
                 return
             except ApiError as error:
                 pause = max(pause, min(error.retry_after, LONGEST_PAUSE))
-                # Who may not tell, as in a namespace that is being emptied, must not hold up what others can be told.
+                # A refusal, for example in a terminating namespace, must not delay other events.
                 if not error.retryable or isinstance(error, Forbidden):
-                    self._drop("refused", happening, error)
+                    self._drop("refused", occurrence, error)
                     return
             except Exception as error:
-                # A defect here must not end the task that all caches of the plane run in.
-                self._drop("crashed", happening, error)
+                # A defect here must not end the task of the plane's caches.
+                self._drop("crashed", occurrence, error)
                 return
             await asyncio.sleep(pause)
         self.dropped["out_of_reach"] += 1
 
-    def _drop(self, why: str, happening: Happening, error: Exception) -> None:
+    def _drop(self, why: str, occurrence: Occurrence, error: Exception) -> None:
         self.dropped[why] += 1
-        _log.debug("event not told", plane=self._client.plane, why=why, reason=happening.reason, error=repr(error))
+        _log.debug("event not recorded", plane=self._client.plane, why=why, reason=occurrence.reason, error=repr(error))
 
-    async def _write(self, happening: Happening, waiting: _Waiting) -> None:
-        told = self._told.get(happening)
-        if told is not None:
-            count = told.count + waiting.times
-            patch = {"count": count, "lastTimestamp": timestamp(waiting.last)}
+    async def _write(self, occurrence: Occurrence, pending: _Pending) -> None:
+        recorded = self._recorded.get(occurrence)
+        if recorded is not None:
+            count = recorded.count + pending.times
+            patch = {"count": count, "lastTimestamp": timestamp(pending.last)}
             try:
-                self._count("patch", happening)
-                await self._client.merge_patch(EVENT, told.name, _namespace(happening), patch)
-                self._remember(happening, _Told(told.name, count))
+                self._count("patch", occurrence)
+                await self._client.merge_patch(EVENT, recorded.name, _namespace(occurrence), patch)
+                self._remember(occurrence, _Recorded(recorded.name, count))
                 return
             except NotFound:
-                del self._told[happening]  # events are kept for an hour or so
-        name = _name(happening, waiting)
-        self._count("create", happening)
-        with suppress(AlreadyExists):  # the answer of an earlier try was lost, the event was not
-            await self._client.create(EVENT, _body(happening, name, waiting))
-        self._remember(happening, _Told(name, waiting.times))
+                del self._recorded[occurrence]  # servers keep events for about an hour
+        name = _name(occurrence, pending)
+        self._count("create", occurrence)
+        with suppress(AlreadyExists):  # only the answer of an earlier attempt was lost
+            await self._client.create(EVENT, _body(occurrence, name, pending))
+        self._remember(occurrence, _Recorded(name, pending.times))
 
-    def _remember(self, happening: Happening, told: _Told) -> None:
-        self._told[happening] = told
-        self._told.move_to_end(happening)
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+    def _remember(self, occurrence: Occurrence, recorded: _Recorded) -> None:
+        self._recorded[occurrence] = recorded
+        self._recorded.move_to_end(occurrence)
+        if len(self._recorded) > REMEMBERED:
+            self._recorded.popitem(last=False)
 
-    def _count(self, verb: str, happening: Happening) -> None:
-        place = f"{_namespace(happening)}/{happening.name} ({happening.reason})"
-        self._writes.count(Write(self._client.plane, happening.component, verb, EVENT.name), place)
+    def _count(self, verb: str, occurrence: Occurrence) -> None:
+        place = f"{_namespace(occurrence)}/{occurrence.name} ({occurrence.reason})"
+        self._writes.count(Write(self._client.plane, occurrence.component, verb, EVENT.name), place)
 
 
 def _cut(message: str) -> str:
-    """Servers count bytes; a character is not cut in two."""
+    """Servers count bytes; characters are not split."""
     return message.encode("utf-8", "replace")[:LONGEST_MESSAGE].decode("utf-8", "ignore")
 
 
-def _name(happening: Happening, waiting: _Waiting) -> str:
-    """The same for every try, and another for every other event: the time tells processes apart, the number events."""
-    object_ = happening.name[:_LONGEST_NAME].rstrip("-.")
-    return f"{object_}.{round(waiting.first.timestamp() * 1_000_000):x}{waiting.number:03x}"
+def _name(occurrence: Occurrence, pending: _Pending) -> str:
+    """The same for every attempt, and unique: the time differs between processes, the number between events."""
+    object_ = occurrence.name[:_LONGEST_NAME].rstrip("-.")
+    return f"{object_}.{round(pending.first.timestamp() * 1_000_000):x}{pending.number:03x}"
 
 
-def _namespace(happening: Happening) -> str:
-    return happening.namespace or "default"  # where a server wants the events of what has no namespace
+def _namespace(occurrence: Occurrence) -> str:
+    return occurrence.namespace or "default"  # where servers expect events about cluster-scoped objects
 
 
-def _body(happening: Happening, name: str, waiting: _Waiting) -> Json:
+def _body(occurrence: Occurrence, name: str, pending: _Pending) -> Json:
     regarding = {
-        "apiVersion": happening.kind.api_version,
-        "kind": happening.kind.name,
-        "name": happening.name,
-        "namespace": happening.namespace,
-        "uid": happening.uid,
+        "apiVersion": occurrence.kind.api_version,
+        "kind": occurrence.kind.name,
+        "name": occurrence.name,
+        "namespace": occurrence.namespace,
+        "uid": occurrence.uid,
     }
-    return EVENT.body(name, _namespace(happening)) | {
+    return EVENT.body(name, _namespace(occurrence)) | {
         "involvedObject": {key: value for key, value in regarding.items() if value},
-        "type": happening.type,
-        "reason": happening.reason,
-        "message": happening.message,
-        "source": {"component": happening.component},
-        "firstTimestamp": timestamp(waiting.first),
-        "lastTimestamp": timestamp(waiting.last),
-        "count": waiting.times,
+        "type": occurrence.type,
+        "reason": occurrence.reason,
+        "message": occurrence.message,
+        "source": {"component": occurrence.component},
+        "firstTimestamp": timestamp(pending.first),
+        "lastTimestamp": timestamp(pending.last),
+        "count": pending.times,
     }

@@ -1,4 +1,4 @@
-"""The planes a process works on; they come and go. Entry point: `Fleet`."""
+"""The planes that a process works on at the moment. Entry point: `Fleet`."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,29 +9,29 @@ from datum_compute.runtime.plane import Plane
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-LATE_SECONDS = 30.0  # a plane that is not engaged by then hangs
+LATE_SECONDS = 30.0  # a plane that is not engaged by then is considered hanging
 
 
 class NotEngaged(ApiError):
-    """The plane is not (or no longer) one this process works on.
+    """The plane is not engaged (any more).
 
-    While `coming` the plane is being engaged for the first time and nothing has failed yet: a moment to wait for, not
-    an outage to report. The request runs again when the plane is engaged, as for every plane that is not.
+    While `coming`, it is being engaged for the first time and nothing has failed yet, so there is no outage to report.
+    The request runs again when the plane is engaged.
     """
 
     code, reason, retryable = 503, "PlaneNotEngaged", True
 
     def __init__(self, message: str, *, plane: str = "", role: str = "", coming: bool = False) -> None:
         super().__init__(message, plane=plane)
-        self.role = role  # of the plane that is needed, where any of that role will do
+        self.role = role  # of the needed plane, where any of that role will do
         self.coming = coming
 
 
 class Member(Protocol):
-    """Who wants to know about planes: declares its caches before a plane is engaged, works on it afterwards.
+    """Works on the planes of a fleet: declares its caches in `prepare`, before a plane is engaged.
 
-    `disengaged` comes for every plane that leaves, for one that was never engaged as well. A member that raises is told
-    all of it again after a pause, in the order `disengaged`, `prepare`, `engaged`.
+    `disengaged` is called for every plane that leaves, also if it was never engaged. A member that raises is called
+    again after a pause, in the order `disengaged`, `prepare`, `engaged`.
     """
 
     def prepare(self, plane: Plane) -> None: ...
@@ -42,7 +42,7 @@ class Member(Protocol):
 
 
 class Fleet:
-    """Each plane runs in a task of its own, so that one that does not answer never holds up another."""
+    """Each plane runs in its own task, so that one that does not answer never delays another."""
 
     def __init__(self) -> None:
         self._planes: dict[str, Plane] = {}
@@ -87,16 +87,18 @@ class Fleet:
         return [plane for plane in self._planes.values() if role in plane.roles]
 
     def known(self, role: str = "") -> list[Plane]:
-        """The planes, of a role or all, that are engaged or about to be."""
+        """The planes, of one role or all, that are engaged or about to be."""
         return [plane for plane in (*self._planes.values(), *self._coming.values()) if not role or role in plane.roles]
 
     def only(self, role: str) -> Plane:
         """The plane of a role that has exactly one."""
-        found = self.of_role(role)
-        if len(found) != 1:
+        planes = self.of_role(role)
+        if len(planes) != 1:
             coming = any(not self.tried(plane.name) for plane in self._coming.values() if role in plane.roles)
-            raise NotEngaged(f"{len(found)} planes of role {role} are engaged, one is needed", role=role, coming=coming)
-        return found[0]
+            raise NotEngaged(
+                f"{len(planes)} planes of role {role} are engaged instead of one", role=role, coming=coming
+            )
+        return planes[0]
 
     def add(self, plane: Plane) -> None:
         """Starts to follow a plane; it is engaged as soon as its caches are filled."""
@@ -107,14 +109,14 @@ class Fleet:
             self._start(self._tasks, plane)
 
     def remove(self, name: str) -> None:
-        """Stops following a plane; what waits for it is dropped."""
+        """Stops following a plane; requests for it are dropped."""
         plane = self._planes.pop(name, None) or self._coming.pop(name, None)
         self._began.pop(name, None)
         if (run := self._runs.pop(name, None)) is not None:
             run.cancel()
         if plane is not None:
             for member in self._members:
-                self._tell(member, plane, "disengage")
+                self._call(member, plane, "disengage")
             plane.leave()
 
     async def run(self) -> None:
@@ -129,27 +131,27 @@ class Fleet:
         self._runs[plane.name] = tasks.create_task(self._follow(plane), name=f"plane/{plane.name}")
 
     async def _follow(self, plane: Plane) -> None:
-        """A defect of a member is retried for that member; nobody else notices."""
-        unprepared = [member for member in self._members if not self._tell(member, plane, "prepare")]
+        """A member with a defect is called again; others are not affected."""
+        unprepared = [member for member in self._members if not self._call(member, plane, "prepare")]
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_kept_running(plane), name=f"caches/{plane.name}")
+            tasks.create_task(_keep_running(plane), name=f"caches/{plane.name}")
             await plane.synced()
             self._planes[plane.name] = self._coming.pop(plane.name)
             failing = [
-                member for member in self._members if member in unprepared or not self._tell(member, plane, "engage")
+                member for member in self._members if member in unprepared or not self._call(member, plane, "engage")
             ]
             for pause in _pauses():
                 if not failing:
                     break
                 await asyncio.sleep(pause)
-                failing = [member for member in failing if not self._engaged_anew(member, plane)]
+                failing = [member for member in failing if not self._engage_again(member, plane)]
 
-    def _engaged_anew(self, member: Member, plane: Plane) -> bool:
-        self._tell(member, plane, "disengage")
-        return self._tell(member, plane, "prepare") and self._tell(member, plane, "engage")
+    def _engage_again(self, member: Member, plane: Plane) -> bool:
+        self._call(member, plane, "disengage")
+        return self._call(member, plane, "prepare") and self._call(member, plane, "engage")
 
-    def _tell(self, member: Member, plane: Plane, step: str) -> bool:
-        """Whether the member could take the news of a plane."""
+    def _call(self, member: Member, plane: Plane, step: str) -> bool:
+        """Calls the member; false when it raised."""
         try:
             match step:
                 case "prepare":
@@ -164,7 +166,7 @@ class Fleet:
         return True
 
 
-async def _kept_running(plane: Plane) -> None:
+async def _keep_running(plane: Plane) -> None:
     for pause in _pauses():
         try:
             await plane.run()
@@ -174,7 +176,7 @@ async def _kept_running(plane: Plane) -> None:
 
 
 def _pauses() -> Iterator[float]:
-    """How long to wait after each of a row of defects."""
+    """How long to wait after each defect in a row."""
     pause = FIRST_PAUSE
     while True:
         yield pause

@@ -1,9 +1,9 @@
-"""Who holds a Lease. Entry points: `Election` says which of several replicas works; `LeaseView`, `Tenure`.
+"""Leases and leader election. Entry points: `Election`, which decides which replica works; `LeaseView`, `Tenure`.
 
-No two machines' clocks are compared. A lease has run out when this process has not seen it change for as long as its
-holder asked for, measured on this process's own loop; and its holder stops earlier than that, counted from the moment
-it sent its last successful renewal. Whatever the network does in between, the old leader is silent before the new one
-speaks. The times written into the lease are for people to read.
+Clocks of different machines are never compared. A lease has expired when this process has not seen it change for as
+long as its holder asked for, measured on its own event loop; its holder stops earlier, counted from the moment it sent
+its last successful renewal. Whatever the network does in between, the old leader is silent before the new one writes.
+The times in the lease are for people to read.
 """
 
 import asyncio
@@ -24,64 +24,64 @@ from datum_compute.runtime.clock import Clock
 
 JITTER = 1.2
 RELEASED_SECONDS = 1
-USUAL_SECONDS = 15  # where a lease does not say
+USUAL_SECONDS = 15  # where the lease has no duration
 _NEVER = float("-inf")
 
 _log = structlog.get_logger(__name__)
 
 
 class LeaseLost(Exception):
-    """The lease could not be renewed in time, or another holds it: whoever led must end."""
+    """The lease could not be renewed in time, or another process holds it: the leader must exit."""
 
 
 class NotLeading(ApiError):
-    """A write that was not sent, because another replica may be at work by now."""
+    """A write that was not sent, because another replica may lead by now."""
 
     code, reason = 503, "NotLeading"
 
 
 class LeaseView:
-    """A Lease as somebody sees it who only looks: who holds it, and whether they still do."""
+    """A read-only view of a Lease: who holds it, and whether they still do."""
 
     def __init__(self, client: Client, namespace: str, name: str) -> None:
         self.namespace = namespace
         self.name = name
         self._client = client
-        self._seen: _Seen | None = None
+        self._snapshot: _Snapshot | None = None
 
     @property
     def holder(self) -> str:
-        """The identity in the lease when it was last looked at, expired or not; empty for nobody."""
-        return self._seen.record.holder_identity if self._seen is not None else ""
+        """The identity in the lease when it was last read, expired or not; empty for nobody."""
+        return self._snapshot.record.holder_identity if self._snapshot is not None else ""
 
     @property
     def expiry(self) -> float:
-        """The loop time at which a lease runs out that is not renewed; the end of time while none is known."""
-        if self._seen is None:
+        """The loop time at which the lease expires if it is not renewed; infinite while none is known."""
+        if self._snapshot is None:
             return float("inf")
-        return self._seen.at + self._seen.record.lease_duration_seconds
+        return self._snapshot.at + self._snapshot.record.lease_duration_seconds
 
     @property
     def alive(self) -> bool:
-        """Whether somebody may still count on it."""
+        """Whether its holder may still rely on it."""
         return bool(self.holder) and asyncio.get_running_loop().time() < self.expiry
 
     async def look(self) -> None:
-        """Notes when the lease was last seen to change. One that is gone leaves its holder the rest of its time."""
+        """Reads the lease and notes when it changed. After its deletion the holder has it for the rest of its time."""
         try:
             lease = await self._client.get(LEASE, self.name, self.namespace)
         except NotFound:
-            if self._seen is not None:
-                self._seen = _Seen(None, self._seen.record, self._seen.at)
+            if self._snapshot is not None:
+                self._snapshot = _Snapshot(None, self._snapshot.record, self._snapshot.at)
             return
         record = _record(lease)
-        changed = self._seen is None or self._seen.record != record
-        at = asyncio.get_running_loop().time() if changed or self._seen is None else self._seen.at
-        self._seen = _Seen(lease, record, at)
+        changed = self._snapshot is None or self._snapshot.record != record
+        at = asyncio.get_running_loop().time() if changed or self._snapshot is None else self._snapshot.at
+        self._snapshot = _Snapshot(lease, record, at)
 
 
 class Tenure(LeaseView):
-    """A Lease as one identity sees it that wants to hold it.
+    """A Lease that one identity wants to hold.
 
     After `renew_seconds` without a renewal it no longer counts as held, which is before anybody else may take it.
     """
@@ -111,16 +111,16 @@ class Tenure(LeaseView):
 
     @property
     def held(self) -> bool:
-        """Whether this identity may rely on the lease now. Turns false by itself when the renewals fail."""
+        """Whether this identity may rely on the lease now. Becomes false by itself when renewals fail."""
         return self.held_until > _NEVER and asyncio.get_running_loop().time() < self.held_until
 
     @property
     def free(self) -> bool:
-        """Whether this identity may take it: it is nobody's, its own, or has expired."""
+        """Whether this identity may take it: it has no holder, is its own, or has expired."""
         return self.holder == self.identity or not self.alive
 
     async def take(self) -> None:
-        """Takes or renews it, as it was last seen; `Conflict` when it has changed since."""
+        """Takes or renews it; `Conflict` when it has changed since it was last read."""
         sent = asyncio.get_running_loop().time()
         await self._write(holder=self.identity, seconds=self._lease_seconds)
         self.held_until = sent + self._renew_seconds
@@ -130,15 +130,15 @@ class Tenure(LeaseView):
         self.held_until = _NEVER
 
     async def give_up(self) -> None:
-        """The next candidate need not wait for the lease to run out; one that another holds is left alone."""
+        """Releases it, so that the next candidate need not wait; a lease of another holder is left alone."""
         self.lose()
         await self.look()
-        if self._seen is not None and self.holder == self.identity:
+        if self._snapshot is not None and self.holder == self.identity:
             await self._write(holder="", seconds=RELEASED_SECONDS)
 
     async def _write(self, *, holder: str, seconds: int) -> None:
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = self._seen.record if self._seen is not None else None
+        before = self._snapshot.record if self._snapshot is not None else None
         spec: Json = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": now}
         if before is None:
             spec |= {"acquireTime": now, "leaseTransitions": 0}
@@ -147,22 +147,22 @@ class Tenure(LeaseView):
         else:
             spec |= {"acquireTime": now, "leaseTransitions": before.lease_transitions + bool(holder)}
         body = LEASE.body(self.name, self.namespace)
-        if self._seen is None or self._seen.lease is None:
+        if self._snapshot is None or self._snapshot.lease is None:
             written = await self._client.create(LEASE, body | {"spec": spec})
         else:
-            lease = self._seen.lease
-            # Only what it has: servers refuse a grace period, even of none, for what is not being deleted.
+            lease = self._snapshot.lease
+            # Only non-empty fields: servers refuse any grace period, even 0, for objects that are not being deleted.
             metadata = {key: value for key, value in msgspec.to_builtins(lease.metadata).items() if value}
-            kept = {"metadata": metadata, "spec": as_dict(lease.spec_json) | spec}
-            written = await self._client.replace(LEASE, body | kept)
-        self._seen = _Seen(written, _record(written), asyncio.get_running_loop().time())
+            changed = {"metadata": metadata, "spec": as_dict(lease.spec_json) | spec}
+            written = await self._client.replace(LEASE, body | changed)
+        self._snapshot = _Snapshot(written, _record(written), asyncio.get_running_loop().time())
 
 
 class Election:
-    """One candidate. `acquire` returns as the leader, `hold` renews until it raises, `release` lets the next one in.
+    """One candidate. `acquire` returns as the leader, `hold` renews until it raises, `release` lets the next one lead.
 
-    `client` gets, creates and updates leases; let it be one of its own, so that nothing else delays its calls.
-    `identity` must be this process's alone.
+    `client` gets, creates and updates leases; it should be used for nothing else that could delay its calls. `identity`
+    must be unique to this process.
     """
 
     def __init__(
@@ -194,16 +194,16 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether this replica may write now. Turns false by itself when the renewals fail."""
+        """Whether this replica may write now. Becomes false by itself when renewals fail."""
         return self._tenure.held
 
     def check(self, call: Call) -> None:
-        """The guard of everything the leader writes; only the lease itself may be written by those who do not lead."""
+        """The guard of all writes: without leading, a replica may write only the lease itself."""
         if not self.leading and call.path not in self._own_paths:
             raise NotLeading(f"{self.identity} does not hold lease {self._namespace}/{self.name}; nothing was written")
 
     async def acquire(self) -> None:
-        """Waits for its turn, for ever if need be."""
+        """Waits until this replica leads, for ever if need be."""
         while True:
             try:
                 async with asyncio.timeout(self._renew_seconds):
@@ -211,7 +211,7 @@ class Election:
                     if self._tenure.free:
                         await self._tenure.take()
             except (AlreadyExists, Conflict) as error:
-                _log.debug("lease not taken", lease=self.name, error=str(error))  # another was faster
+                _log.debug("lease not taken", lease=self.name, error=str(error))  # another candidate was faster
             except ApiError as error:
                 self._cannot_take(error)
             except TimeoutError:
@@ -251,7 +251,7 @@ class Election:
             self._tenure.lose()
 
     async def release(self) -> None:
-        """Best effort, for when all work has ended: the next candidate need not wait for the lease to run out."""
+        """To be called when all work has ended, so that the next candidate need not wait; best effort."""
         try:
             async with asyncio.timeout(self._retry_seconds):
                 await self._tenure.give_up()
@@ -259,7 +259,7 @@ class Election:
             _log.info("lease not released", lease=self.name, error=str(error) or "no answer")
 
     async def _renew(self) -> None:
-        """Tries until it succeeds; a try that hangs leaves time for another."""
+        """Tries until it succeeds; an attempt that hangs leaves time for another."""
         while True:
             try:
                 async with asyncio.timeout(self._renew_seconds / 2):
@@ -267,10 +267,10 @@ class Election:
                 return
             except (ApiError, TimeoutError) as error:
                 _log.info("lease not renewed", lease=self.name, error=str(error) or "no answer")
-            await self._look_for_usurper()
+            await self._check_holder()
             await self._pause()
 
-    async def _look_for_usurper(self) -> None:
+    async def _check_holder(self) -> None:
         try:
             async with asyncio.timeout(self._renew_seconds / 2):
                 await self._tenure.look()
@@ -280,14 +280,14 @@ class Election:
             raise LeaseLost(f"lease {self._namespace}/{self.name} is held by {holder or 'nobody'} now")
 
     async def _pause(self, until: float = float("inf")) -> None:
-        """For a moment; not beyond `until`, unless that is over."""
+        """Sleeps for a moment, but not beyond `until`, unless that has passed."""
         seconds = self._retry_seconds * self._generator.uniform(1, JITTER)
         left = until - asyncio.get_running_loop().time()
         await asyncio.sleep(min(seconds, left) if left > 0 else seconds)
 
 
 class _Record(Struct, frozen=True, rename="camel"):
-    """What a holder says. A change in any of it is a sign of life."""
+    """The spec of a lease. A change in any field is a sign of life."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = USUAL_SECONDS
@@ -296,7 +296,7 @@ class _Record(Struct, frozen=True, rename="camel"):
     lease_transitions: int = 0
 
 
-class _Seen(Struct, frozen=True):
+class _Snapshot(Struct, frozen=True):
     lease: Lease | None  # None when it was deleted since
     record: _Record
     at: float  # loop time
@@ -306,4 +306,4 @@ def _record(lease: Lease) -> _Record:
     try:
         return decode(lease.spec_json, _Record) if bytes(lease.spec_json) else _Record()
     except msgspec.MsgspecError as error:
-        raise ServerError(f"lease {lease.namespace}/{lease.name} makes no sense: {error}; delete it") from None
+        raise ServerError(f"lease {lease.namespace}/{lease.name} cannot be decoded: {error}; delete it") from None

@@ -1,4 +1,4 @@
-"""Runs controllers over a fleet until it is stopped, cancelled, or no longer leads. Entry point: `Manager`."""
+"""Runs controllers over a fleet until they are stopped, or another replica leads. Entry point: `Manager`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ GRACE_SECONDS = 10.0
 
 
 class Manager:
-    """Everything one process runs. Controllers join the fleet before it starts, so that no plane is met unprepared.
+    """Everything that one process runs. Create it before the fleet runs, so that its controllers see every plane.
 
-    With an election the fleet runs on every replica, so that the caches of one that waits are warm; passes run, and
-    writes leave the process, only while it leads. `run` raises `LeaseLost` when that ends. Cancelling `run` ends the
-    passes at once, `stop` lets them finish first; either way the lease is released last.
+    With an election, the fleet runs on every replica, so that standby caches are warm; passes run, and writes leave the
+    process, only on the leader. `run` raises `LeaseLost` when it no longer leads. Cancelling `run` ends the passes at
+    once, `stop` lets them finish first; either way the lease is released last.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Manager:
         self._grace_seconds = grace_seconds
         self._stopping = asyncio.Event()
         if election is not None:
-            fleet.join(_Guarded(election))
+            fleet.join(_Guard(election))
         if registry is not None:
             controllers = list(self.controllers.values())
             registry.register(
@@ -57,7 +57,7 @@ class Manager:
 
     @property
     def working(self) -> bool:
-        """Whether passes may run here now."""
+        """Whether passes may run in this replica now."""
         return self.election is None or self.election.leading
 
     def live_checks(self) -> dict[str, Check]:
@@ -66,17 +66,17 @@ class Manager:
         return checks | ({"event-loop": self._heartbeat.check} if self._heartbeat is not None else {})
 
     def stop(self) -> None:
-        """Starts no more passes; `run` returns when those under way have ended, or after the grace without them."""
+        """Starts no more passes; `run` returns when those under way have ended, or after the grace period."""
         self._stopping.set()
         for controller in self.controllers.values():
             controller.queue.close()
 
     async def run(self) -> None:
-        work = self._work() if self.election is None else self._work_in_turn(self.election)
+        work = self._work() if self.election is None else self._work_while_leading(self.election)
         beat = [self._heartbeat.run()] if self._heartbeat is not None else []
         await first(self.fleet.run(), work, *beat)
 
-    async def _work_in_turn(self, election: Election) -> None:
+    async def _work_while_leading(self, election: Election) -> None:
         try:
             await first(self._stopping.wait(), election.acquire())
             if not self._stopping.is_set():
@@ -96,8 +96,8 @@ class Manager:
                 worker.cancel()
 
 
-class _Guarded:
-    """As a member of the fleet: no plane is met without asking, before each write, whether this replica leads."""
+class _Guard:
+    """A member of the fleet that makes every plane check before each write whether this replica leads."""
 
     def __init__(self, election: Election) -> None:
         self._election = election

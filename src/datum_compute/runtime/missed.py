@@ -1,4 +1,4 @@
-"""Requests for planes that are not here (yet), kept for when they come. Entry point: `Missed`."""
+"""Requests for planes that are not engaged yet. Entry point: `Missed`."""
 
 from datum_compute.runtime.requests import Request
 
@@ -6,7 +6,7 @@ AT_MOST = 10_000
 
 
 class Missed:
-    """Holds no more than so many. Names of planes come from outside: nobody may fill the memory with invented ones."""
+    """A bounded number of requests: names of planes come from outside, and invented ones must not fill the memory."""
 
     def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
@@ -29,7 +29,7 @@ class Missed:
             self._count, self._overflowed = 0, True
 
     def take(self, plane: str) -> list[Request] | None:
-        """What was missed on a plane; None when that can no longer be told, so that anything may have been."""
+        """The requests missed on a plane; None when there were too many to remember, so any may have been."""
         requests = self._requests.pop(plane, {})
         self._count -= len(requests)
         return None if self._overflowed else list(requests)

@@ -1,4 +1,4 @@
-"""What a reconciler is handed for one look at an object. Entry points: `Pass`, `Handle`."""
+"""What a reconciler works with during one pass. Entry points: `Pass`, `Handle`."""
 
 from datetime import datetime
 from functools import cached_property
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class Signature(Struct, frozen=True):
-    """Who works: `controller` is the name that writes are counted under, `component` the one that events show."""
+    """Identifies a controller: writes are counted under `controller`, events show `component`."""
 
     controller: str
     component: str
@@ -30,7 +30,7 @@ class Signature(Struct, frozen=True):
 
 
 class Events:
-    """The events of one controller on one plane. Record a transition, not every pass that finds it."""
+    """The events of one controller on one plane. Record transitions, not every pass that finds a state."""
 
     def __init__(self, recorder: Recorder, signature: Signature) -> None:
         self._recorder = recorder
@@ -56,7 +56,7 @@ class Handle:
 
     @property
     def client(self) -> Client:
-        """For what must be asked of the server itself; everything else is in a cache."""
+        """For reads that must not come from a cache."""
         return self.plane.client
 
     @cached_property
@@ -74,35 +74,35 @@ class Handle:
         return self.plane.serves(kind)
 
     def now(self) -> datetime:
-        """Wall time, for what ends up in objects; durations are asyncio's."""
+        """Wall time, for timestamps in objects; durations are asyncio's."""
         return self._signature.clock.now()
 
 
 class Pass(Handle):
     """One run of a controller over one request, and its handle on the plane that the request names.
 
-    It ends in any way it likes; the floor it declared is kept.
+    However it ends, the floor it declared is honoured.
     """
 
     def __init__(self, request: Request, fleet: Fleet, signature: Signature, since: float = 0.0) -> None:
         super().__init__(fleet.plane(request.plane), signature)
         self.request = request
-        self.since = since  # loop time at which the oldest change that this pass looks at came in
+        self.since = since  # loop time of the oldest change that led to this pass
         self.floor: float | None = None
         self._fleet = fleet
 
     def get(self, kind: Kind[T], selection: Selection = EVERYTHING) -> T | None:
-        """The object that the request names, as the cache has it."""
+        """The object that the request names, from the cache."""
         return self.plane.informer(kind, selection).get(self.request.namespace, self.request.name)
 
     def on(self, where: Plane | str) -> Handle:
-        """The handle on another plane: a given one, or the only one of a role.
+        """The handle on another plane: this one, or the only one of a role.
 
-        Raises `NotEngaged` when there is none of that role; the request then waits for it.
+        Raises `NotEngaged` when no plane of the role is engaged; the request then runs again as soon as one is.
         """
         return Handle(self._fleet.only(where) if isinstance(where, str) else where, self._signature)
 
     def no_later_than(self, seconds: float | None) -> None:
-        """The same request runs again after at most this long, whatever happens in the rest of the pass."""
+        """Runs the request again after at most this long, whatever happens in the rest of the pass."""
         if seconds is not None:
             self.floor = seconds if self.floor is None else min(self.floor, seconds)

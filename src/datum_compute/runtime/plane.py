@@ -1,4 +1,4 @@
-"""One plane as a process sees it: a client, and one cache a kind. Entry point: `Plane`."""
+"""One plane in this process: a client, and one cache per kind. Entry point: `Plane`."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class Plane:
-    """Its roles say which controllers care for it; `run` keeps its caches current until it is cancelled."""
+    """A plane with the roles by which controllers choose it; `run` keeps its caches current until cancelled."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Plane:
         self._reach = Reach(pace)
         self._watching = Client(name, Patient(self._reach, pace))
         self.client = Client(name, FailFast(self._reach))
-        self.unguarded = Client(name, pace)  # for calls that every replica makes, whether it leads or not
+        self.unguarded = Client(name, pace)  # for calls that every replica makes, leading or not
         self._writes = PlaneWrites(name, writes)
         self.events = Recorder(self.client, self._writes)
         self.failures = Failures(name, self._reach.served_again)
@@ -49,7 +49,7 @@ class Plane:
         self.on_return(self._look_again)
 
     def informer(self, kind: Kind[T], selection: Selection = EVERYTHING) -> Informer[T]:
-        """The one cache of a kind, or of what is selected of it, on this plane; asked for the first time, it starts."""
+        """The cache of a kind, or of a selection of its objects; it starts on first use."""
         name = cache_name(kind, selection)
         informer = self._informers.get(name)
         if informer is None:
@@ -67,8 +67,8 @@ class Plane:
         best_effort: bool = False,
         selection: Selection = EVERYTHING,
     ) -> Informer[T]:
-        """The cache of a kind, before the plane is followed. It is optional, or best effort, only if all who use it
-        say so."""
+        """Declares the cache of a kind before the plane runs. It is optional, or best effort, only if all its users say
+        so."""
         known = cache_name(kind, selection) in self._informers
         informer = self.informer(kind, selection)
         informer.optional = (optional or best_effort) and (informer.optional or not known)
@@ -76,9 +76,9 @@ class Plane:
         return informer
 
     def serves(self, kind: Kind[Any]) -> bool:
-        """Whether the plane has a kind that it need not have; what is not optional is taken for granted.
+        """Whether the plane serves an optional kind; others are always assumed to be served.
 
-        A kind that comes while the plane is engaged is found within a few minutes; nobody is told while it is empty.
+        A kind that is installed while the plane is engaged is found within a few minutes.
         """
         return all(informer.served for informer in self._informers.values() if informer.kind.resource == kind.resource)
 
@@ -102,13 +102,13 @@ class Plane:
         return self.answers and self.failures.phase is None
 
     def on_return(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Called when the plane answers again after it had not, or lets its caches follow again after it had refused;
-        the returned function ends it."""
+        """Calls back when the plane answers again, or lets its caches follow again after refusing them; the returned
+        function unsubscribes."""
 
         def returned() -> None:
             try:
                 callback()
-            except Exception as error:  # whose call found out that the plane is back must not fail for it
+            except Exception as error:  # the call that found the plane back must not fail
                 self.failures.crashed("", "return", error)
 
         self._reach.on_return.append(returned)
@@ -119,12 +119,12 @@ class Plane:
             informer.look_again()
 
     def guard(self, may: Callable[[Call], None]) -> None:
-        """Asked right before each call that writes; when it raises, nothing is sent."""
+        """Adds a check that runs right before each write; when it raises, nothing is sent."""
         if may not in self._reach.guards:
             self._reach.guards.append(may)
 
     def leave(self) -> None:
-        """The plane is no longer one this process works on; what was counted by its name is forgotten."""
+        """Forgets what was counted under its name: this process no longer works on the plane."""
         self._writes.leave()
 
     async def synced(self) -> None:
@@ -137,7 +137,7 @@ class Plane:
             tasks.create_task(self.events.run(), name=f"events/{self.name}")
             for informer in list(self._informers.values()):
                 self._start(tasks, informer)
-            await asyncio.get_running_loop().create_future()  # informers may be asked for at any time
+            await asyncio.get_running_loop().create_future()  # informers may be added at any time
 
     def _start(self, tasks: asyncio.TaskGroup, informer: Informer[Any]) -> None:
         tasks.create_task(informer.run(), name=f"informer/{self.name}/{informer.kind.name}")

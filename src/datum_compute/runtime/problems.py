@@ -1,7 +1,7 @@
-"""What failed in a pass while the rest of it went on. Entry points: `Problems`, `worst`.
+"""Errors of the independent parts of a pass. Entry points: `Problems`, `worst`.
 
-The shape of every pass that does several independent things: collect the errors, go on with the others, write the truth
-into status and events, and raise the worst at the end. An object that a server refuses never stops its neighbours.
+A pass that does several independent things collects the errors, goes on with the rest, reports the truth in status and
+events, and raises the worst error at the end. An object that a server refuses never stops its neighbours.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,14 +25,14 @@ _REFUSALS = (BadRequest, Forbidden, Invalid, MethodNotAllowed, TooLarge)
 
 
 class Problem(Struct, frozen=True):
-    """One thing that could not be done; `subject` says what, in words that fit into a condition's message."""
+    """One part that failed; `subject` names it in words that fit into a condition's message."""
 
     subject: str
     error: ApiError | Unfinished
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a server considered the request and said no: the same request gets the same answer."""
+        """Whether a server considered the call and refused it: repeating it gives the same answer."""
         return isinstance(self.error, _REFUSALS) and not isinstance(self.error, NamespaceTerminating)
 
     @property
@@ -41,40 +41,40 @@ class Problem(Struct, frozen=True):
 
 
 class Problems:
-    """Collects API errors and `Unfinished`; a defect is never collected and ends the pass where it happens."""
+    """Collects API errors and `Unfinished`. A defect is never collected: it ends the pass where it happens."""
 
     def __init__(self) -> None:
-        self._found: list[Problem] = []
+        self._problems: list[Problem] = []
 
     def __iter__(self) -> Iterator[Problem]:
-        return iter(self._found)
+        return iter(self._problems)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._problems)
 
     @contextmanager
     def collect(self, subject: str) -> Iterator[None]:
-        """Errors of the block are kept, and the code after it runs."""
+        """Collects an error of the block; the code after it runs."""
         try:
             yield
         except (ApiError, Unfinished) as error:
-            self._found.append(Problem(subject, error))
+            self._problems.append(Problem(subject, error))
 
     def refusals(self) -> list[Problem]:
-        return [problem for problem in self._found if problem.is_refusal]
+        return [problem for problem in self._problems if problem.is_refusal]
 
     def raise_worst(self) -> None:
-        """Ends the pass with the error that decides when it runs again; does nothing when all went well."""
-        if self._found:
-            raise worst(problem.error for problem in self._found)
+        """Raises the error that decides when the pass runs again, if there is any."""
+        if self._problems:
+            raise worst(problem.error for problem in self._problems)
 
 
 def worst(errors: Iterable[Exception]) -> Exception:
     """The error that decides how a pass ended when several things failed.
 
-    A defect first, then what may succeed later, because it sets the pace; then a conflict, which is settled by the next
-    event; then a server that said when to ask again, since nothing else has to wait for it; then what only a change
-    can mend, because that runs slowly; last a namespace that goes, which is no failure.
+    A defect first, then what may succeed later, because it sets the pace; then a conflict, which the next event
+    resolves; then a server that said when to retry, since nothing else has to wait for it; then what only a change can
+    fix, because that runs slowly; last a terminating namespace, which is not a failure.
     """
     return min(errors, key=_rank)
 

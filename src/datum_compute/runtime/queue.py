@@ -1,4 +1,4 @@
-"""What is left to do, each key at most once at a time. Entry point: `WorkQueue`."""
+"""A deduplicating work queue with fair groups. Entry point: `WorkQueue`."""
 
 import asyncio
 import math
@@ -13,17 +13,16 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_BACKOFF = 0.005
 LONGEST_BACKOFF = 30.0
-_SHARE = 4  # one part in so many of the places that are left is what a group may take
+_SHARE = 4  # a group may take one in so many of the free shared places
 
 
 class WorkQueue(Generic[K]):
-    """Deduplicated: a key waits once, runs on one worker, and runs again when it was added while running.
+    """A key waits once, runs on one worker, and runs again if it was added while running.
 
-    Live changes go before the initial list, so that a restart does not make users wait for what did not change. Groups
-    take turns and run at most `at_once` keys each. However many groups hang, each other one has room for `reserved`
-    keys; what a group runs beyond them is taken from `shared` places, of which it never gets more than a part of those
-    that are left, so that some are left for the next. The group of a key may change: it stays in the one that it was
-    added to until its run is done.
+    Live changes run before the initial list, so that after a restart users do not wait for what did not change. Groups
+    take turns and run at most `at_once` keys each. However many groups hang, every other one has room for `reserved`
+    keys. Beyond them a group uses `shared` places, but only a fraction of the free ones, so that some are left for the
+    next. If the group of a key changes, the key stays in its old one until its run is done.
     """
 
     def __init__(
@@ -41,19 +40,19 @@ class WorkQueue(Generic[K]):
         self._group = group
         self._at_once = at_once
         self._reserved = reserved
-        self._shared = shared  # places that no group has taken
+        self._shared = shared  # free places
         self._busy: Counter[Hashable] = Counter()  # keys running, by group
-        self._groups: dict[K, Hashable] = {}  # of each key that waits or runs
+        self._groups: dict[K, Hashable] = {}  # of each waiting or running key
         self._live: _Lane[K] = _Lane(self._groups)
         self._initial: _Lane[K] = _Lane(self._groups)
         self._running: dict[K, _Run] = {}
-        self._since: dict[K, float] = {}  # when the oldest change that no pass has seen to came in
-        self._queued: dict[K, float] = {}  # when each key that waits began to
+        self._since: dict[K, float] = {}  # loop time of the oldest change that no pass has handled
+        self._queued: dict[K, float] = {}  # loop time since when each key waits
         self._delayed: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._wake: deque[asyncio.Future[None]] = deque()
         self._closed = False
-        self._quiet = asyncio.Event()  # nothing runs
+        self._quiet = asyncio.Event()  # set while nothing runs
         self._quiet.set()
 
     def __len__(self) -> int:
@@ -74,7 +73,7 @@ class WorkQueue(Generic[K]):
             self._wake_one()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Adds the key later; of several delays the earliest counts."""
+        """Adds the key later; of several delays the shortest counts."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         when = now + seconds
@@ -88,7 +87,7 @@ class WorkQueue(Generic[K]):
         self._delayed[key] = loop.call_at(when, self._due, key)
 
     def add_retry(self, key: K, seconds: float) -> None:
-        """Adds a running key later: what its pass was to see to is still to be done, for as long as it was before."""
+        """Adds a running key later; the change that it did not handle keeps its age."""
         self.retries += 1
         run = self._running.get(key)
         if run is not None:
@@ -105,18 +104,18 @@ class WorkQueue(Generic[K]):
         return delay
 
     def failures(self, key: K) -> int:
-        """How often the key has failed in a row."""
+        """How often in a row the key has failed."""
         return self._failures.get(key, 0)
 
     def since(self, key: K) -> float:
-        """Loop time at which the oldest change came in that the running pass of this key looks at."""
+        """Loop time of the oldest change that the running pass of this key handles."""
         return self._running[key].since
 
     def forget_failures(self, key: K) -> None:
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key; it is the caller's until `done`. Its delayed add is dropped: the coming pass decides anew."""
+        """The next key, the caller's until `done`. Its delayed add is dropped: the coming pass decides again."""
         while (key := self._next()) is None:
             woken = asyncio.get_running_loop().create_future()
             self._wake.append(woken)
@@ -124,7 +123,7 @@ class WorkQueue(Generic[K]):
                 await woken
             except asyncio.CancelledError:
                 if not woken.cancelled() and woken.done():
-                    self._wake_one()  # the wake-up was meant for a worker that no longer listens
+                    self._wake_one()  # pass on the wake-up that this worker cannot use
                 raise
         now = asyncio.get_running_loop().time()
         self.waited.observe(now - self._queued.pop(key))
@@ -149,10 +148,10 @@ class WorkQueue(Generic[K]):
             self.add(key)
         if not self._running:
             self._quiet.set()
-        self._wake_one()  # another key of the group may have waited for this one to end
+        self._wake_one()  # another key of the group may be waiting for this one
 
     def drop(self, is_over: Callable[[K], bool]) -> None:
-        """Forgets keys that will not come again; passes that run are not stopped."""
+        """Forgets keys; running passes are not stopped."""
         for key in [key for key in self._queued if is_over(key)]:
             (self._live if key in self._live else self._initial).remove(key)
             del self._groups[key]
@@ -163,14 +162,14 @@ class WorkQueue(Generic[K]):
             self._delayed.pop(key).cancel()
 
     def close(self) -> None:
-        """Hands out no more keys. Those that run may end; `drained` waits for them."""
+        """Hands out no more keys. Running ones may end; `drained` waits for them."""
         self._closed = True
 
     async def drained(self) -> None:
         await self._quiet.wait()
 
     def running_seconds(self) -> list[float]:
-        """How long each key that runs has been running."""
+        """How long each running key has been running."""
         if not self._running:
             return []
         now = asyncio.get_running_loop().time()
@@ -200,16 +199,16 @@ class WorkQueue(Generic[K]):
 
 
 class _Run:
-    """One key that is with a worker."""
+    """A running key."""
 
     def __init__(self, since: float, started: float) -> None:
-        self.since = since  # loop time of the oldest change it looks at
+        self.since = since  # loop time of the oldest change it handles
         self.started = started
-        self.again = False  # added meanwhile
+        self.again = False  # whether it was added while running
 
 
 class _Lane(Generic[K]):
-    """Keys that wait: first come first served in each group, and the groups in turns."""
+    """Waiting keys: first come, first served in each group; groups take turns."""
 
     def __init__(self, groups: Mapping[K, Hashable]) -> None:
         self._groups = groups
@@ -236,6 +235,6 @@ class _Lane(Generic[K]):
                 key, _ = keys.popitem(last=False)
                 del self._waiting[group]
                 if keys:
-                    self._waiting[group] = keys  # behind the others now
+                    self._waiting[group] = keys  # now behind the others
                 return key
         return None

@@ -1,8 +1,8 @@
-"""Whether a plane answers, learnt from the calls that are made anyway. Entry points: `Reach`, `FailFast`.
+"""Whether a plane answers, learnt from its ordinary calls. Entry points: `Reach`, `FailFast`.
 
-A plane is silent while calls do not reach it or get no answer. Any answer, whatever it says, ends the silence. With
-502, 503 or 504, which a gateway gives in the place of a server, the plane is still away: what failed on it runs again
-when it gives another answer. A watch that breaks off proves neither; the next call finds out.
+A plane is silent while calls do not reach it or get no answer. Any answer ends the silence. After a 502, 503 or 504,
+which a gateway sends in place of the server, the plane is still away: what failed on it runs again after another
+answer. A watch that breaks proves nothing; the next call finds out.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ _GATEWAY = frozenset({502, 503, 504})
 
 
 class Reach:
-    """Passes every call on, notices when the plane goes away, and tells when it is back.
+    """A transport that notices when the plane is away, and calls back when it returns.
 
-    Caches call through it directly: they wait for nobody, and are the first to find out. A plane that comes and goes
-    many times a second is told of less and less often, so that what fails on it does not run in a hot loop.
+    Caches use it directly, so they are the first to find out. For a plane that flaps, the callbacks become less and
+    less frequent, so that what fails on it does not run in a hot loop.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.on_return: list[Callable[[], None]] = []
         self.guards: list[Callable[[Call], None]] = []
-        self.silent = False  # calls got no answer at all: the next would only wait for nothing
+        self.silent = False  # the last call got no answer at all
         self._transport = transport
         self._away = False
-        self._told_at = float("-inf")
+        self._notified_at = float("-inf")
         self._pause = FIRST_PAUSE
-        self._telling: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, call: Call) -> Answer:
         if call.method != "GET":
-            for may in self.guards:
-                may(call)
+            for guard in self.guards:
+                guard(call)
         try:
             answer = await self._transport.call(call)
         except (Unavailable, Timeout) as error:
@@ -72,7 +72,7 @@ class Reach:
             raise
 
     def served_again(self) -> None:
-        """Caches get what the server had refused them: what it refused to passes may succeed now too."""
+        """Called when caches are no longer refused: what was refused to passes may succeed now too."""
         self._away = True
         self._answered()
 
@@ -84,33 +84,33 @@ class Reach:
         self.silent = False
         if self._away:
             self._away = False
-            if self._telling is None:
+            if self._timer is None:
                 loop = asyncio.get_running_loop()
-                due = self._told_at + self._pause
+                due = self._notified_at + self._pause
                 if due <= loop.time():
-                    self._tell()
+                    self._notify()
                 else:
-                    self._telling = loop.call_at(due, self._tell)
+                    self._timer = loop.call_at(due, self._notify)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _notify(self) -> None:
+        self._timer = None
         if self._away:
-            return  # gone again meanwhile; its next answer brings us back here
+            return  # away again; its next answer leads back here
         now = asyncio.get_running_loop().time()
-        flapping = now - self._told_at <= 2 * self._pause
+        flapping = now - self._notified_at <= 2 * self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE) if flapping else FIRST_PAUSE
-        self._told_at = now
+        self._notified_at = now
         for callback in self.on_return:
             callback()
 
 
 class FailFast:
-    """For passes, which have other work to do: while the plane is silent, only one call at a time is tried on it."""
+    """For passes, which have other work to do: while the plane is silent, only one call at a time is attempted."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
         self._probing = False
-        self._probes = 0  # without an answer, in a row
+        self._probes = 0  # in a row, without an answer
         self._next_probe = 0.0
 
     async def call(self, call: Call) -> Answer:
@@ -119,7 +119,7 @@ class FailFast:
             return await self._reach.call(call)
         loop = asyncio.get_running_loop()
         if self._probing or (self._probes and loop.time() < self._next_probe):
-            raise Unavailable("the plane has stopped to answer; what waits for it goes on when it does")
+            raise Unavailable("the plane stopped answering; what waits for it continues when it answers again")
         self._probing = True
         try:
             return await self._reach.call(call)

@@ -1,10 +1,10 @@
-"""What a controller is asked to look at. Entry points: `Request`, `Drop`, `Unfinished`."""
+"""Requests, and what there is instead of one. Entry points: `Request`, `Drop`, `Unfinished`."""
 
 from msgspec import Struct
 
 
 class Request(Struct, frozen=True, order=True):
-    """An object on a plane. One without a plane cannot be built, so work can never go to the wrong one unnoticed."""
+    """An object to look at. A request without a plane cannot be built, so work cannot silently go to the wrong one."""
 
     plane: str
     namespace: str
@@ -21,11 +21,11 @@ class Request(Struct, frozen=True, order=True):
 
 
 class Drop(Struct, frozen=True):
-    """An event that leads to no request: counted by its reason, and logged once per object unless it is ordinary."""
+    """A change that leads to no request: counted by reason, and logged once per object unless it is ordinary."""
 
     reason: str
-    ordinary: bool = False  # what belongs to somebody else, and is expected here
+    ordinary: bool = False  # expected, because the object belongs to somebody else
 
 
 class Unfinished(Exception):
-    """The pass cannot go on for a reason that is no API error; it is tried again with backoff."""
+    """The pass cannot continue for a reason other than an API error; it is retried with backoff."""

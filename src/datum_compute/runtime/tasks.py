@@ -1,4 +1,4 @@
-"""Several things at once, of which the first to end ends all. Entry point: `first`."""
+"""Concurrent tasks of which the first to end ends all. Entry point: `first`."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,10 +8,10 @@ CANCEL_SECONDS = 3.0
 
 
 async def first(*coroutines: Coroutine[Any, Any, object]) -> None:
-    """Ends when and how the first of them ends.
+    """Returns or raises as soon as the first of them does.
 
-    The others are cancelled. One that does not end by that is left behind, because what must stop (a replica that lost
-    its lease) has to stop whatever its parts do.
+    The others are cancelled. A task that ignores its cancellation is abandoned, because a replica that lost its lease
+    has to stop whatever its parts do.
     """
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:

@@ -1,4 +1,4 @@
-"""Where the objects of a cache are by what they carry. Entry point: `Index`."""
+"""Finds the objects of a cache by a value. Entry point: `Index`."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -9,29 +9,29 @@ from datum_compute.kube.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
 
-Place = tuple[str, str]  # namespace, name
+Key = tuple[str, str]  # namespace, name
 
 
 class Index(Generic[T]):
-    """An object whose values cannot be read is not indexed; it never stops the others."""
+    """Keys of objects by value. An object whose values cannot be read is not indexed; others are not affected."""
 
     def __init__(self, values: Callable[[T], Iterable[str]], crashed: Callable[[Exception], None]) -> None:
         self._values = values
-        self._crashed = crashed  # told of an object that the function fails on in a way nobody foresaw
-        self._places: dict[str, dict[Place, None]] = {}
+        self._crashed = crashed  # called with unforeseen errors of the function
+        self._keys: dict[str, dict[Key, None]] = {}
 
-    def places(self, value: str) -> list[Place]:
-        return sorted(self._places.get(value, {}))
+    def keys(self, value: str) -> list[Key]:
+        return sorted(self._keys.get(value, {}))
 
-    def put(self, place: Place, before: T | None, after: T | None) -> None:
-        for value in self._of(before, lambda error: None):  # it was reported when the object came
-            entry = self._places.get(value)
+    def put(self, key: Key, before: T | None, after: T | None) -> None:
+        for value in self._of(before, lambda error: None):  # its errors were reported when the object came
+            entry = self._keys.get(value)
             if entry is not None:
-                entry.pop(place, None)
+                entry.pop(key, None)
                 if not entry:
-                    del self._places[value]
+                    del self._keys[value]
         for value in self._of(after, self._crashed):
-            self._places.setdefault(value, {})[place] = None
+            self._keys.setdefault(value, {})[key] = None
 
     def _of(self, object_: T | None, crashed: Callable[[Exception], None]) -> list[str]:
         try:

@@ -1,9 +1,9 @@
-"""A copy of all objects of one kind on one plane, kept current. Entry point: `Informer`.
+"""A cache of all objects of one kind on one plane. Entry point: `Informer`.
 
-A state machine: empty, listing, listed, watching, and unserved for a kind that the plane need not have. A relist
-replaces the copy in one step, whatever its revisions say, and synthesises the deletes nobody saw; only own writes that
-were answered after it was asked for are kept. Lost events heal by themselves: every copy is compared with the server
-every ten minutes, and at once when its stream falls silent.
+A state machine: empty, listing, listed, watching, and unserved for an optional kind. A relist replaces the cache in one
+step, whatever its revisions say, and synthesizes the deletes that were missed; only own writes answered since the list
+was requested are kept. Lost events heal by themselves: every cache is compared with the server every ten minutes, and
+at once when its stream falls silent.
 """
 
 import asyncio
@@ -23,35 +23,35 @@ from datum_compute.kube.kinds import Kind, PartialObject
 from datum_compute.kube.meta import KubeObject
 from datum_compute.kube.versions import is_older
 from datum_compute.runtime.caches.failures import Failures
-from datum_compute.runtime.caches.index import Index, Place
+from datum_compute.runtime.caches.index import Index, Key
 from datum_compute.runtime.caches.phases import Phase
 from datum_compute.runtime.caches.selection import EVERYTHING, Selection
 
 T = TypeVar("T", bound=KubeObject)
 
 RELIST_SECONDS = 600.0
-RELIST_RETRY_SECONDS = 30.0  # when a relist fails, the stream goes on meanwhile
+RELIST_RETRY_SECONDS = 30.0  # when a relist fails; meanwhile the watch goes on
 UNSERVED_SECONDS = 300.0
-STALL_SECONDS = 150.0  # two bookmarks and a half
+STALL_SECONDS = 150.0  # two and a half bookmarks
 PAGE = 500
 WATCH_SECONDS = (240, 480)
-SHORTEST_ROUND = 0.5  # a list and a watch that are over sooner brought nothing
-LONGEST_RETRY = 5.0  # short: the first answer of a plane that was away restarts everything that waits for it
-_REARM_SECONDS = 1.0  # the stall timer is set anew at most this often, not for each of a thousand events
+SHORTEST_ROUND = 0.5  # a list and watch that ended sooner brought nothing
+LONGEST_RETRY = 5.0  # short, because the first answer of a plane restarts everything that waits for it
+_REARM_SECONDS = 1.0  # at most this often is the stall timer reset, not for each event
 
 _log = structlog.get_logger(__name__)
 
 
 class State(Enum):
-    EMPTY = "empty"  # nothing is known, or what is known can no longer be followed
+    EMPTY = "empty"  # nothing is known, or the watch cannot be resumed
     LISTING = "listing"
-    LISTED = "listed"  # the copy is whole and can be followed from where it is
+    LISTED = "listed"  # the cache is complete, and a watch can continue it
     WATCHING = "watching"
-    UNSERVED = "unserved"  # the plane does not have this kind now, or does not let us list it, which is fine
+    UNSERVED = "unserved"  # the plane does not serve this optional kind, or does not let us list it
 
 
 class Change(Struct, Generic[T], frozen=True):
-    """What happened to one object. `before` is None for a new one, `after` for one that is gone."""
+    """A change of one object. `before` is None for a new object, `after` for a deleted one."""
 
     before: T | None
     after: T | None
@@ -68,10 +68,10 @@ Handler = Callable[[Change[T]], None]
 
 
 class Informer(Generic[T]):
-    """Shared by every controller of the process that looks at this kind on this plane. `run` never returns.
+    """The cache that all controllers of the process share for this kind on this plane. `run` never returns.
 
-    An `optional` kind may be missing on the plane: it is then an empty copy, asked for again every few minutes. A
-    `best_effort` one is also empty where this process may not list it; that an object is not in it then means nothing.
+    An `optional` kind may be missing on the plane: its cache is then empty, and it is looked for every few minutes. A
+    `best_effort` cache is also empty where this process may not list the kind: a missing object may still exist.
     """
 
     def __init__(
@@ -92,21 +92,21 @@ class Informer(Generic[T]):
         self.best_effort = best_effort
         self.selection = selection
         self.name = cache_name(kind, selection)
-        self.label = f"{kind.name}{self.name.removeprefix(kind.resource)}"  # for metrics: the kind, if that is all
+        self.label = f"{kind.name}{self.name.removeprefix(kind.resource)}"  # in metrics
         self.served = True  # as far as is known
-        self.last_heard = 0.0  # loop time at which the server last said anything
+        self.last_heard = 0.0  # loop time at which the server last sent anything
         self.failures = failures or Failures(client.plane)
-        self.rewinds = 0  # lists that were older than what had been seen: the server was restored from a backup
+        self.rewinds = 0  # lists older than the cache: the server was restored from a backup
         self._client = client
         self._generator = generator
         self._namespaces: dict[str, dict[str, T]] = {}
         self._indexes: dict[str, Index[T]] = {}
         self._handlers: list[Handler[T]] = []
-        self._gone: dict[str, None] = {}  # uids of own deletes that the stream has not confirmed yet
-        self._folded: dict[Place, None] = {}  # own writes answered since the last list was asked for
+        self._gone: dict[str, None] = {}  # uids of own deletes that the watch has not confirmed yet
+        self._folded: dict[Key, None] = {}  # own writes answered since the last list was requested
         self._resource_version = ""
         self._relist_at = 0.0
-        self._looked_for = asyncio.Event()
+        self._wake = asyncio.Event()  # to look for an unserved kind now
         self._on_served: list[Callable[[], None]] = []
         self._selected = {"namespace": selection.namespace, "selector": selection.labels}
         self._doing = Phase.LIST
@@ -123,10 +123,10 @@ class Informer(Generic[T]):
 
     def all(self, namespace: str = "") -> list[T]:
         chosen = [self._namespaces.get(namespace, {})] if namespace else self._namespaces.values()
-        return sorted((object_ for objects in chosen for object_ in objects.values()), key=_place)
+        return sorted((object_ for objects in chosen for object_ in objects.values()), key=_key)
 
     def by(self, index: str, value: str) -> list[T]:
-        return [self._namespaces[namespace][name] for namespace, name in self._indexes[index].places(value)]
+        return [self._namespaces[namespace][name] for namespace, name in self._indexes[index].keys(value)]
 
     def index(
         self,
@@ -134,9 +134,9 @@ class Informer(Generic[T]):
         values: Callable[[T], Iterable[str]],
         crashed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Declares an index; declaring it twice is harmless. Values that are empty are not indexed.
+        """Declares an index; declaring it twice is harmless. Empty values are not indexed.
 
-        An object on which the function fails is not indexed either; `crashed` hears of it, once per version.
+        Nor is an object on which the function fails; `crashed` is called once per version of it.
         """
 
         def report(error: Exception) -> None:
@@ -146,38 +146,38 @@ class Informer(Generic[T]):
         if name not in self._indexes:
             self._indexes[name] = index = Index(values, report)
             for object_ in self.all():
-                index.put(_place(object_), None, object_)
+                index.put(_key(object_), None, object_)
 
     def subscribe(self, handler: Handler[T]) -> Callable[[], None]:
-        """Tells of every object there is, then of every change; the returned function ends it."""
+        """Calls the handler for every cached object, then for every change; the returned function unsubscribes."""
         self._handlers.append(handler)
         for object_ in self.all():
             self._call(handler, Change(None, object_, initial=True))
         return lambda: self._handlers.remove(handler)
 
     def on_served(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Called when the kind is served that was not, be it without an object; the returned function ends it."""
+        """Calls back when an unserved kind becomes served, even without objects; the returned function unsubscribes."""
         self._on_served.append(callback)
         return lambda: self._on_served.remove(callback)
 
-    # Own writes: a pass never acts on the past it just changed
+    # Own writes are visible at once, so that a pass never acts on the state it just changed
 
     def fold(self, object_: T) -> None:
-        """Takes the answer of an own write as if the stream had brought it already."""
+        """Applies the answer of an own write as if the watch had brought it already."""
         current = self.get(object_.namespace, object_.name)
         known = current is not None and current.metadata.uid == object_.metadata.uid
         if not self.selection.holds(object_.metadata):
             if known and current is not None and not _is_newer(current, object_):
-                self._remove(current)  # it is no longer one of those
+                self._remove(current)  # it is no longer selected
             return
-        # One that is not here, and that the stream has passed already, may have been deleted since.
+        # An uncached object with a version that the watch has already passed may have been deleted since.
         ahead = is_older(self._resource_version, object_.metadata.resource_version)
         if self.synced.is_set() and (known or ahead) and object_.metadata.uid not in self._gone:
-            self._folded[_place(object_)] = None
+            self._folded[_key(object_)] = None
             self._put_newer(object_)
 
     def fold_delete(self, object_: KubeObject) -> None:
-        """Takes an own delete that is complete."""
+        """Applies an own delete that is complete."""
         current = self.get(object_.namespace, object_.name)
         if current is not None and current.metadata.uid == object_.metadata.uid:
             self._gone[object_.metadata.uid] = None
@@ -186,9 +186,9 @@ class Informer(Generic[T]):
     # Following the server
 
     def look_again(self) -> None:
-        """Asks at once for a kind that was not served, as when all of the plane was refused for a while."""
+        """Looks for an unserved kind now, for example after the whole plane had refused calls for a while."""
         if self.state is State.UNSERVED:
-            self._looked_for.set()
+            self._wake.set()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -203,18 +203,18 @@ class Informer(Generic[T]):
                 _log.info("watch is silent, listing again", plane=self._client.plane, kind=self.kind.name)
                 self.state = State.EMPTY
             except ApiError as error:
-                # Whatever it is, refused credentials included, may be mended from outside: never give up.
+                # Whatever it is, refused credentials included, may be fixed from outside: never give up.
                 failed = True
                 self._failed(error)
                 if error.answered or not isinstance(error, Unavailable | Timeout):
                     self.last_heard = loop.time()
             except Exception as error:
-                # A defect, here or in the server: it must cost this cache only, and only until it is gone.
+                # A defect, here or in the server, must only affect this cache.
                 failed = True
                 self.failures.crashed(self.kind.name, self._doing.value, error)
                 self.state = State.EMPTY
-                self.last_heard = loop.time()  # a restart would not mend it, and would cost all other planes
-            # A server that ends every watch at once, however politely, must not be asked in a hot loop.
+                self.last_heard = loop.time()  # a restart would not help, and would affect all other planes
+            # A server that ends every watch at once must not be called in a hot loop.
             short = loop.time() - began < SHORTEST_ROUND
             quick = quick + 1 if short else 0
             if short or failed:
@@ -222,9 +222,9 @@ class Informer(Generic[T]):
                 await asyncio.sleep(delay * self._generator.uniform(0.8, 1.2))
 
     def _failed(self, error: ApiError) -> None:
-        broke_off = self._doing is Phase.WATCH and self._streaming
-        if broke_off and not isinstance(error, Unreadable):
-            # Streams end in many ways; whether that is an outage is for the next attempt to find out.
+        was_open = self._doing is Phase.WATCH and self._streaming
+        if was_open and not isinstance(error, Unreadable):
+            # Watches end in many ways; the next attempt shows whether it is an outage.
             _log.debug("watch broke off", plane=self._client.plane, kind=self.kind.name, error=str(error))
         else:
             self.failures.failed(self.name, self.kind.name, error, self._doing)
@@ -238,14 +238,14 @@ class Informer(Generic[T]):
             case State.UNSERVED:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(UNSERVED_SECONDS * self._generator.uniform(0.9, 1.1)):
-                        await self._looked_for.wait()
-                self._looked_for.clear()
+                        await self._wake.wait()
+                self._wake.clear()
                 await self._list()
         if self.state is State.LISTED:
             await self._watch()
 
     async def _compare(self) -> None:
-        """A list to find out what the stream has missed. When it fails, the stream still tells most of it."""
+        """Lists to find what the watch has missed. When that fails, the watch goes on."""
         try:
             await self._list()
         except ApiError:
@@ -255,7 +255,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         self.state, self._doing = State.LISTING, Phase.LIST
-        settled = list(self._gone)  # a list that is asked for after an own delete tells whether it happened
+        settled = list(self._gone)  # a list requested after an own delete shows whether it happened
         self._folded.clear()
         try:
             listing, listed = await self._client.list(self.kind, **self._selected, limit=PAGE), State.LISTED
@@ -264,7 +264,7 @@ class Informer(Generic[T]):
                 raise
             listing, listed = Listing([], ""), State.UNSERVED
         except (Unauthorized, Forbidden) as error:
-            # What a cache holds stays the best that is known.
+            # The content of a cache that was filled before stays the best that is known.
             if not self.best_effort or self.synced.is_set():
                 raise
             self.synced.set()
@@ -304,8 +304,8 @@ class Informer(Generic[T]):
         loop = asyncio.get_running_loop()
         self._doing, self._streaming = Phase.WATCH, False
         began_at = self._resource_version
-        wanted = min(self._relist_at - loop.time(), self._generator.uniform(*WATCH_SECONDS))
-        timeout = max(1, int(wanted))
+        seconds = min(self._relist_at - loop.time(), self._generator.uniform(*WATCH_SECONDS))
+        timeout = max(1, int(seconds))
         try:
             async with (
                 asyncio.timeout(STALL_SECONDS) as stall,
@@ -318,16 +318,16 @@ class Informer(Generic[T]):
                 armed = self.last_heard = loop.time()
                 async for event in events:
                     if event.type == "BOOKMARK" and is_older(event.resource_version, began_at):
-                        raise Gone("the server is not yet where this watch began: it was restored from a backup")
+                        raise Gone("the server is behind the start of this watch: it was restored from a backup")
                     self._take(event)
                     self.last_heard = now = loop.time()
                     if now - armed >= _REARM_SECONDS:
                         stall.reschedule(now + STALL_SECONDS)
                         armed = now
                     if now >= self._relist_at:
-                        return  # even when the server does not end the watch as it was asked to
+                        return  # also when the server does not end the watch as requested
         except NotFound:
-            self.state = State.EMPTY  # the kind is gone, and only a list can tell
+            self.state = State.EMPTY  # the kind may be gone, which only a list shows
             raise
         finally:
             if self.state is State.WATCHING:
@@ -345,32 +345,32 @@ class Informer(Generic[T]):
         self._resource_version = event.resource_version or self._resource_version
 
     def _swap(self, listing: Listing[T], *, everything: bool) -> None:
-        """Takes a list for what there is. `everything`: there is nothing, own writes included."""
+        """Replaces the cache by a list. With `everything`, own writes are dropped as well."""
         initial = not self.synced.is_set()
-        listed = {_place(object_): object_ for object_ in listing.items if object_.metadata.uid not in self._gone}
+        listed = {_key(object_): object_ for object_ in listing.items if object_.metadata.uid not in self._gone}
         rewound = not everything and self._is_rewound(listing.resource_version, listed)
-        for place, object_ in listed.items():
-            before = self.get(*place)
+        for key, object_ in listed.items():
+            before = self.get(*key)
             if before is None:
                 self._put(None, object_, initial=initial)
-            elif place in self._folded:
+            elif key in self._folded:
                 self._put_newer(object_)
             elif not _same_version(before, object_) or (rewound and before != object_):
                 self._put(before, object_, initial=initial)
         for object_ in self.all():
-            place = _place(object_)
-            # An own write that was answered while the server made this list is not a lost object.
-            own = place in self._folded and is_older(listing.resource_version, object_.metadata.resource_version)
-            if everything or not (own or place in listed):
+            key = _key(object_)
+            # An own write that was answered while the server made this list is not a deleted object.
+            own = key in self._folded and is_older(listing.resource_version, object_.metadata.resource_version)
+            if everything or not (own or key in listed):
                 self._remove(object_)
         uids = {object_.metadata.uid for object_ in listing.items}
         self._gone = {uid: None for uid in self._gone if uid in uids}
 
-    def _is_rewound(self, version: str, listed: dict[Place, T]) -> bool:
-        """Whether a list is older than what was seen. Counted and logged once: the next one is compared with it."""
+    def _is_rewound(self, version: str, listed: dict[Key, T]) -> bool:
+        """Whether a list is older than the cache. Counted and logged once: the next list is compared with this one."""
         rewound = is_older(version, self._resource_version) or any(
-            (before := self.get(*place)) is not None and place not in self._folded and _is_newer(before, object_)
-            for place, object_ in listed.items()
+            (before := self.get(*key)) is not None and key not in self._folded and _is_newer(before, object_)
+            for key, object_ in listed.items()
         )
         if rewound:
             self.rewinds += 1
@@ -384,7 +384,7 @@ class Informer(Generic[T]):
         return rewound
 
     def _put_newer(self, object_: T) -> None:
-        """Takes an object unless what is here is newer; of versions that cannot be compared the later to come wins."""
+        """Caches an object unless the cached one is newer; if versions cannot be compared, the last to arrive wins."""
         before = self.get(object_.namespace, object_.name)
         if before is None or not (_same_version(before, object_) or _is_newer(before, object_)):
             self._put(before, object_)
@@ -392,7 +392,7 @@ class Informer(Generic[T]):
     def _put(self, before: T | None, object_: T, *, initial: bool = False) -> None:
         self._namespaces.setdefault(object_.namespace, {})[object_.name] = object_
         for index in self._indexes.values():
-            index.put(_place(object_), before, object_)
+            index.put(_key(object_), before, object_)
         self._tell(Change(before, object_, initial))
 
     def _remove(self, before: T) -> None:
@@ -401,7 +401,7 @@ class Informer(Generic[T]):
         if not objects:
             del self._namespaces[before.namespace]
         for index in self._indexes.values():
-            index.put(_place(before), before, None)
+            index.put(_key(before), before, None)
         self._tell(Change(before, None))
 
     def _tell(self, change: Change[T]) -> None:
@@ -409,7 +409,7 @@ class Informer(Generic[T]):
             self._call(handler, change)
 
     def _call(self, handler: Handler[T], change: Change[T]) -> None:
-        """A handler that fails has not heard of this change; the cache and the other handlers go on."""
+        """A handler that fails misses this change; the cache and the other handlers go on."""
         try:
             handler(change)
         except Exception as error:
@@ -417,22 +417,22 @@ class Informer(Generic[T]):
 
 
 def cache_name(kind: Kind[Any], selection: Selection = EVERYTHING) -> str:
-    """What tells the caches of a plane apart: the kind, whether only its metadata is kept, and what is selected."""
-    whole = kind.resource if kind.type is not PartialObject else f"{kind.resource}, metadata"
-    return whole if selection is EVERYTHING else f"{whole}{selection}"
+    """Identifies a cache of a plane: the kind, whether only metadata is cached, and the selection."""
+    resource = kind.resource if kind.type is not PartialObject else f"{kind.resource}, metadata"
+    return resource if selection is EVERYTHING else f"{resource}{selection}"
 
 
-def _place(object_: KubeObject) -> Place:
+def _key(object_: KubeObject) -> Key:
     return (object_.metadata.namespace, object_.metadata.name)
 
 
-def _same_object(one: KubeObject, other: KubeObject) -> bool:
-    return one.metadata.uid == other.metadata.uid
+def _same_object(left: KubeObject, right: KubeObject) -> bool:
+    return left.metadata.uid == right.metadata.uid
 
 
-def _same_version(one: KubeObject, other: KubeObject) -> bool:
-    return _same_object(one, other) and one.metadata.resource_version == other.metadata.resource_version
+def _same_version(left: KubeObject, right: KubeObject) -> bool:
+    return _same_object(left, right) and left.metadata.resource_version == right.metadata.resource_version
 
 
-def _is_newer(one: KubeObject, other: KubeObject) -> bool:
-    return is_older(other.metadata.resource_version, one.metadata.resource_version)
+def _is_newer(object_: KubeObject, other: KubeObject) -> bool:
+    return is_older(other.metadata.resource_version, object_.metadata.resource_version)

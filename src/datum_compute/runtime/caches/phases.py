@@ -1,4 +1,4 @@
-"""In which phase a plane could not be followed, and what to check then. Entry points: `phase_of`, `advice`."""
+"""The phase in which following a plane failed, and what to check then. Entry points: `phase_of`, `advice`."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ from datum_compute.kube.transport import NoCredentials, Untrusted
 
 
 class Phase(Enum):
-    """The steps on the way to a current cache. Whatever fails later has passed the earlier ones."""
+    """The steps towards a current cache, in order: a later failure has passed the earlier steps."""
 
     CONNECT = "connect"
     TLS = "TLS"
@@ -36,7 +36,7 @@ def phase_of(error: ApiError, doing: Phase) -> Phase:
 
 
 def advice(error: ApiError, phase: Phase, resource: str, verbs: str = "list and watch") -> str:
-    """What to check, for whoever reads the log."""
+    """What to check, for the log."""
     match phase:
         case Phase.CONNECT:
             return "check the server's address, that it runs, and the network and any proxy on the way"
@@ -45,7 +45,7 @@ def advice(error: ApiError, phase: Phase, resource: str, verbs: str = "list and 
         case Phase.AUTHENTICATION:
             return "check that the token or client certificate in the kubeconfig is valid and has not expired"
         case Phase.AUTHORIZATION:
-            return f"check that the role of this process allows to {verbs} {resource}"
+            return f"check that the role of this process may {verbs} {resource}"
         case Phase.DECODE:
             return f"check that the address is that of a Kubernetes API and that it serves {resource} as defined here"
         case Phase.LIST | Phase.WATCH if isinstance(error, NotFound):

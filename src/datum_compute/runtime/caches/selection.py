@@ -9,7 +9,7 @@ from datum_compute.kube.selectors import LabelSelector
 
 
 class Selection(Struct, frozen=True):
-    """Those of a namespace, with certain labels, or both; all of them by default. The server selects."""
+    """Objects of a namespace, with certain labels, or both; by default all. The server selects them."""
 
     namespace: str = ""
     labels: str = ""  # a selector in the form of the query parameter: `a=b,c!=d,e in (f,g),h,!i`
@@ -20,7 +20,7 @@ class Selection(Struct, frozen=True):
         return not self.labels or _parsed(self.labels).matches(metadata.labels)
 
     def __str__(self) -> str:
-        """Empty for all of them."""
+        """Empty when everything is selected."""
         return (f" in {self.namespace}" if self.namespace else "") + (f" with {self.labels}" if self.labels else "")
 
 

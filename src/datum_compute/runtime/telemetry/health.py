@@ -1,7 +1,7 @@
-"""Whether a process is well, ready for work, and what it does, over HTTP. Entry points: `Probes`, `Heartbeat`.
+"""Health, readiness and metrics of a process over HTTP. Entry points: `Probes`, `Heartbeat`.
 
-`/healthz` fails only for what a restart would mend: a loop that does not keep up, or a cache that no longer follows a
-plane which answers. A plane that is away is no reason to restart.
+`/healthz` fails only for what a restart would fix: an event loop that does not keep up, or a cache that no longer
+follows a plane that answers. A plane that is away is no reason to restart.
 """
 
 import asyncio
@@ -21,23 +21,23 @@ CHECK_SECONDS = 2.0
 BEAT_SECONDS = 1.0
 LATE_SECONDS = 5.0
 NAMED = 10
-STALLED_SECONDS = 2 * RELIST_SECONDS  # every cache hears from its server at least once a relist
+STALLED_SECONDS = 2 * RELIST_SECONDS  # every cache hears from its server at least once per relist
 
 Check = Callable[[], bool | Awaitable[bool]]
-"""True when all is well. Raises `Unhealthy` to say what is not."""
+"""Returns whether all is well, or raises `Unhealthy` to say what is not."""
 
 Note = Callable[[], str]
-"""One sentence on what is not as it should be and yet no reason to call the process unready; empty when all is well."""
+"""Returns one sentence on a problem that does not make the process unready; empty when there is none."""
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 class Unhealthy(Exception):
-    """One sentence for whoever looks at a probe; it is shown to anybody who asks."""
+    """Why a check failed, in one sentence that anybody may read."""
 
 
 class Heartbeat:
-    """How late the loop is: work that takes long without waiting holds up everything else."""
+    """Measures how late the event loop is: work that blocks it delays everything else."""
 
     def __init__(self) -> None:
         self._lag = 0.0
@@ -55,7 +55,7 @@ class Heartbeat:
 
     @property
     def lag(self) -> float:
-        """Of the last beat, or of the one that should have come by now."""
+        """The delay of the last beat, or of the one that is due now."""
         if self._due is None:
             return 0.0
         return max(self._lag, asyncio.get_running_loop().time() - self._due)
@@ -67,7 +67,7 @@ class Heartbeat:
 
 
 def caches_follow(fleet: Fleet) -> Check:
-    """No cache of an engaged plane has stopped to hear from its server, unless the plane does not answer at all."""
+    """Checks that all caches of planes that answer still hear from their server."""
 
     def check() -> bool:
         now = asyncio.get_running_loop().time()
@@ -84,7 +84,7 @@ def caches_follow(fleet: Fleet) -> Check:
 
 
 def engaged(fleet: Fleet, *planes: str) -> Check:
-    """The caches of these planes are filled."""
+    """Checks that these planes are engaged."""
 
     def check() -> bool:
         missing = [name for name in planes if not fleet.has(name)]
@@ -96,7 +96,7 @@ def engaged(fleet: Fleet, *planes: str) -> Check:
 
 
 def all_tried(fleet: Fleet) -> Check:
-    """Every plane that is known now is engaged, or its first attempt failed: more waiting would not help."""
+    """Checks that every known plane is engaged, or has failed once: waiting longer would not help."""
 
     def check() -> bool:
         untried = [plane.name for plane in fleet.known() if not fleet.tried(plane.name)]
@@ -108,7 +108,7 @@ def all_tried(fleet: Fleet) -> Check:
 
 
 def latched(check: Check) -> Check:
-    """Passes for good once it has passed, for what says that a process has started."""
+    """Passes for good once it has passed, for checks of a start."""
     passed = False
 
     async def latch() -> bool:
@@ -122,7 +122,7 @@ def latched(check: Check) -> Check:
 
 
 def away(fleet: Fleet) -> Note:
-    """Which planes are not followed now, and in which phase that fails."""
+    """Names the planes that are away, and the phase in which following them fails."""
 
     def note() -> str:
         planes = fleet.known()
@@ -137,18 +137,18 @@ def away(fleet: Fleet) -> Note:
 
 
 def _some(names: list[str]) -> str:
-    """As many as fit into a line that people read."""
+    """As many names as fit into a readable line."""
     left_out = len(names) - NAMED
     return ", ".join(sorted(names)[:NAMED]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 class Outcome(Struct, frozen=True):
     name: str
-    problem: str = ""  # empty when all is well
+    problem: str = ""  # empty for a check that passed
 
 
 async def examine(checks: Mapping[str, Check]) -> list[Outcome]:
-    """Asks all at once, each for at most two seconds; one that fails in whatever way only fails itself."""
+    """Runs all checks concurrently, each for at most two seconds; one that crashes fails alone."""
     problems = await asyncio.gather(*(_problem(check) for check in checks.values()))
     return [Outcome(name, problem) for name, problem in zip(checks, problems, strict=True)]
 
@@ -163,15 +163,15 @@ async def _problem(check: Check) -> str:
     except TimeoutError:
         return f"no answer within {CHECK_SECONDS:g} s"
     except Exception as error:
-        return f"the check failed ({type(error).__name__})"  # its text is not for everybody
+        return f"the check failed ({type(error).__name__})"  # the text may not be for everybody
     return "" if well else "the check did not pass"
 
 
 class Probes:
     """A raw ASGI application for `/healthz`, `/readyz` and, with a registry, `/metrics`.
 
-    As on Kubernetes' own servers, `?verbose` lists the checks, `?exclude=<name>` leaves one out, `/readyz/<name>` is
-    one alone, and one that fails makes the answer 500 with its reason. `/readyz?verbose` also lists the notes.
+    As on Kubernetes servers, `?verbose` lists the checks, `?exclude=<name>` skips one, `/readyz/<name>` runs one alone,
+    and a failed check makes the answer 500 with its reason. `/readyz?verbose` also lists the notes.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Probes:
 
     async def _answer(self, scope: Mapping[str, Any]) -> tuple[int, bytes, str]:
         if scope["method"] not in ("GET", "HEAD"):
-            return 405, b"only GET and HEAD are answered here\n", _TEXT
+            return 405, b"only GET and HEAD are allowed\n", _TEXT
         probe, _, name = scope["path"].strip("/").partition("/")
         if probe == "metrics" and not name and self._registry is not None:
             accepted = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
@@ -206,14 +206,14 @@ class Probes:
         if checks is None or name not in ("", *checks):
             return 404, b"not found\n", _TEXT
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        left_out = query.get("exclude", [])
-        asked = {key: check for key, check in checks.items() if key not in left_out and name in ("", key)}
-        outcomes, verbose = await examine(asked), "verbose" in query
+        excluded = query.get("exclude", [])
+        chosen = {key: check for key, check in checks.items() if key not in excluded and name in ("", key)}
+        outcomes, verbose = await examine(chosen), "verbose" in query
         notes = [f"[!]{key}: {text}" for key, note in self._notes.items() if (text := note())]
-        return _told(probe, outcomes, notes if probe == "readyz" and not name else [], verbose=verbose)
+        return _report(probe, outcomes, notes if probe == "readyz" and not name else [], verbose=verbose)
 
 
-def _told(probe: str, outcomes: list[Outcome], notes: list[str], *, verbose: bool) -> tuple[int, bytes, str]:
+def _report(probe: str, outcomes: list[Outcome], notes: list[str], *, verbose: bool) -> tuple[int, bytes, str]:
     failed = any(outcome.problem for outcome in outcomes)
     if not failed and not verbose:
         return 200, b"ok", _TEXT

@@ -1,7 +1,7 @@
-"""How log lines look and what they are about. Entry points: `configure`, `about`.
+"""Configuration and context of log lines. Entry points: `configure`, `about`.
 
-A pass is named once, when it starts; every line written in it says which controller, plane and object it was, and the
-number of the pass. What looks like a secret is never written, whoever put it there.
+Every line that is logged during a pass has its controller, plane, object and number. What looks like a secret is never
+written.
 """
 
 import logging
@@ -40,14 +40,14 @@ _SECRET_TEXT = (
 
 
 def configure(level: str = "info", encoder: str = "json", stream: TextIO | None = None) -> None:
-    """One line an event: an object for programs, or columns for people."""
+    """Logs one line per event: a JSON object for programs, or columns for people."""
     if level not in LEVELS:
         raise ValueError(f"log level {level!r} is unknown; choose one of {', '.join(LEVELS)}")
     if encoder not in ENCODERS:
         raise ValueError(f"log encoder {encoder!r} is unknown; choose one of {', '.join(ENCODERS)}")
     stream = stream or sys.stderr
-    shown: list[Processor] = [structlog.processors.format_exc_info, without_secrets]
-    shown.append(
+    rendering: list[Processor] = [structlog.processors.format_exc_info, without_secrets]
+    rendering.append(
         structlog.processors.JSONRenderer()
         if encoder == "json"
         else structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
@@ -58,7 +58,7 @@ def configure(level: str = "info", encoder: str = "json", stream: TextIO | None 
             with_pass,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *shown,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(stream),
@@ -66,7 +66,7 @@ def configure(level: str = "info", encoder: str = "json", stream: TextIO | None 
 
 
 def about(controller: str, request: Request, number: int) -> None:
-    """Every line of this task from now on belongs to this pass."""
+    """From now on, every line of this task belongs to this pass."""
     _current.set(_Pass(controller, request, number))
 
 
@@ -75,15 +75,15 @@ def with_pass(logger: Any, method: str, event: EventDict) -> EventDict:
     if current is None:
         return event
     request = current.request
-    named = {"controller": current.controller, "plane": request.plane, "namespace": request.namespace}
-    return {**named, "name": request.name, "pass": current.number, **event}
+    context = {"controller": current.controller, "plane": request.plane, "namespace": request.namespace}
+    return {**context, "name": request.name, "pass": current.number, **event}
 
 
 def without_secrets(logger: Any, method: str, event: EventDict) -> EventDict:
-    return {name: _shown(name, value) for name, value in event.items()}
+    return {name: _redacted(name, value) for name, value in event.items()}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _redacted(name: str, value: Any) -> Any:
     if name != "event" and value and _SECRET_NAME.search(name):
         return HIDDEN
     match value:
@@ -92,11 +92,11 @@ def _shown(name: str, value: Any) -> Any:
                 value = pattern.sub(HIDDEN, value)
             return value
         case bytes():
-            return _shown(name, value.decode("utf-8", "replace"))
+            return _redacted(name, value.decode("utf-8", "replace"))
         case Mapping():
-            return {key: _shown(str(key), inner) for key, inner in value.items()}
+            return {key: _redacted(str(key), inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_shown(name, inner) for inner in value]
+            return [_redacted(name, inner) for inner in value]
         case Exception():
-            return _shown(name, str(value))
+            return _redacted(name, str(value))
     return value

@@ -1,8 +1,8 @@
-"""What a process does, as figures for Prometheus. Entry point: `RuntimeCollector`.
+"""Metrics for Prometheus. Entry point: `RuntimeCollector`.
 
-Everything is read from the controllers, the fleet and the ledger of writes when somebody asks; the work itself only
-counts. Names and labels are those of controller-runtime and client-go where they have one, so that existing dashboards
-and alerts fit; the others begin with a prefix that the program chooses.
+Everything is read from the controllers, the fleet and the counted writes at scrape time. Names and labels are those of
+controller-runtime and client-go where they have one, so that existing dashboards and alerts fit; all others begin with
+a prefix that the program chooses.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ RESULTS = ("success", "error", "requeue", "requeue_after")
 
 
 def process_registry() -> CollectorRegistry:
-    """A registry with the figures of the process itself: memory, CPU, open files, garbage collection."""
+    """A registry with metrics of the process itself: memory, CPU, open files, garbage collection."""
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -51,17 +51,17 @@ class RuntimeCollector(Collector):
         self._prefix = prefix
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance: figures exist once the loop runs."""
+        """Nothing in advance: metrics exist once the event loop runs."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._of_passes()
-        yield from self._of_queues()
-        yield from self._of_planes()
+        yield from self._passes()
+        yield from self._queues()
+        yield from self._planes()
         if self._writes is not None:
-            yield self._of_writes("api_writes", "Calls that write.", self._writes.counts)
-            yield self._of_writes(
-                "api_writes_damped", "Writes that were held back because somebody undoes them.", self._writes.damped
+            yield self._writes_family("api_writes", "Write calls sent to API servers.", self._writes.counts)
+            yield self._writes_family(
+                "api_writes_damped", "Writes held back because somebody else keeps undoing them.", self._writes.damped
             )
         if self._election is not None:
             leads = GaugeMetricFamily("leader_election_master_status", "Whether this replica leads.", labels=["name"])
@@ -70,25 +70,27 @@ class RuntimeCollector(Collector):
 
         if self._heartbeat is not None:
             yield GaugeMetricFamily(
-                f"{self._prefix}event_loop_lag_seconds", "How late the event loop is.", value=self._heartbeat.lag
+                f"{self._prefix}event_loop_lag_seconds", "Delay of the event loop.", value=self._heartbeat.lag
             )
 
-    def _of_passes(self) -> Iterable[Metric]:
+    def _passes(self) -> Iterable[Metric]:
         label = ["controller"]
         total = CounterMetricFamily(
-            "controller_runtime_reconcile", "Passes, by how they ended.", labels=["controller", "result"]
+            "controller_runtime_reconcile", "Passes by result.", labels=["controller", "result"]
         )
         errors = CounterMetricFamily("controller_runtime_reconcile_errors", "Passes that failed.", labels=label)
         panics = CounterMetricFamily(
-            "controller_runtime_reconcile_panics", "Passes that failed with what is no API error.", labels=label
+            "controller_runtime_reconcile_panics", "Passes that failed with an unforeseen error.", labels=label
         )
         seconds = HistogramMetricFamily(
-            "controller_runtime_reconcile_time_seconds", "How long passes take.", labels=label
+            "controller_runtime_reconcile_time_seconds", "Duration of passes.", labels=label
         )
         most = GaugeMetricFamily(
-            "controller_runtime_max_concurrent_reconciles", "Passes that may run at once for one plane.", labels=label
+            "controller_runtime_max_concurrent_reconciles",
+            "Maximum number of concurrent passes per plane.",
+            labels=label,
         )
-        active = GaugeMetricFamily("controller_runtime_active_workers", "Passes that run now.", labels=label)
+        active = GaugeMetricFamily("controller_runtime_active_workers", "Passes that are running.", labels=label)
         for controller in self._controllers:
             for result in RESULTS:
                 total.add_metric([controller.name, result], controller.results[result])
@@ -99,19 +101,25 @@ class RuntimeCollector(Collector):
             active.add_metric([controller.name], len(controller.queue.running_seconds()))
         return total, errors, panics, seconds, most, active
 
-    def _of_queues(self) -> Iterable[Metric]:
+    def _queues(self) -> Iterable[Metric]:
         label = ["name"]
-        adds = CounterMetricFamily("workqueue_adds", "Requests that came in.", labels=label)
-        retries = CounterMetricFamily("workqueue_retries", "Requests that are tried again.", labels=label)
-        depth = GaugeMetricFamily("workqueue_depth", "Requests that wait.", labels=label)
-        waited = HistogramMetricFamily("workqueue_queue_duration_seconds", "How long requests wait.", labels=label)
-        worked = HistogramMetricFamily("workqueue_work_duration_seconds", "How long requests run.", labels=label)
+        adds = CounterMetricFamily("workqueue_adds", "Requests added to the queue.", labels=label)
+        retries = CounterMetricFamily("workqueue_retries", "Requests that are retried.", labels=label)
+        depth = GaugeMetricFamily("workqueue_depth", "Requests that are waiting.", labels=label)
+        waited = HistogramMetricFamily(
+            "workqueue_queue_duration_seconds", "Time that requests wait in the queue.", labels=label
+        )
+        worked = HistogramMetricFamily(
+            "workqueue_work_duration_seconds", "Time that requests take to process.", labels=label
+        )
         unfinished = GaugeMetricFamily(
-            "workqueue_unfinished_work_seconds", "How long the requests that run have run, together.", labels=label
+            "workqueue_unfinished_work_seconds",
+            "Total running time of the requests that are being processed.",
+            labels=label,
         )
         longest = GaugeMetricFamily(
             "workqueue_longest_running_processor_seconds",
-            "How long the oldest request that runs has run.",
+            "Running time of the oldest request that is being processed.",
             labels=label,
         )
         for controller in self._controllers:
@@ -125,22 +133,22 @@ class RuntimeCollector(Collector):
             longest.add_metric([controller.name], max(running, default=0.0))
         return adds, retries, depth, waited, worked, unfinished, longest
 
-    def _of_planes(self) -> Iterable[Metric]:
-        engaged = GaugeMetricFamily(f"{self._prefix}planes_engaged", "Planes that are worked on.", labels=["kind"])
+    def _planes(self) -> Iterable[Metric]:
+        engaged = GaugeMetricFamily(f"{self._prefix}planes_engaged", "Engaged planes.", labels=["kind"])
         planes = self._fleet.planes()
         for role, count in sorted(Counter(plane.roles[0] for plane in planes).items()):
             engaged.add_metric([role], count)
         labels = ["plane", "kind"]
-        objects = GaugeMetricFamily(f"{self._prefix}cache_objects", "Objects that are cached.", labels=labels)
+        objects = GaugeMetricFamily(f"{self._prefix}cache_objects", "Objects in the cache.", labels=labels)
         watching = GaugeMetricFamily(
-            f"{self._prefix}cache_watching", "Whether the cache has an open stream from its server.", labels=labels
+            f"{self._prefix}cache_watching", "Whether the cache has an open watch.", labels=labels
         )
         silent = GaugeMetricFamily(
-            f"{self._prefix}cache_silent_seconds", "How long ago the server was last heard.", labels=labels
+            f"{self._prefix}cache_silent_seconds", "Time since the cache last heard from its server.", labels=labels
         )
         rewinds = CounterMetricFamily(
             f"{self._prefix}cache_rewinds",
-            "Lists that were older than what had been seen, as after a server was restored from a backup.",
+            "Lists that were older than the cache, for example after a server was restored from a backup.",
             labels=labels,
         )
         now = asyncio.get_running_loop().time()
@@ -153,16 +161,16 @@ class RuntimeCollector(Collector):
                 if informer.synced.is_set():
                     silent.add_metric(place, now - informer.last_heard)
         up = GaugeMetricFamily(
-            f"{self._prefix}plane_up", "Whether the plane is engaged and all of its caches follow it.", labels=["plane"]
+            f"{self._prefix}plane_up", "Whether the plane is engaged and all its caches follow it.", labels=["plane"]
         )
         phases = ["plane", "kind", "phase"]
         failures = CounterMetricFamily(
             f"{self._prefix}plane_failures",
-            "Lists and watches that failed, by the phase they failed in.",
+            "Failed lists and watches by phase.",
             labels=phases,
         )
         defects = CounterMetricFamily(
-            f"{self._prefix}plane_defects", "Unforeseen errors met while following a plane.", labels=phases
+            f"{self._prefix}plane_defects", "Unforeseen errors while following a plane.", labels=phases
         )
         for plane in self._fleet.known():
             up.add_metric([plane.name], self._fleet.up(plane.name))
@@ -175,15 +183,15 @@ class RuntimeCollector(Collector):
         for controller in self._controllers:
             for reason, count in sorted(controller.dropped.items()):
                 dropped.add_metric([controller.name, reason], count)
-        untold = CounterMetricFamily(
-            f"{self._prefix}events_untold", "Happenings that users were not told of.", labels=["plane", "reason"]
+        unrecorded = CounterMetricFamily(
+            f"{self._prefix}events_untold", "Kubernetes events that could not be recorded.", labels=["plane", "reason"]
         )
         for plane in planes:
             for reason, count in sorted(plane.events.dropped.items()):
-                untold.add_metric([plane.name, reason], count)
-        return engaged, up, failures, defects, objects, watching, silent, rewinds, dropped, untold
+                unrecorded.add_metric([plane.name, reason], count)
+        return engaged, up, failures, defects, objects, watching, silent, rewinds, dropped, unrecorded
 
-    def _of_writes(self, name: str, help_: str, counts: Counter[Write]) -> Metric:
+    def _writes_family(self, name: str, help_: str, counts: Counter[Write]) -> Metric:
         labels = ["plane", "controller", "verb", "kind"]
         total = CounterMetricFamily(f"{self._prefix}{name}", help_, labels=labels)
         for write, count in sorted(counts.items(), key=lambda item: str(item[0])):
