@@ -1,4 +1,4 @@
-"""What conditions mean in plain words."""
+"""What conditions mean, in plain words."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,8 +17,8 @@ from tests.cli.conftest import NOW, condition, placement, template
 
 
 def instance(*conditions: Json, deleted: datetime | None = None, status: Json | None = None) -> Instance:
-    said = Raw(encode({"conditions": list(conditions)} if status is None else status))
-    return Instance(ObjectMeta(name="shop-default-dfw-0", deletion_timestamp=deleted), status_json=said)
+    status_json = Raw(encode({"conditions": list(conditions)} if status is None else status))
+    return Instance(ObjectMeta(name="shop-default-dfw-0", deletion_timestamp=deleted), status_json=status_json)
 
 
 def ready(status: str, reason: str, message: str = "why") -> Json:
@@ -37,62 +37,56 @@ NOT_TRUE = ("False", "Unknown")
 
 
 @pytest.mark.parametrize(
-    ("row", "conditions", "status"),
+    ("conditions", "status"),
     [
-        (1, [ready("True", "Available")], "Available"),
-        (1, [ready("True", "Available"), quota("False", "QuotaExceeded")], "Available"),
-        (2, [quota("False", "QuotaExceeded"), ready("False", "PendingQuota")], "Pending (quota exceeded)"),
-        (3, [quota("False", "ValidationFailed"), ready("False", "PendingQuota")], "Pending (quota validation failed)"),
-        (4, [quota("Unknown", "PendingEvaluation"), ready("Unknown", "Pending")], "Pending (quota evaluation)"),
+        ([ready("True", "Available")], "Available"),
+        ([ready("True", "Available"), quota("False", "QuotaExceeded")], "Available"),
+        ([quota("False", "QuotaExceeded"), ready("False", "PendingQuota")], "Pending (quota exceeded)"),
+        ([quota("False", "ValidationFailed"), ready("False", "PendingQuota")], "Pending (quota validation failed)"),
+        ([quota("Unknown", "PendingEvaluation"), ready("Unknown", "Pending")], "Pending (quota evaluation)"),
         *(
-            (5, [quota(s, "QuotaNoBudget"), ready("Unknown", "Pending")], "Pending (no quota configured)")
+            ([quota(s, "QuotaNoBudget"), ready("Unknown", "Pending")], "Pending (no quota configured)")
             for s in NOT_TRUE
         ),
+        *(([programmed(s, "ImageUnavailable"), ready("False", "X")], "Failed (image unavailable)") for s in NOT_TRUE),
+        *(([programmed(s, "InstanceCrashing"), ready("False", "X")], "Failed (crashing)") for s in NOT_TRUE),
+        *(([programmed(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
+        *(([programmed(s, "PendingProgramming"), ready("False", "PendingProgramming")], "Starting") for s in NOT_TRUE),
+        *(([programmed(s, "ProgrammingInProgress"), ready(s, "Pending")], "Starting") for s in NOT_TRUE),
         *(
-            (6, [programmed(s, "ImageUnavailable"), ready("False", "X")], "Failed (image unavailable)")
+            ([ready(s, "ImageUnavailable"), programmed("Unknown", "Pending")], "Failed (image unavailable)")
             for s in NOT_TRUE
         ),
-        *((7, [programmed(s, "InstanceCrashing"), ready("False", "X")], "Failed (crashing)") for s in NOT_TRUE),
-        *((8, [programmed(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
-        *(
-            (9, [programmed(s, "PendingProgramming"), ready("False", "PendingProgramming")], "Starting")
-            for s in NOT_TRUE
-        ),
-        *((9, [programmed(s, "ProgrammingInProgress"), ready(s, "Pending")], "Starting") for s in NOT_TRUE),
-        *(
-            (10, [ready(s, "ImageUnavailable"), programmed("Unknown", "Pending")], "Failed (image unavailable)")
-            for s in NOT_TRUE
-        ),
-        *((10, [ready(s, "InstanceCrashing")], "Failed (crashing)") for s in NOT_TRUE),
-        *((10, [ready(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
-        *((10, [ready(s, "Failed")], "Failed") for s in NOT_TRUE),
-        *((11, [ready(s, "Provisioning")], "Starting") for s in NOT_TRUE),
-        *((12, [ready(s, reason)], "Pending") for s in NOT_TRUE for reason in ("Pending", "", "Starting", "Stopped")),
-        *((12, [ready(s, "Stopping"), programmed("False", "Stopping")], "Stopping") for s in NOT_TRUE),
-        *((13, [ready(s, "SchedulingGatesPresent")], "Pending (SchedulingGatesPresent)") for s in NOT_TRUE),
-        *((13, [ready(s, "SourceNotFound")], "Pending (SourceNotFound)") for s in NOT_TRUE),
-        (14, [], "Pending"),
-        (14, [condition("Available", "False", "Whatever")], "Pending"),
+        *(([ready(s, "InstanceCrashing")], "Failed (crashing)") for s in NOT_TRUE),
+        *(([ready(s, "ConfigurationError")], "Failed (configuration error)") for s in NOT_TRUE),
+        *(([ready(s, "Failed")], "Failed") for s in NOT_TRUE),
+        *(([ready(s, "Provisioning")], "Starting") for s in NOT_TRUE),
+        *(([ready(s, reason)], "Pending") for s in NOT_TRUE for reason in ("Pending", "", "Starting", "Stopped")),
+        *(([ready(s, "Stopping"), programmed("False", "Stopping")], "Stopping") for s in NOT_TRUE),
+        *(([ready(s, "SchedulingGatesPresent")], "Pending (SchedulingGatesPresent)") for s in NOT_TRUE),
+        *(([ready(s, "SourceNotFound")], "Pending (SourceNotFound)") for s in NOT_TRUE),
+        ([], "Pending"),
+        ([condition("Available", "False", "Whatever")], "Pending"),
     ],
 )
-def test_rows_of_4_1_status_in_lists(row: int, conditions: list[Json], status: str) -> None:
+def test_the_status_of_an_instance_in_lists(conditions: list[Json], status: str) -> None:
     assert judge(instance(*conditions)).status == status
 
 
-def test_row_0_an_instance_that_is_deleted_terminates_whatever_it_says() -> None:
-    gone = judge(instance(ready("True", "Available"), deleted=NOW))
-    assert (gone.status, gone.line) == ("Terminating", "Terminating")
+def test_a_deleted_instance_is_terminating_whatever_it_reports() -> None:
+    judged = judge(instance(ready("True", "Available"), deleted=NOW))
+    assert (judged.status, judged.line) == ("Terminating", "Terminating")
 
 
 def test_a_fresh_instance_waits_for_quota() -> None:
     assert judge(instance(status=INITIAL_STATUS)).status == "Pending (quota evaluation)"
 
 
-def test_a_failure_on_ready_is_told_although_the_site_still_reports_programming() -> None:
-    found = judge(
+def test_a_failure_on_ready_takes_precedence_over_progress_on_programmed() -> None:
+    judged = judge(
         instance(programmed("Unknown", "ProgrammingInProgress"), ready("Unknown", "ImageUnavailable", "no such tag"))
     )
-    assert (found.status, found.message) == ("Failed (image unavailable)", "no such tag")
+    assert (judged.status, judged.message) == ("Failed (image unavailable)", "no such tag")
 
 
 @pytest.mark.parametrize(
@@ -115,9 +109,9 @@ def test_a_failure_on_ready_is_told_although_the_site_still_reports_programming(
         ([], "Pending", ""),
     ],
 )
-def test_rows_of_4_2_detail_of_one_instance(conditions: list[Json], line: str, detail: str) -> None:
-    found = judge(instance(*conditions))
-    assert (found.line, found.message) == (line, detail)
+def test_the_line_and_message_of_one_instance(conditions: list[Json], line: str, detail: str) -> None:
+    judged = judge(instance(*conditions))
+    assert (judged.line, judged.message) == (line, detail)
 
 
 def available(status: str, reason: str = "") -> list[Condition]:
@@ -139,14 +133,14 @@ def deployed(ready: int, desired: int, *, city: str = "DFW", generation: int = 1
 
 
 def workload(
-    found: list[Condition],
+    conditions: list[Condition],
     desired: int,
     *,
     cities: Sequence[str] = ("DFW",),
     updated: int | None = None,
     **metadata: Any,
 ) -> Workload:
-    """Observed, unless `metadata` names a newer generation."""
+    """The status is current, unless `metadata` has a newer generation."""
     spec = {"template": template(), "placements": [placement("default", list(cities), desired)]}
     status = {
         "deployments": 1,
@@ -156,7 +150,7 @@ def workload(
         "desiredReplicas": desired * len(cities),
         "readyReplicas": desired,
         "observedGeneration": 1,
-        "conditions": kube_conditions.to_json(found),
+        "conditions": kube_conditions.to_json(conditions),
     }
     named: dict[str, Any] = {"name": "shop", "generation": 1} | metadata
     return Workload(ObjectMeta(**named), Raw(encode(spec)), Raw(encode(status)))
@@ -210,9 +204,9 @@ def test_a_pause_hides_no_trouble() -> None:
     )
 
 
-def test_instances_in_a_city_that_is_no_longer_asked_for_make_up_for_nothing() -> None:
-    found = [deployed(1, 2), deployed(2, 2, city="AMS")]
-    assert workload_health(workload(YES, 2), found).state == "Degraded"
+def test_instances_in_a_city_that_is_no_longer_requested_do_not_count() -> None:
+    deployments = [deployed(1, 2), deployed(2, 2, city="AMS")]
+    assert workload_health(workload(YES, 2), deployments).state == "Degraded"
 
 
 def test_a_city_without_a_deployment_is_not_at_its_desired_replicas() -> None:
@@ -220,7 +214,7 @@ def test_a_city_without_a_deployment_is_not_at_its_desired_replicas() -> None:
     assert str(health) == "Degraded — 2 instances below desired count"
 
 
-def test_a_change_that_is_not_rolled_out_is_not_called_done() -> None:
+def test_a_change_that_is_not_rolled_out_is_not_reported_as_done() -> None:
     assert str(workload_health(workload(YES, 2, updated=1), [deployed(2, 2)])) == (
         "Available — 1 of 2 instances on the newest version"
     )
@@ -228,14 +222,14 @@ def test_a_change_that_is_not_rolled_out_is_not_called_done() -> None:
     assert str(workload_health(newer, [deployed(2, 2)])) == "Available — the newest change is not reported yet"
 
 
-def test_a_city_that_has_not_answered_the_newest_change_is_named() -> None:
-    """What it reported before says nothing about it, so no number is told."""
-    found = [deployed(2, 2), deployed(2, 2, city="AMS", generation=0)]
+def test_a_city_that_has_not_reported_on_the_newest_change_is_named() -> None:
+    """Its earlier report does not reflect the change, so no numbers are shown."""
+    deployments = [deployed(2, 2), deployed(2, 2, city="AMS", generation=0)]
     both = workload(YES, 2, cities=("DFW", "AMS"), updated=2)
-    assert str(workload_health(both, found)) == "Available — AMS did not report on the newest change yet"
+    assert str(workload_health(both, deployments)) == "Available — AMS did not report on the newest change yet"
     annotations = {"compute.datumapis.com/rollout-paused": "true"}
     paused = workload(YES, 2, cities=("DFW", "AMS"), updated=2, annotations=annotations)
-    assert str(workload_health(paused, found)) == "Paused — AMS did not report on the newest change yet"
+    assert str(workload_health(paused, deployments)) == "Paused — AMS did not report on the newest change yet"
 
 
 def test_a_workload_that_is_scaled_to_zero_is_not_in_trouble() -> None:
@@ -248,13 +242,13 @@ def test_a_city_that_is_not_offered_is_named_beside_the_one_that_runs() -> None:
     assert str(health) == 'Degraded — 2 instances below desired count; City "AMS" is not offered'
 
 
-def test_more_instances_than_the_site_knows_of_are_still_asked_for() -> None:
-    """Scaled up, and the site reports on the time before."""
+def test_instances_that_the_site_does_not_know_of_yet_count_as_missing() -> None:
+    """The workload was scaled up, and the site still reports the earlier number."""
     assert workload_health(workload(YES, 4, generation=2), [deployed(2, 2)]).state == "Degraded"
 
 
 @pytest.mark.parametrize(
-    ("conditions", "found"),
+    ("conditions", "expected"),
     [
         ([], None),
         (available("True", "Fine"), None),
@@ -262,7 +256,7 @@ def test_more_instances_than_the_site_knows_of_are_still_asked_for() -> None:
         (available("Unknown", "Odder"), Block("Odder", "")),
     ],
 )
-def test_4_4_something_blocks_when_its_condition_is_there_and_not_true(
-    conditions: list[Condition], found: Block | None
+def test_a_condition_blocks_when_it_is_present_and_not_true(
+    conditions: list[Condition], expected: Block | None
 ) -> None:
-    assert block(conditions, "Available") == found
+    assert block(conditions, "Available") == expected

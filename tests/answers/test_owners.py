@@ -39,7 +39,7 @@ def instance(name: str, labels: dict[str, str]) -> Instance:
         ("other-default-dfw-0", {}, Owner("orphaned", "unknown", "unknown")),
     ],
 )
-def test_an_instance_is_joined_by_labels_then_deployment_then_name(
+def test_the_owner_is_found_by_labels_then_deployment_then_name(
     name: str, labels: dict[str, str], owner: Owner
 ) -> None:
     assert Owners([DEPLOYMENT]).of(instance(name, labels)) == owner

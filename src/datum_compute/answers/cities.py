@@ -1,4 +1,4 @@
-"""Each place that a workload asks for, how many instances are ready there, and why not all. Entry point: `cities`."""
+"""The places of a workload, how many instances are ready there, and why not all. Entry point: `cities`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from datum_compute.answers.health import State, block, judge
 from datum_compute.answers.owners import deployment_of
-from datum_compute.answers.places import Counts, Place, asked, counts, numbers
+from datum_compute.answers.places import Counts, Place, counts, desired_replicas, numbers
 from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
 from datum_compute.api.instance import Instance
 from datum_compute.api.workload import Workload
@@ -19,12 +19,12 @@ class Trouble(Struct, frozen=True):
     reason: str = ""
     message: str = ""
     cause: str = ""  # the reason in plain words
-    waiting: bool = False  # nothing went wrong yet
+    waiting: bool = False  # nothing has failed yet
     quota: bool = False
 
 
 class City(Struct, frozen=True):
-    """A place with its numbers. `asked`: the spec still names it; `known`: its numbers were reported, not assumed."""
+    """A place with its numbers. `asked`: the spec names it; `known`: its numbers were reported, not assumed."""
 
     place: Place
     numbers: Counts
@@ -37,22 +37,22 @@ class City(Struct, frozen=True):
         return self.numbers.missing > 0
 
 
-def affordable(found: Iterable[City]) -> int:
-    """How many replicas per city there is quota for: what is ready where it ran out; 0 when it did nowhere."""
-    short = [city.numbers.ready for city in found if city.degraded and city.trouble and city.trouble.quota]
+def affordable(places: Iterable[City]) -> int:
+    """How many replicas per city the quota allows: those ready where it ran out; 0 if it did not run out."""
+    short = [city.numbers.ready for city in places if city.degraded and city.trouble and city.trouble.quota]
     return max(min(short), 1) if short else 0
 
 
 def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance]) -> list[City]:
-    """Every place that the spec names or a deployment is left in, placements in the order of the spec."""
+    """Every place that the spec names or that still has a deployment, with placements in the order of the spec."""
     by_place = {Place.of(deployment): deployment for deployment in deployments}
-    wanted = asked(workload)
+    wanted = desired_replicas(workload)
     order = {placement.name: index for index, placement in enumerate(workload.spec.placements)}
     by_deployment: dict[str, list[Instance]] = {}
-    for instance in sorted(instances, key=lambda one: one.name):
+    for instance in sorted(instances, key=lambda instance: instance.name):
         by_deployment.setdefault(deployment_of(instance), []).append(instance)
 
-    found = []
+    places = []
     for place in sorted({*by_place, *wanted}, key=lambda place: (order.get(place.placement, len(order)), place)):
         deployment = by_place.get(place)
         counted = numbers(workload, wanted[place], deployment) if place in wanted else _leaving(by_place[place])
@@ -61,17 +61,17 @@ def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instan
         else:
             trouble = _trouble(deployment, by_deployment.get(deployment.name, ()))
         is_reported = deployment is not None and deployment.status is not None
-        found.append(City(place, counted, place in wanted, trouble if counted.missing else None, is_reported))
-    return found
+        places.append(City(place, counted, place in wanted, trouble if counted.missing else None, is_reported))
+    return places
 
 
 def _leaving(deployment: WorkloadDeployment) -> Counts:
-    """Of a place that nobody asks for any more: nothing is desired there, whatever was reported before."""
+    """The numbers of a place that is no longer requested: nothing is desired there, whatever was reported before."""
     return replace(counts(deployment), desired=0)
 
 
 def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> Trouble:
-    """From the first instance that is not ready; from the deployment where there is none."""
+    """The trouble of the first instance that is not ready, else that of the deployment."""
     for instance in instances:
         judged = judge(instance)
         if judged.state is not State.AVAILABLE:

@@ -1,6 +1,6 @@
-"""What conditions mean in plain words. Entry points: `judge`, `workload_health`, `block`.
+"""What conditions mean, in plain words. Entry points: `judge`, `workload_health`, `block`.
 
-Each is a table of rules of which the first that fits wins.
+Each applies a list of rules, of which the first that matches wins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from datum_compute.answers.places import Place, asked, counts, observed, tally
+from datum_compute.answers.places import Place, counts, desired_replicas, observed, tally
 from datum_compute.api import instance as instances
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WorkloadDeployment
@@ -21,7 +21,7 @@ from datum_compute.kube.meta import Condition
 
 
 class State(Enum):
-    """What can be said of an instance: its text in lists, and its line in the view of one instance."""
+    """The state of an instance: its text in lists, and its line in the view of one instance."""
 
     TERMINATING = ("Terminating", "Terminating")
     STOPPING = ("Stopping", "Stopping")
@@ -65,24 +65,24 @@ _SILENT = (State.AVAILABLE, State.TERMINATING, State.STOPPING, State.QUOTA_EVALU
 
 
 class Judged(Struct, frozen=True):
-    """The state of an instance and the condition that tells it."""
+    """The state of an instance, and the condition it was derived from."""
 
     state: State
     because: Condition | None = None
 
     @property
     def status(self) -> str:
-        """As lists show it."""
+        """The text in lists."""
         return self._text(0)
 
     @property
     def line(self) -> str:
-        """As the view of one instance shows it."""
+        """The line in the view of one instance."""
         return self._text(1)
 
     @property
     def message(self) -> str:
-        """The sentence under the line; empty where the line says it all."""
+        """The sentence under the line; empty if the line says everything."""
         return "" if self.because is None or self.state in _SILENT else self.because.message
 
     @property
@@ -96,22 +96,22 @@ class Judged(Struct, frozen=True):
 
 
 def judge(instance: Instance) -> Judged:
-    """A provider's failure on Ready counts before "under way" on Programmed: a site that cannot start an instance goes
-    on reporting that it is being programmed."""
+    """The state of an instance. A failure on Ready takes precedence over progress on Programmed, which a site that
+    cannot start an instance keeps reporting."""
     if instance.metadata.deleting:
         return Judged(State.TERMINATING)
-    found = instance.status.conditions if instance.status else ()
+    reported = conditions.of(instance)
     ready, quota, programmed = (
-        conditions.find(found, type_) for type_ in (instances.READY, instances.QUOTA_GRANTED, instances.PROGRAMMED)
+        conditions.find(reported, type_) for type_ in (instances.READY, instances.QUOTA_GRANTED, instances.PROGRAMMED)
     )
     if ready is not None and ready.status == "True":
         return Judged(State.AVAILABLE, ready)
     if quota is not None and (state := _QUOTA.get((quota.status, quota.reason))):
         return Judged(state, quota)
     for condition in (programmed, ready):
-        if _open(condition) and (state := _FAILURES.get(condition.reason)):
+        if _is_not_true(condition) and (state := _FAILURES.get(condition.reason)):
             return Judged(state, condition)
-    if _open(programmed) and programmed.reason in _UNDER_WAY:
+    if _is_not_true(programmed) and programmed.reason in _UNDER_WAY:
         return Judged(State.STARTING, programmed)
     return _by_ready(ready)
 
@@ -129,13 +129,13 @@ def _by_ready(ready: Condition | None) -> Judged:
     return Judged(State.PENDING_FOR, ready)
 
 
-def _open(condition: Condition | None) -> TypeGuard[Condition]:
-    """There, and not True."""
+def _is_not_true(condition: Condition | None) -> TypeGuard[Condition]:
+    """Whether the condition is present and not True."""
     return condition is not None and condition.status != "True"
 
 
 class Block(Struct, frozen=True):
-    """Why an object is not there yet, as the server says it; unknown reasons are shown as they come."""
+    """Why an object is not ready, as the server reports it; unknown reasons are shown as received."""
 
     reason: str
     message: str
@@ -144,14 +144,14 @@ class Block(Struct, frozen=True):
         return " — ".join(filter(None, (self.reason, self.message)))
 
 
-def block(found: Iterable[Condition], type_: str) -> Block | None:
-    """What a condition that is present and not True says; None when nothing is blocked."""
-    condition = conditions.find(found, type_)
-    return Block(condition.reason, condition.message) if _open(condition) else None
+def block(reported: Iterable[Condition], type_: str) -> Block | None:
+    """Reason and message of a condition that is present and not True; None if nothing is blocked."""
+    condition = conditions.find(reported, type_)
+    return Block(condition.reason, condition.message) if _is_not_true(condition) else None
 
 
 class Health(Struct, frozen=True):
-    """The state in one word, and a sentence that says no more than what is so."""
+    """The state in one word, and a sentence with details."""
 
     state: str
     detail: str = ""
@@ -170,7 +170,7 @@ def is_paused(workload: Workload) -> bool:
 
 
 def workload_health(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Health:
-    """How a workload is doing. A workload that goes says nothing else, and a pause hides no trouble."""
+    """The health of a workload. Deletion takes precedence over everything else, and a pause hides no trouble."""
     deployments = list(deployments)
     if workload.metadata.deleting:
         return Health(DELETING, _remains(workload, deployments))
@@ -179,8 +179,8 @@ def workload_health(workload: Workload, deployments: Iterable[WorkloadDeployment
         return health
     if health.state in (DEGRADED, UNAVAILABLE):
         return Health(health.state, f"{health.detail}; the rollout is paused")
-    held = _unreported(workload, deployments) or held_back(workload)
-    return Health(PAUSED, held or "no instance is replaced until the rollout is resumed")
+    detail = _unreported(workload, deployments) or held_back(workload)
+    return Health(PAUSED, detail or "no instance is replaced until the rollout is resumed")
 
 
 def _remains(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> str:
@@ -193,11 +193,11 @@ def _remains(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> s
 
 
 def held_back(workload: Workload) -> str:
-    """How far the rollout had come when it was paused; empty when it was over, or nobody knows yet."""
+    """How far the rollout had come when it was paused; empty if it was complete, or if that is not known yet."""
     status = workload.status
     if status is None or not is_paused(workload) or not observed(workload):
         return ""
-    desired = sum(asked(workload).values())
+    desired = sum(desired_replicas(workload).values())
     return _share(status.updated_replicas, desired) if status.updated_replicas < desired else ""
 
 
@@ -224,7 +224,7 @@ def _health(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> He
 
 
 def _unreported(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> str:
-    """Who has yet to say what the newest change led to; empty when everybody has."""
+    """Who has not reported on the newest change yet; empty if everybody has."""
     if not observed(workload):
         return "the newest change is not reported yet"
     silent = {deployment.spec.city_code for deployment in deployments if not observed(deployment)}
@@ -232,9 +232,10 @@ def _unreported(workload: Workload, deployments: Iterable[WorkloadDeployment]) -
 
 
 def _progress(workload: Workload, deployments: Sequence[WorkloadDeployment]) -> str:
-    """Of a workload whose instances are all ready: whether they are those that were asked for last, and no others."""
-    wanted = asked(workload)
-    if unreported := _unreported(workload, [one for one in deployments if Place.of(one) in wanted]):
+    """Whether the instances of a workload, all of them ready, are exactly those requested last."""
+    wanted = desired_replicas(workload)
+    current = [deployment for deployment in deployments if Place.of(deployment) in wanted]
+    if unreported := _unreported(workload, current):
         return unreported
     updated, desired = workload.status.updated_replicas if workload.status else 0, sum(wanted.values())
     if updated < desired:

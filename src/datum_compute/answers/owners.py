@@ -1,6 +1,6 @@
 """Which workload, placement and city an instance belongs to. Entry point: `Owners`.
 
-By the name labels; by its deployment where one is missing; by its own name where even that label is missing.
+Decided by labels; where one is missing by the deployment, which is found by a label or else by the instance's name.
 """
 
 import re
@@ -25,12 +25,12 @@ class Owner(Struct, frozen=True):
 
 
 def deployment_of(instance: Instance) -> str:
-    """The name of its deployment."""
+    """The name of the deployment that an instance belongs to."""
     return instance.metadata.labels.get(DEPLOYMENT_NAME) or _ORDINAL.sub("", instance.name)
 
 
 def labelled(instance: Instance) -> bool:
-    """Whether its labels say it all, so that no deployment has to be looked up."""
+    """Whether labels suffice, so that no deployment has to be looked up."""
     return all(instance.metadata.labels.get(label) for label in (WORKLOAD_NAME, PLACEMENT_NAME, CITY_CODE))
 
 

@@ -1,4 +1,4 @@
-"""Where a workload shall run, and how many instances are there. Entry points: `Place`, `asked`, `numbers`, `tally`."""
+"""Where a workload runs, and with how many instances. Entry points: `Place`, `desired_replicas`, `numbers`, `tally`."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ class Place(Struct, frozen=True, order=True):
 
 
 class Counts(Struct, frozen=True):
-    """Instances of one deployment, or of several together."""
+    """Numbers of instances, of one deployment or of several together."""
 
     desired: int = 0
     updated: int = 0
@@ -44,8 +44,8 @@ class Counts(Struct, frozen=True):
         return max(self.replicas - self.desired, 0)
 
 
-def asked(workload: Workload) -> dict[Place, int]:
-    """Every place that the spec names, with the instances it asks for there."""
+def desired_replicas(workload: Workload) -> dict[Place, int]:
+    """Every place that the spec names, with the number of instances it requests there."""
     return {
         Place(placement.name, city): placement.scale_settings.min_replicas
         for placement in workload.spec.placements
@@ -53,13 +53,13 @@ def asked(workload: Workload) -> dict[Place, int]:
     }
 
 
-def observed(found: Workload | WorkloadDeployment) -> bool:
-    """Whether the status answers the newest spec."""
-    return found.status is not None and found.status.observed_generation >= found.metadata.generation
+def observed(object_: Workload | WorkloadDeployment) -> bool:
+    """Whether the status reflects the newest spec."""
+    return object_.status is not None and object_.status.observed_generation >= object_.metadata.generation
 
 
 def counts(deployment: WorkloadDeployment) -> Counts:
-    """As the deployment reports; what it asks for counts as desired until it does."""
+    """The numbers that the deployment reports; until it does, those of its spec count as desired."""
     status = deployment.status
     wanted = deployment.spec.scale_settings.min_replicas
     if status is None:
@@ -73,23 +73,24 @@ def counts(deployment: WorkloadDeployment) -> Counts:
 
 
 def numbers(workload: Workload, wanted: int, deployment: WorkloadDeployment | None) -> Counts:
-    """The instances of a place that the spec asks `wanted` of.
+    """The numbers of a place for which the spec requests `wanted` instances.
 
-    What the site reports as desired counts only when it answers the newest spec: after a change it tells of the time
-    before.
+    The desired number that the site reports counts only if it reflects the newest spec.
     """
     if deployment is None:
         return Counts(desired=wanted)
-    found = counts(deployment)
+    reported = counts(deployment)
     if observed(workload) and observed(deployment):
-        return found
-    return Counts(wanted, found.updated, found.ready, found.replicas)
+        return reported
+    return Counts(wanted, reported.updated, reported.ready, reported.replicas)
 
 
 def tally(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> dict[Place, Counts]:
-    """The instances of every place that the spec names; what is left elsewhere counts for nothing."""
-    found = {Place.of(deployment): deployment for deployment in deployments}
-    return {place: numbers(workload, wanted, found.get(place)) for place, wanted in asked(workload).items()}
+    """The numbers of every place that the spec names; instances elsewhere do not count."""
+    by_place = {Place.of(deployment): deployment for deployment in deployments}
+    return {
+        place: numbers(workload, wanted, by_place.get(place)) for place, wanted in desired_replicas(workload).items()
+    }
 
 
 def total(counted: Iterable[Counts]) -> Counts:

@@ -1,7 +1,7 @@
 """What still runs of a workload that is being deleted, by the quota claims of its instances. Entry point: `Remains`.
 
-Projects do not wait for their sites, and show nothing more of what these are still stopping. The claim of an instance
-goes only when it has stopped.
+Projects do not wait for their sites, and do not show instances that a site is still stopping. The claim of an instance
+is deleted only when it has stopped.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -15,7 +15,7 @@ from datum_compute.api.quota import ResourceClaim
 
 
 class Remains:
-    """Created from everything of the workload that its project shows, and given the claims at every look since then."""
+    """Created from everything the project shows of a workload; `note` and `left` take the claims at a later time."""
 
     def __init__(self, uid: str, deployments: Iterable[WorkloadDeployment], instances: Collection[Instance]) -> None:
         cities = {deployment.name: deployment.spec.city_code for deployment in deployments}

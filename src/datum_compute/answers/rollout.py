@@ -1,6 +1,6 @@
-"""How far a rollout has come, decided from what the server reports. Entry points: `picture`, `Tracker`.
+"""The progress of a rollout, derived from what the server reports. Entry points: `picture`, `Tracker`.
 
-Pure: the clock's reading is an argument. A row is one placement in one city.
+Time is passed in as an argument. A row is one placement in one city.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from datum_compute.answers.health import Block, State, block, held_back, judge
 from datum_compute.answers.owners import deployment_of
-from datum_compute.answers.places import Counts, Place, asked, numbers, observed
+from datum_compute.answers.places import Counts, Place, desired_replicas, numbers, observed
 from datum_compute.api import reasons
 from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
 from datum_compute.api.instance import Instance
@@ -33,36 +33,36 @@ class Phase(Enum):
     DONE = "Done"
 
 
-class Seen(Struct, frozen=True):
-    """One row as the server reports it. `answered`: the server has seen what was asked, so that the numbers mean it."""
+class RowState(Struct, frozen=True):
+    """A row as reported. `answered`: the server has seen the change, so that the numbers reflect it."""
 
     place: Place
     numbers: Counts
     answered: bool
     deployment: str = ""  # empty while there is none
     cause: Block | None = None
-    certain: bool = False  # whether the cause stands in the way of the newest version, and somebody has to act
+    certain: bool = False  # whether the cause blocks the newest version, and somebody has to act
     old: int | None = None  # instances of an earlier version; None while the newest is not known to the site
     held: bool = False  # a pause keeps instances of an earlier version
 
     @property
     def is_explained(self) -> bool:
-        """Whether the cause is about what was asked for last.
+        """Whether the cause is about the newest spec.
 
-        A site that has not answered tells of what was before, unless it is what has to stop first. Without a deployment
-        it is the workload itself that says why there is none.
+        The report of a site that has not answered is about an earlier spec, unless it is about what has to stop first.
+        Without a deployment, the cause is that of the workload itself.
         """
         is_first_to_stop = self.cause is not None and self.cause.reason == reasons.STOPPING
         return self.cause is not None and (self.answered or not self.deployment or is_first_to_stop)
 
 
 class Picture(Struct, frozen=True):
-    """All rows that the spec asks for, and the deployments that are left of what it no longer asks for.
+    """All rows that the spec requests, and the deployments it no longer requests.
 
-    `held` says what waits because the rollout is paused; empty when nothing does.
+    `held` describes what waits because the rollout is paused; empty if nothing does.
     """
 
-    rows: tuple[Seen, ...]
+    rows: tuple[RowState, ...]
     leftover: tuple[str, ...] = ()
     held: str = ""
 
@@ -70,7 +70,7 @@ class Picture(Struct, frozen=True):
 def picture(
     workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance], target: int
 ) -> Picture:
-    """`target` is the generation whose rollout is watched."""
+    """The rows of the rollout of generation `target`."""
     by_place = {Place.of(deployment): deployment for deployment in deployments}
     members: dict[str, list[Instance]] = {}
     for instance in sorted(instances, key=lambda instance: instance.name):
@@ -78,68 +78,72 @@ def picture(
     answered = workload.status is not None and workload.status.observed_generation >= target
     above = block(workload.status.conditions, AVAILABLE) if workload.status and answered else None
     held = held_back(workload) if answered else ""
-    wanted = asked(workload)
+    wanted = desired_replicas(workload)
     unfinished = workload.status is not None and workload.status.updated_replicas < sum(wanted.values())
     rows = []
     for place in sorted(wanted):
         deployment = by_place.get(place)
         counted = numbers(workload, wanted[place], deployment)
         if deployment is None:
-            rows.append(Seen(place, counted, answered=False, cause=above, certain=_needs_somebody(above)))
+            rows.append(RowState(place, counted, answered=False, cause=above, certain=_needs_action(above)))
         else:
             behind = answered and unfinished and _is_behind(workload, deployment)
-            # One that is behind without a pause has yet to be given the newest template, as after a resume.
-            heard = answered and observed(deployment) and (bool(held) or not behind)
+            # Without a pause, a deployment that is behind is yet to get the newest template, as after a resume.
+            is_current = answered and observed(deployment) and (bool(held) or not behind)
             if behind:
-                counted = replace(counted, updated=0)  # the site counts by the template that it was left
-            seen = _seen(place, counted, deployment, members.get(deployment.name, ()), heard=heard, behind=behind)
+                counted = replace(counted, updated=0)  # the site counts by the earlier template
+            seen = _row(
+                place, counted, deployment, members.get(deployment.name, ()), answered=is_current, behind=behind
+            )
             rows.append(replace(seen, held=bool(held) and counted.updated < counted.desired))
     leftover = tuple(deployment.name for place, deployment in sorted(by_place.items()) if place not in wanted)
     return Picture(tuple(rows), leftover, held)
 
 
-def _seen(
+def _row(
     place: Place,
     counted: Counts,
     deployment: WorkloadDeployment,
     instances: Sequence[Instance],
     *,
-    heard: bool,
+    answered: bool,
     behind: bool,
-) -> Seen:
+) -> RowState:
     """`behind`: a pause keeps the deployment itself on an earlier template than the workload's."""
     hash_ = template_hash(deployment.template_json)
-    current = [instance for instance in instances if _made_from(instance) == hash_]
+    current = [instance for instance in instances if _template_hash_of(instance) == hash_]
     cause, certain = _cause(deployment, instances, current)
     old = len(instances) if behind else len(instances) - len(current)
-    return Seen(place, counted, heard, deployment.name, cause, certain and heard, old if heard else None)
+    return RowState(place, counted, answered, deployment.name, cause, certain and answered, old if answered else None)
 
 
 def _is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
-    templates = [as_dict(found.template_json) for found in (workload, deployment)]
-    marks = [((one.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for one in templates]
+    templates = [as_dict(object_.template_json) for object_ in (workload, deployment)]
+    restarts = [
+        ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for template in templates
+    ]
     of_city = city_restarts(workload.metadata.annotations).get(deployment.spec.city_code)
-    is_restarted = newest(marks[1], marks[0], of_city) != newest(marks[1])
+    is_restarted = newest(restarts[1], restarts[0], of_city) != newest(restarts[1])
     return is_restarted or template_hash(encode(templates[0])) != template_hash(encode(templates[1]))
 
 
 def _cause(
     deployment: WorkloadDeployment, instances: Sequence[Instance], current: Sequence[Instance]
 ) -> tuple[Block | None, bool]:
-    """What keeps a deployment from its newest version, and whether it is certain that somebody has to act.
+    """What keeps a deployment from its newest version, and whether somebody certainly has to act.
 
-    What an instance of an earlier version suffers from is about to be replaced and blocks nothing.
+    Trouble of an instance of an earlier version blocks nothing, because the instance is about to be replaced.
     """
     own = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
     below = next(filter(None, map(_instance_cause, current)), None)
-    if _needs_somebody(below):
+    if _needs_action(below):
         return below, True
     stopping = next((instance for instance in instances if judge(instance).state.going), None)
     if below is None and stopping is not None:
         below = Block(reasons.STOPPING, f"{stopping.name} is stopping")
     if own is None or (explain(own.reason).is_pointer and below is not None):
         return below, False
-    return own, not instances and _needs_somebody(own)
+    return own, not instances and _needs_action(own)
 
 
 def _instance_cause(instance: Instance) -> Block | None:
@@ -150,16 +154,16 @@ def _instance_cause(instance: Instance) -> Block | None:
     return Block(judged.because.reason, judged.because.message)
 
 
-def _needs_somebody(cause: Block | None) -> bool:
+def _needs_action(cause: Block | None) -> bool:
     return cause is not None and explain(cause.reason).acts in (Acts.YOU, Acts.PLATFORM)
 
 
-def _made_from(instance: Instance) -> str:
+def _template_hash_of(instance: Instance) -> str:
     return instance.spec.controller.template_hash if instance.spec.controller else ""
 
 
-def phase(seen: Seen, *, stalled: bool) -> Phase:
-    """`stalled`: nothing moved for too long, and why is known."""
+def phase(seen: RowState, *, stalled: bool) -> Phase:
+    """`stalled`: nothing has changed for too long, and the cause is known."""
     now, stuck = seen.numbers, stalled or seen.certain
     if not seen.answered:
         return Phase.BLOCKED if stuck and seen.is_explained else Phase.PENDING
@@ -175,16 +179,16 @@ def phase(seen: Seen, *, stalled: bool) -> Phase:
 
 
 class Row(Struct, frozen=True):
-    """A row to show; `blocked` is there the first time that this cause blocks anything."""
+    """A row to show; `blocked` is set the first time that this cause blocks anything."""
 
-    seen: Seen
+    seen: RowState
     phase: Phase
     changed: bool
     blocked: Block | None = None
 
 
-class _Still(Struct, frozen=True):
-    """Since when a row has shown the same."""
+class _Unchanged(Struct, frozen=True):
+    """Since when a row has not changed."""
 
     numbers: Counts
     answered: bool
@@ -192,18 +196,18 @@ class _Still(Struct, frozen=True):
 
 
 class Tracker:
-    """Remembers what was shown and since when nothing moved; `tick` tells what is new to show."""
+    """Remembers which rows were shown, and since when they have not changed; `tick` returns what is new."""
 
     def __init__(self) -> None:
-        self._still: dict[Place, _Still] = {}
+        self._still: dict[Place, _Unchanged] = {}
         self._shown: dict[Place, tuple[Counts, int | None, Phase]] = {}
         self._explained: set[Block] = set()
-        self.settled = False  # every place is where it should be, as far as the rollout is not paused
+        self.settled = False  # every place is done, or held by a pause
         self.complete = False
-        self.causes: dict[Place, Block] = {}  # why places are not done, as far as it is known
+        self.causes: dict[Place, Block] = {}  # why places are not done, where that is known
 
     def tick(self, now: float, picture: Picture) -> list[Row]:
-        """Judged anew every time, also when no number changed."""
+        """Decides every row anew, even if no number has changed."""
         rows = []
         phases = []
         self.causes = {}
@@ -223,10 +227,10 @@ class Tracker:
         self.complete = self.settled and not picture.held
         return rows
 
-    def _quiet_for(self, now: float, seen: Seen) -> float:
+    def _quiet_for(self, now: float, seen: RowState) -> float:
         still = self._still.get(seen.place)
         if still is None or still.numbers != seen.numbers or still.answered != seen.answered:
-            still = self._still[seen.place] = _Still(seen.numbers, seen.answered, now)
+            still = self._still[seen.place] = _Unchanged(seen.numbers, seen.answered, now)
         return now - still.since
 
     def _first_time(self, cause: Block | None) -> Block | None:
