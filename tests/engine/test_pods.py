@@ -1,4 +1,4 @@
-"""platform.md 5 on a real API server: Instances become Pods that nodes of kwok run, under the generated role.
+"""The pods provider on a real API server: Instances become Pods that nodes of kwok run, under the generated role.
 
 Needs an engine with nodes: `python -m engine up --kwok pop-dfw`.
 """
@@ -134,7 +134,7 @@ async def running(engine: Engine, cell: str) -> AsyncIterator[Site]:
             await transport.close()
 
 
-async def test_5_an_instance_runs_in_a_pod_and_reports_its_address(engine: Engine, cell: str) -> None:
+async def test_an_instance_runs_in_a_pod_and_reports_its_address(engine: Engine, cell: str) -> None:
     async with running(engine, cell) as site:
         await site.create("web-0")
         await site.until(lambda: site.is_available("web-0"))
@@ -155,7 +155,7 @@ async def test_5_an_instance_runs_in_a_pod_and_reports_its_address(engine: Engin
         await site.until(gone)
 
 
-async def test_5_2_the_instance_goes_after_its_pod(engine: Engine, cell: str) -> None:
+async def test_an_instance_is_released_after_its_pod_is_gone(engine: Engine, cell: str) -> None:
     async with running(engine, cell) as site:
         await site.create("web-0")
         await site.until(lambda: site.is_available("web-0"))

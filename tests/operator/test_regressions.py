@@ -1,4 +1,4 @@
-"""Faults that were made once, by their number in the checklist."""
+"""Faults of the past that concern how a process is put together."""
 
 import random
 from collections.abc import Callable
@@ -37,7 +37,7 @@ CELL = {"workloaddeployment", "instance", "quota-gate", "write-back", "former-pr
 
 
 @pytest.mark.parametrize("who", [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
-def test_row_13_the_roles_allow_to_create_and_patch_events(who: tuple[Who, On]) -> None:
+def test_the_roles_allow_creating_and_patching_events(who: tuple[Who, On]) -> None:
     verbs = {
         verb
         for rule in PERMISSIONS[who]
@@ -56,7 +56,7 @@ def test_row_13_the_roles_allow_to_create_and_patch_events(who: tuple[Who, On]) 
         ({"enable_management_controllers": True, "enable_cell_controllers": True}, MANAGEMENT | CELL),
     ],
 )
-async def test_row_20_only_the_controllers_that_were_asked_for_run(flags: dict[str, Any], expected: set[str]) -> None:
+async def test_only_the_enabled_controllers_run(flags: dict[str, Any], expected: set[str]) -> None:
     assert parse([], {}, "") == Flags(), "both groups are off by default"
     chosen = settled(Flags(federation_kubeconfig="/hub", **flags), WorkloadOperator(API_VERSION, KIND))
     endpoints = Endpoints(host=SOMEWHERE, hub=SOMEWHERE)
@@ -66,7 +66,7 @@ async def test_row_20_only_the_controllers_that_were_asked_for_run(flags: dict[s
 
 
 @pytest.mark.parametrize("on", [False, True])
-async def test_row_35_nothing_of_networks_is_looked_at_unless_networking_is_on(on: bool) -> None:
+async def test_no_networking_kind_is_read_unless_networking_is_on(on: bool) -> None:
     fleet, clock = Fleet(), SystemClock()
     controllers = [
         *management_controllers(fleet, "hub", networking=on),
@@ -111,7 +111,7 @@ async def _quota_reason(site: Site) -> str:
     return ""
 
 
-def test_row_34_a_cell_runs_where_claims_are_not_served(site: Site, start: Start) -> None:
+def test_a_cell_runs_where_claims_are_not_served(site: Site, start: Start) -> None:
     path = f"quotaKubeconfigPath: {site.directory}/{CELL_NAME}.kubeconfig"
     cell = _cell(start, site, f'{path}, projectURLTemplate: ""')
     cell.until_ready()
@@ -125,7 +125,7 @@ def test_row_34_a_cell_runs_where_claims_are_not_served(site: Site, start: Start
     assert cell.terminate() == 0
 
 
-def test_row_42_a_quota_credential_that_is_missing_is_fatal(site: Site, start: Start) -> None:
+def test_a_missing_quota_credential_is_fatal(site: Site, start: Start) -> None:
     cell = _cell(start, site, "quotaKubeconfigPath: /nowhere/kubeconfig")
     assert cell.ended() == 1
     assert [line["event"] for line in cell.lines()] == [
@@ -134,7 +134,7 @@ def test_row_42_a_quota_credential_that_is_missing_is_fatal(site: Site, start: S
     ]
 
 
-def test_row_42_without_a_quota_credential_it_runs_unenforced_and_says_so(site: Site, start: Start) -> None:
+def test_without_a_quota_credential_it_runs_unenforced_and_says_so(site: Site, start: Start) -> None:
     cell = _cell(start, site, f"clusterName: {CELL_NAME}")
     cell.until_ready()
     site.do(lambda: _deliver(site))
@@ -150,7 +150,7 @@ def test_row_42_without_a_quota_credential_it_runs_unenforced_and_says_so(site: 
     ]
 
 
-def test_row_45_management_starts_without_a_cell_name(site: Site, start: Start) -> None:
+def test_management_starts_without_a_cell_name(site: Site, start: Start) -> None:
     management = start(
         "management",
         f"discovery: {{mode: milo, discoveryKubeconfigPath: {site.directory}/root.kubeconfig, "

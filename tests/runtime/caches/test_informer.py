@@ -1054,7 +1054,7 @@ def test_after_any_changes_and_faults_the_copy_is_right_once_it_is_quiet(
         runner.run(main())
 
 
-async def test_invariant_3_an_object_whose_delete_was_answered_by_somebody_else_is_there_again_with_the_next_list(
+async def test_the_next_list_restores_an_object_whose_delete_somebody_else_answered(
     simulation: Simulation,
 ) -> None:
     setup = Setup()
