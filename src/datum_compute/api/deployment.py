@@ -61,7 +61,7 @@ class WorkloadDeploymentStatus(Struct, frozen=True, rename="camel"):
         schema(
             "Available is True while at least one instance is ready. ReplicasReady is False while something, such as "
             "quota, keeps instances from running. Federated is present only while the deployment cannot be sent to its "
-            "site, Progressing only while the rollout is paused."
+            "site, and Progressing only while the rollout is paused."
         ),
     ] = ()
 

@@ -43,13 +43,13 @@ class InstanceStatus(Struct, frozen=True, rename="camel"):
         tuple[Condition, ...],
         schema(
             "Programmed is True once the site has set the instance up, Available while it is serving, and QuotaGranted "
-            "once quota was granted for it. Ready is True when nothing is missing, and otherwise says what is."
+            "once quota was granted for it. Ready is True while the instance is serving, and otherwise has the cause."
         ),
     ] = ()
     network_interfaces: Annotated[
         tuple[NetworkInterfaceStatus, ...], schema("Status of each network interface, in the order of the spec.")
     ] = ()
-    controller: Annotated[InstanceControllerStatus | None, schema("Status reported for controllers.")] = None
+    controller: Annotated[InstanceControllerStatus | None, schema("State reported back to controllers.")] = None
 
 
 class Instance(KubeObject, frozen=True):

@@ -79,7 +79,7 @@ CLUSTER = Kind("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster,
 RESOURCE_BINDING = Kind("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings", ResourceBinding)
 WORK = Kind("work.karmada.io", "v1alpha1", "Work", "works", Work)
 
-# On every copy that Karmada makes
+# On every copy that Karmada creates
 MANAGED = "karmada.io/managed"  # a label, `true`
 ORIGINAL_UID = "resourcetemplate.karmada.io/uid"
 ORIGINAL_ANNOTATIONS = "resourcetemplate.karmada.io/managed-annotations"  # keys, separated by commas

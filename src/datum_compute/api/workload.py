@@ -51,7 +51,7 @@ class Placement(Struct, frozen=True, rename="camel", dict=True):
     name: Annotated[str, schema("Name of the placement, a DNS label that is unique within the workload.")]
     city_codes: Annotated[
         tuple[Annotated[str, schema(minLength=1)], ...],
-        schema("Codes of the cities to run in, such as DFW. The cities on offer are listed by compute cities."),
+        schema('Codes of the cities to run in, such as DFW. Run "compute cities" to list those on offer.'),
     ]
     scale_settings_json: Annotated[
         Raw, as_received("Number of instances in each city, and how they are managed.", ScaleSettings)
@@ -110,7 +110,7 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
         tuple[Condition, ...],
         schema(
             "Available is True while at least one placement is available. Placed is present only while a city does not "
-            "get the instances requested for it, Progressing only while the rollout is paused."
+            "get the instances requested for it, and Progressing only while the rollout is paused."
         ),
     ] = ()
     placements: Annotated[tuple[PlacementStatus, ...], schema("Status of each placement, sorted by name.")] = ()
