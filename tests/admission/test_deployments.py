@@ -1,4 +1,4 @@
-"""Who may change a project's deployments, on a server of our own: told by who calls."""
+"""Who may change a project's deployments on an embedded server, by the caller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

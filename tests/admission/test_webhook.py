@@ -1,4 +1,4 @@
-"""Admission as API servers ask for it: AdmissionReview in, AdmissionReview out."""
+"""The admission webhook: AdmissionReview in, AdmissionReview out."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

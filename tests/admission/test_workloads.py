@@ -1,4 +1,4 @@
-"""What a project may ask for, asked through the API."""
+"""Admission of workloads through the API."""
 
 import pytest
 

@@ -58,7 +58,7 @@ class _Source(Struct, frozen=True):
     component: str = ""
 
 
-class Told(KubeObject, frozen=True):
+class Event(KubeObject, frozen=True):
     """An event as it is read here."""
 
     type: str = ""
@@ -68,7 +68,7 @@ class Told(KubeObject, frozen=True):
     source: _Source = _Source()
 
 
-_TOLD = Kind("", "v1", "Event", "events", Told)
+_EVENT = Kind("", "v1", "Event", "events", Event)
 
 
 class Between(Faults):
@@ -245,17 +245,19 @@ class Site:
         controller = (await self.instance(name)).spec.controller
         return [gate.name for gate in controller.scheduling_gates] if controller else []
 
-    async def told(self, type_: str, name: str = "web-0") -> tuple[str, str, str]:
+    async def condition(self, type_: str, name: str = "web-0") -> tuple[str, str, str]:
         found = condition_of(await self.instance(name), type_)
         assert found is not None, f"{name} has no {type_}"
         return found.status, found.reason, found.message
 
-    async def report(self, name: str = "web-0", **said: tuple[str, str]) -> None:
-        """What the provider says: type to status and reason."""
+    async def report(self, name: str = "web-0", **reported: tuple[str, str]) -> None:
+        """Sets the provider's conditions: type to status and reason."""
         instance = await self.instance(name)
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
-        wanted = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
+        wanted = [
+            conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in reported.items()
+        ]
         status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
         if instance.spec.controller is not None:
             status["controller"] = {"observedTemplateHash": instance.spec.controller.template_hash}
@@ -296,15 +298,15 @@ class Site:
     async def deny(self, name: str = "web-0") -> None:
         await self.decide("False", "QuotaExceeded", "Requested 1 instance, 0 available.", name)
 
-    # What is told
+    # Events
 
     async def events(self, name: str = "web-0") -> list[tuple[str, str]]:
-        """Reason and message of each, in the order told; one that was told twice stands twice."""
-        found = [one for one in (await self.cell.list(_TOLD)).items if one.name.startswith(f"{name}.")]
-        found.sort(key=lambda one: one.metadata.creation_timestamp or self.simulation.now())
-        return [(one.reason, one.message) for one in found for _ in range(one.count)]
+        """Reason and message of each event in order; repeated events are listed repeatedly."""
+        events = [event for event in (await self.cell.list(_EVENT)).items if event.name.startswith(f"{name}.")]
+        events.sort(key=lambda event: event.metadata.creation_timestamp or self.simulation.now())
+        return [(event.reason, event.message) for event in events for _ in range(event.count)]
 
-    async def reasons_told(self, name: str = "web-0") -> list[str]:
+    async def event_reasons(self, name: str = "web-0") -> list[str]:
         return [reason for reason, _ in await self.events(name)]
 
 

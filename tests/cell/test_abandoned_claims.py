@@ -1,4 +1,4 @@
-"""A project that refuses for good to remove a claim does not hold its Instance for ever; the claim is not forgotten."""
+"""A project that keeps refusing to delete a claim does not hold its Instance for ever; the claim is not forgotten."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +50,8 @@ class Abandoning(Site):
 
     async def kept(self) -> list[str]:
         """The claims in the ledger, as they are stored."""
-        maps = [one for one in (await self.cell.list(CONFIG_MAP)).items if one.name == LEDGER]
-        return sorted(value for one in maps for value in one.data.values())
+        maps = [config_map for config_map in (await self.cell.list(CONFIG_MAP)).items if config_map.name == LEDGER]
+        return sorted(value for config_map in maps for value in config_map.data.values())
 
     async def is_held(self) -> bool:
         return any(CLAIM_FINALIZER in instance.metadata.finalizers for instance in await self.instances())

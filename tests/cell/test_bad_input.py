@@ -1,4 +1,4 @@
-"""What others got wrong: a clear condition and one event, nothing crashes, and nothing else stops."""
+"""Mistakes of others lead to a clear condition and one event; nothing crashes, and nothing else stops."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -63,16 +63,16 @@ async def test_an_instance_without_a_controller_block_has_no_gates(cell: Site) -
     await cell.create(gates=None)
     await cell.grant()
     await cell.runs()
-    assert (await cell.told("Ready"))[0] == "True"
+    assert (await cell.condition("Ready"))[0] == "True"
     assert await cell.copies() == ["web-0"]
-    assert await cell.reasons_told() == []
+    assert await cell.event_reasons() == []
 
 
 async def test_unknown_gates_are_named(cell: Site) -> None:
     await cell.create(gates=["Moonrise", "Quota"])
     await cell.grant()
     await cell.advance(1)
-    assert await cell.told("Ready") == ("False", "SchedulingGatesPresent", "Scheduling gates present: Moonrise")
+    assert await cell.condition("Ready") == ("False", "SchedulingGatesPresent", "Scheduling gates present: Moonrise")
     await cell.advance(600)
     assert await cell.events() == [("SchedulingGatesPresent", "Nothing here removes the scheduling gates Moonrise")]
     assert await cell.gates() == ["Moonrise"]
@@ -86,8 +86,8 @@ async def test_missing_labels_are_named(cell: Site) -> None:
     await cell.runs()
     missing = ", ".join(f"{GROUP}/{name}" for name in ("placement-name", "city-code", "instance-index"))
     sentence = f"The instance cannot be shown in its project: it has no label {missing}"
-    assert await cell.told("Federated") == ("False", "LabelsMissing", sentence)
-    assert (await cell.told("Ready"))[0] == "True"  # it runs all the same
+    assert await cell.condition("Federated") == ("False", "LabelsMissing", sentence)
+    assert (await cell.condition("Ready"))[0] == "True"  # it runs all the same
     await cell.advance(600)
     assert await cell.events() == [("LabelsMissing", sentence)]
     assert await cell.copies() == []
@@ -97,7 +97,7 @@ async def test_missing_labels_are_named(cell: Site) -> None:
     await cell.advance(1)
     assert await cell.copies() == ["web-0"]
     told = as_dict((await cell.instance()).status_json)["conditions"]
-    assert "Federated" not in {one["type"] for one in told}
+    assert "Federated" not in {condition["type"] for condition in told}
 
 
 async def test_an_instance_without_an_ordinal_is_removed_from_its_deployment(cell: Site) -> None:
@@ -108,18 +108,18 @@ async def test_an_instance_without_an_ordinal_is_removed_from_its_deployment(cel
     await cell.advance(1)
     with pytest.raises(NotFound):
         await cell.instance("odd")
-    ((reason, message),) = [one for one in await cell.events("odd") if one[0] == "StrayInstance"]
+    ((reason, message),) = [event for event in await cell.events("odd") if event[0] == "StrayInstance"]
     assert reason == "StrayInstance"
     assert message == "Neither label nor name says which instance of web it is; it is removed"
-    assert [one.name for one in await cell.instances()] == ["web-0"]
+    assert [instance.name for instance in await cell.instances()] == ["web-0"]
 
 
 async def test_a_name_without_an_ordinal_and_without_a_deployment_is_left_alone(cell: Site) -> None:
     await cell.create("odd", labels={"mine": "yes"})
     await cell.grant("odd")
     await cell.runs("odd")
-    assert (await cell.told("Ready", "odd"))[0] == "True"
-    assert (await cell.told("Federated", "odd"))[1] == "LabelsMissing"
+    assert (await cell.condition("Ready", "odd"))[0] == "True"
+    assert (await cell.condition("Federated", "odd"))[1] == "LabelsMissing"
 
 
 async def _claim(cell: Site, source: str, namespace: str = NAMESPACE_NAME) -> None:
@@ -140,7 +140,7 @@ async def test_a_claim_for_another_namespace_is_never_used_nor_deleted(cell: Sit
     await _claim(cell, "cell-dfw", "ns-of-somebody-else")
     await cell.create()
     sentence = "Claim instance-web-0 belongs to another instance of that name"
-    assert await cell.told("QuotaGranted") == ("False", "QuotaMisconfigured", sentence)
+    assert await cell.condition("QuotaGranted") == ("False", "QuotaMisconfigured", sentence)
     await cell.advance(700)
     assert await cell.events() == [("QuotaMisconfigured", sentence)]
     assert await cell.gates() == ["Quota"]
@@ -155,7 +155,7 @@ async def test_a_claim_that_another_cell_created_for_the_instance_counts_and_is_
     """As after a cell was renamed or replaced: the grant survives."""
     await _claim(cell, "cell-ord")
     await cell.create()
-    assert (await cell.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert (await cell.condition("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
     assert await cell.gates() == []
     await cell.delete()
     await cell.advance(1)
@@ -170,7 +170,7 @@ async def test_a_denied_claim_of_another_cell_is_not_recreated(cell: Site) -> No
     before = (await cell.claim()).metadata.uid
     await cell.create()
     await cell.advance(3600)
-    assert (await cell.told("QuotaGranted"))[:2] == ("False", "QuotaExceeded")
+    assert (await cell.condition("QuotaGranted"))[:2] == ("False", "QuotaExceeded")
     assert (await cell.claim()).metadata.uid == before
 
 
@@ -182,7 +182,7 @@ async def test_a_namespace_without_identity_labels_gets_no_claim_and_no_copy(cel
     await cell.cell.create(INSTANCE, body | {"spec": gated})
     await cell.advance(700)
     instance = await cell.cell.get(INSTANCE, "web-0", "nobody")
-    told = {one["type"]: one for one in as_dict(instance.status_json)["conditions"]}
+    told = {condition["type"]: condition for condition in as_dict(instance.status_json)["conditions"]}
     sentence = "Namespace nobody does not say which project it belongs to"
     assert (told["QuotaGranted"]["reason"], told["QuotaGranted"]["message"]) == ("QuotaProjectIDUnresolvable", sentence)
     assert (told["Ready"]["reason"], told["Ready"]["message"]) == ("PendingQuota", sentence)

@@ -1,4 +1,4 @@
-"""controllers.md 5 and 6: the deployment controller alone in a cell. The test plays Karmada, quota and the provider."""
+"""The deployment controller in a cell. The test plays Karmada, quota and the provider."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,8 +113,8 @@ class Cell(ControllerHarness):
     async def report(self, name: str, ready: str, reason: str = "Available", runs: str = "") -> None:
         """Ready and Programmed, and the hash of what runs: that of what it was made from, unless it says otherwise."""
         instance = await self.client.get(INSTANCE, name, "ns")
-        said = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
-        status: Json = {"conditions": [{"type": "Programmed"} | said, {"type": "Ready"} | said]}
+        fields = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
+        status: Json = {"conditions": [{"type": "Programmed"} | fields, {"type": "Ready"} | fields]}
         if instance.spec.controller is not None:
             status["controller"] = {"observedTemplateHash": runs or instance.spec.controller.template_hash}
         await self.client.replace_status(INSTANCE, instance, status)
@@ -150,17 +150,19 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.stop())
 
 
-def told(deployment: WorkloadDeployment, type_: str) -> tuple[str, str, str]:
-    (found,) = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == type_]
+def reported(deployment: WorkloadDeployment, type_: str) -> tuple[str, str, str]:
+    (found,) = [condition for condition in as_dict(deployment.status_json)["conditions"] if condition["type"] == type_]
     return found["status"], found["reason"], found["message"]
 
 
 def available(deployment: WorkloadDeployment) -> tuple[str, str]:
-    (found,) = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == "Available"]
+    (found,) = [
+        condition for condition in as_dict(deployment.status_json)["conditions"] if condition["type"] == "Available"
+    ]
     return found["status"], found["reason"]
 
 
-# 6.1: a new Instance
+# New Instances
 
 
 async def test_a_new_instance_has_labels_gates_owner_and_finalizers(cell: Cell) -> None:
@@ -226,7 +228,7 @@ async def test_a_known_location_is_passed_on_to_new_instances(cell: Cell) -> Non
     assert second.spec.location.name == "dfw"
 
 
-# 6.3: the order
+# The order
 
 
 async def test_ordinal_1_is_created_after_0_is_ready(cell: Cell) -> None:
@@ -292,17 +294,17 @@ async def test_scaling_down_deletes_the_highest_ordinal_one_at_a_time(cell: Cell
 
 async def test_a_deployment_scaled_to_zero_reports_only_that_before_and_after_instances(cell: Cell) -> None:
     deployment = await cell.deploy(0)
-    assert told(deployment, "Available") == ("False", "ScaledToZero", "No instances are requested")
+    assert reported(deployment, "Available") == ("False", "ScaledToZero", "No instances are requested")
     await cell.scale(1)
     await cell.report("web-0", "True")
     await cell.scale(0)
-    assert told(await cell.deployment(), "Available") == (
+    assert reported(await cell.deployment(), "Available") == (
         "False",
         "ScaledToZero",
         "No instances are requested; 1 is still stopping",
     )
     await cell.release("web-0")
-    assert told(await cell.deployment(), "Available") == ("False", "ScaledToZero", "No instances are requested")
+    assert reported(await cell.deployment(), "Available") == ("False", "ScaledToZero", "No instances are requested")
     assert await warnings(cell.client, "web", "ns") == []
 
 
@@ -325,7 +327,7 @@ async def test_an_index_that_contradicts_the_name_does_not_block_the_rollout(cel
     assert instance.metadata.labels[f"{GROUP}/instance-index"] == "0"
 
 
-# 6.2: labels and gates are mended outside the order
+# Labels and gates are repaired whatever the order
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ async def test_an_instance_without_a_controller_block_is_counted_and_replaced(ce
     assert (await cell.deployment()).status is not None
 
 
-# 5.2: what a pass survives
+# What a pass survives
 
 
 async def test_an_instance_that_is_not_cached_yet_is_no_failure(cell: Cell) -> None:
@@ -430,14 +432,14 @@ async def test_an_instance_of_something_else_in_the_way_is_reported_and_waited_f
     await cell.client.create(INSTANCE, INSTANCE.body("web-0", "ns") | {"spec": TEMPLATE["spec"]})
     deployment = await cell.deploy()
     sentence = "An instance web-0 that belongs to something else is in the way; it has to be removed by hand"
-    assert told(deployment, "Available") == ("False", "InstanceNameTaken", sentence)
+    assert reported(deployment, "Available") == ("False", "InstanceNameTaken", sentence)
     assert [(event.reason, event.message) for event in await warnings(cell.client, "web", "ns")] == [
         ("InstanceNameTaken", sentence)
     ]
     await cell.client.delete(INSTANCE, "web-0", "ns")
 
     async def made() -> bool:
-        return [one.metadata.controller is not None for one in await cell.instances()] == [True]
+        return [instance.metadata.controller is not None for instance in await cell.instances()] == [True]
 
     await cell.simulation.until(made, within=60)
 
@@ -467,8 +469,8 @@ async def test_a_refused_instance_is_reported_with_the_message_of_the_server(cel
     refusal = cell.faults["cell"].refuse(refused(), Invalid(REFUSED))
     deployment = await cell.deploy()
     sentence = f"Instance web-0 was refused: {REFUSED}"
-    assert told(deployment, "Available") == ("False", "SpecRefused", sentence)
-    assert told(deployment, "ReplicasReady") == ("False", "SpecRefused", sentence)
+    assert reported(deployment, "Available") == ("False", "SpecRefused", sentence)
+    assert reported(deployment, "ReplicasReady") == ("False", "SpecRefused", sentence)
     assert [(event.reason, event.message, event.count) for event in await warnings(cell.client, "web", "ns")] == [
         ("SpecRefused", sentence, 1)
     ]
@@ -480,7 +482,7 @@ async def test_a_refused_instance_is_reported_with_the_message_of_the_server(cel
     refusal.lift()
     await cell.change({"metadata": {"annotations": {UPSTREAM_GENERATION: "2"}}})
     await cell.report("web-0", "True")
-    assert told(await cell.deployment(), "ReplicasReady") == ("True", "ReplicasAvailable", "1/1 replicas available")
+    assert reported(await cell.deployment(), "ReplicasReady") == ("True", "ReplicasAvailable", "1/1 replicas available")
 
 
 async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(cell: Cell) -> None:
@@ -495,12 +497,12 @@ async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(ce
 async def test_invalid_template_labels_are_reported_and_fixed_by_the_next_template(cell: Cell) -> None:
     template = TEMPLATE | {"metadata": {"labels": {"app": "hello world"}}}
     deployment = await cell.deploy(template=template)
-    status, reason, message = told(deployment, "Available")
+    status, reason, message = reported(deployment, "Available")
     assert (status, reason) == ("False", "SpecRefused")
     assert "hello world" in message
     await cell.change({"spec": {"template": {"metadata": {"labels": {"app": "hello"}}}}})
     assert list(await cell.names()) == ["web-0"]
-    assert told(await cell.deployment(), "Available")[1] == "InstancesProvisioning"
+    assert reported(await cell.deployment(), "Available")[1] == "InstancesProvisioning"
 
 
 async def test_a_refusal_during_a_rollout_is_reported_while_the_others_serve(cell: Cell) -> None:
@@ -509,9 +511,9 @@ async def test_a_refusal_during_a_rollout_is_reported_while_the_others_serve(cel
     await cell.set_image("registry.example/hello:2")
     await cell.release("web-1")
     deployment = await cell.deployment()
-    assert told(deployment, "Available")[:2] == ("True", "StableInstanceFound")
+    assert reported(deployment, "Available")[:2] == ("True", "StableInstanceFound")
     sentence = "Instance web-1 was refused: exceeded quota: instances"
-    assert told(deployment, "ReplicasReady") == ("False", "WriteForbidden", sentence)
+    assert reported(deployment, "ReplicasReady") == ("False", "WriteForbidden", sentence)
 
 
 async def test_labels_that_cannot_be_repaired_on_one_instance_hold_up_nothing_else(cell: Cell) -> None:
@@ -524,7 +526,7 @@ async def test_labels_that_cannot_be_repaired_on_one_instance_hold_up_nothing_el
     found = {instance.name: instance.metadata.labels[f"{GROUP}/city-code"] for instance in await cell.instances()}
     assert found == {"web-0": "edited", "web-1": "DFW", "web-2": "DFW"}
     sentence = "Instance web-0 was refused: web-0 is frozen"
-    assert told(await cell.deployment(), "ReplicasReady") == ("False", "WriteForbidden", sentence)
+    assert reported(await cell.deployment(), "ReplicasReady") == ("False", "WriteForbidden", sentence)
 
 
 async def test_an_instance_that_cannot_be_deleted_holds_up_no_other(cell: Cell) -> None:
@@ -549,7 +551,7 @@ async def test_nothing_is_created_in_a_terminating_namespace(cell: Cell) -> None
     assert cell.controller.results["error"] == 0
 
 
-# 5.1: who wakes it
+# What starts a pass
 
 
 async def test_a_status_write_starts_no_pass(cell: Cell) -> None:
@@ -573,13 +575,13 @@ async def test_a_new_generation_in_the_project_starts_a_pass_and_is_observed(cel
     deployment = await cell.change({"metadata": {"annotations": {UPSTREAM_GENERATION: "5"}}})
     assert deployment.status is not None
     assert deployment.status.observed_generation == 5
-    assert {one.observed_generation for one in deployment.status.conditions} == {5}
+    assert {condition.observed_generation for condition in deployment.status.conditions} == {5}
 
 
 async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
     await cell.running(2)
     before = cell.writes.total()
-    await cell.simulation.advance(90)  # what is said again later would bear another time
+    await cell.simulation.advance(90)  # a repeated write would have another time
     cell.controller.enqueue(Request("cell", "ns", "web"))
     passes = cell.controller.passes
     await cell.settle()
@@ -605,16 +607,20 @@ async def test_a_pause_stops_the_rollout_and_nothing_else(cell: Cell) -> None:
     await cell.report("web-3", "True")
     assert {name for name, hash_ in (await cell.names()).items() if not hash_} == {"web-2", "web-3"}
     deployment = await cell.deployment()
-    progressing = [one for one in as_dict(deployment.status_json)["conditions"] if one["type"] == "Progressing"]
-    assert [(one["status"], one["reason"]) for one in progressing] == [("Unknown", "RolloutPaused")]
+    progressing = [
+        condition for condition in as_dict(deployment.status_json)["conditions"] if condition["type"] == "Progressing"
+    ]
+    assert [(item["status"], item["reason"]) for item in progressing] == [("Unknown", "RolloutPaused")]
     await cell.release("web-2")
     await cell.release("web-3")
     await cell.change({"metadata": {"annotations": {ROLLOUT_PAUSED: None}}})
     assert await cell.names() == {"web-0": (await cell.names())["web-0"], "web-1": ""}
-    assert "Progressing" not in {one["type"] for one in as_dict((await cell.deployment()).status_json)["conditions"]}
+    assert "Progressing" not in {
+        condition["type"] for condition in as_dict((await cell.deployment()).status_json)["conditions"]
+    }
 
 
-# 11.1: one API server that is a cell and a project
+# One API server that is a cell and a project
 
 
 @pytest.fixture
@@ -634,7 +640,7 @@ async def test_where_a_cell_is_a_project_too_only_deployments_from_the_hub_run(c
     assert list(await combined.names()) == ["web-0"]
 
 
-# 5.2: deletion
+# Deletion
 
 
 async def test_the_finalizer_is_added_before_the_first_instance(cell: Cell) -> None:

@@ -1,4 +1,4 @@
-"""controllers.md 7.6: events on the transition of a reason, and on nothing else."""
+"""Warnings on the transition of a reason, and on nothing else."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ from datum_compute.kube.meta import decode, encode
 
 def instance(conditions: Mapping[str, tuple[str, str]], gates: Sequence[str] = ()) -> Instance:
     """`conditions` is type to reason and message."""
-    said = [
+    reasons = [
         {"type": type_, "status": "False", "reason": reason, "message": message}
         | {"lastTransitionTime": "2026-06-01T12:00:00Z"}
         for type_, (reason, message) in conditions.items()
     ]
     controller = {"templateHash": "h", "schedulingGates": [{"name": gate} for gate in gates]}
     spec = {"runtime": {"resources": {}}, "networkInterfaces": [], "controller": controller}
-    body = {"metadata": {"name": "web-0"}, "spec": spec, "status": {"conditions": said}}
+    body = {"metadata": {"name": "web-0"}, "spec": spec, "status": {"conditions": reasons}}
     return decode(encode(body), Instance)
 
 
@@ -51,14 +51,14 @@ def test_ordinary_reasons_emit_no_warning(type_: str, reason: str) -> None:
 
 
 def test_a_warning_names_gates_that_no_controller_removes() -> None:
-    said = {"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise")}
+    reasons = {"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise")}
     waiting = instance({"Ready": ("SchedulingGatesPresent", "Scheduling gates present: Moonrise, Quota")}, ["Moonrise"])
-    left = instance(said, ["Moonrise"])
+    left = instance(reasons, ["Moonrise"])
     assert new_warnings(waiting, left) == [
         ("SchedulingGatesPresent", "Nothing here removes the scheduling gates Moonrise"),
     ]
     assert new_warnings(left, left) == []
-    assert new_warnings(instance({}), instance(said, ["Moonrise", "Quota"])) == []
+    assert new_warnings(instance({}), instance(reasons, ["Moonrise", "Quota"])) == []
 
 
 _conditions = st.dictionaries(
@@ -68,5 +68,5 @@ _conditions = st.dictionaries(
 
 
 @given(_conditions, st.lists(st.sampled_from(["Quota", "Moonrise"]), unique=True))
-def test_an_unchanged_reason_emits_no_warning(said: dict[str, tuple[str, str]], gates: list[str]) -> None:
-    assert new_warnings(instance(said, gates), instance(said, gates)) == []
+def test_an_unchanged_reason_emits_no_warning(reasons: dict[str, tuple[str, str]], gates: list[str]) -> None:
+    assert new_warnings(instance(reasons, gates), instance(reasons, gates)) == []

@@ -1,4 +1,4 @@
-"""Claims that a cell was handed over: it releases them, also those whose Instance is gone."""
+"""Claims that were handed over to a cell: it releases them, even those whose Instance is gone."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

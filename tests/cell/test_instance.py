@@ -1,4 +1,4 @@
-"""controllers.md 7: the instance controller alone in a cell, without a hub. The test plays everybody else."""
+"""The instance controller and the quota gate in a cell without a hub. The test plays everybody else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -105,7 +105,7 @@ class Cell(ControllerHarness):
         await self.simulation.settle()
 
     async def work(self) -> None:
-        self._tasks += [asyncio.create_task(one.run()) for one in self.manager.controllers.values()]
+        self._tasks += [asyncio.create_task(controller.run()) for controller in self.manager.controllers.values()]
         await self.settle()
 
     async def create(

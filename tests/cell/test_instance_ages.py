@@ -1,4 +1,4 @@
-"""Clocks of two machines differ; how old an Instance is must not depend on by how much."""
+"""The age of an Instance does not depend on the difference between the clocks of two machines."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Deployments that the hub lacks: one goes when its withdrawal is noted there, and never because it is missing."""
+"""Deployments that the hub lacks are removed once their withdrawal is noted, never because they are missing."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -148,14 +148,14 @@ async def test_a_missing_permission_to_delete_works_is_reported_and_retried(cell
     await _forgotten(cell)
 
     async def refuse(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no right", "code": 403}
-        return Answer(403, encode(said)) if calls("DELETE", "works")(call) else None
+        status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no right", "code": 403}
+        return Answer(403, encode(status)) if calls("DELETE", "works")(call) else None
 
     cell.faults["hub"].instead = refuse
     with capture_logs() as logs:
         await cell.advance(GRACE_SECONDS)
     assert await _is_left(cell)
-    assert [(one["event"], one["copy"]) for one in logs if "leftover" in one["event"]] == [
+    assert [(line["event"], line["copy"]) for line in logs if "leftover" in line["event"]] == [
         ("leftover cannot be removed yet", f"{NAMESPACE_NAME}/web")
     ]
     cell.faults["hub"].instead = None
@@ -387,9 +387,9 @@ async def test_an_answer_that_is_no_list_removes_nothing(cell: Site, code: int) 
     await _forgotten(cell)
 
     async def refuse(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "no", "code": code}
+        status = {"kind": "Status", "status": "Failure", "message": "no", "code": code}
         is_list = calls("GET", f"namespaces/{NAMESPACE_NAME}/workloaddeployments")(call)
-        return Answer(code, encode(said)) if is_list else None
+        return Answer(code, encode(status)) if is_list else None
 
     cell.faults["hub"].instead = refuse
     await cell.advance(3 * SWEEP_SECONDS)

@@ -1,4 +1,4 @@
-"""A configured cell name is one cluster's alone: the Lease on the hub, and what is written without it."""
+"""Only one cluster uses a configured cell name: the Lease on the hub, and what is written without it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""controllers.md 5.3, 7.3 and 11.4: what a deployment needs of the network. The test plays the network operator."""
+"""The network objects that a deployment needs. The test plays the network operator."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -143,7 +143,7 @@ async def test_a_matching_subnet_claim_is_shared(cell: Site) -> None:
     await cell.cell.create(SUBNET_CLAIM, body | {"spec": shape | {"location": PLACE}})
     await cell.deploy(1)
     await _bound(cell)
-    assert [one.name for one in (await cell.cell.list(SUBNET_CLAIM)).items] == ["made-by-others"]
+    assert [claim.name for claim in (await cell.cell.list(SUBNET_CLAIM)).items] == ["made-by-others"]
 
 
 @pytest.mark.parametrize("kind", [NETWORK_BINDING, NETWORK_CONTEXT, SUBNET_CLAIM, SUBNET])
@@ -160,7 +160,7 @@ async def test_a_network_that_is_not_ready_holds_up_only_new_instances(cell: Sit
     await cell.advance(1)
     assert await cell.gates("web-1") == ["Network"]
     assert await cell.gates("web-0") == []
-    assert (await cell.told("Ready", "web-0"))[0] == "True"
+    assert (await cell.condition("Ready", "web-0"))[0] == "True"
 
 
 async def test_a_ready_network_holds_up_no_instance(cell: Site) -> None:
@@ -182,8 +182,8 @@ async def test_a_network_that_could_not_be_created_is_the_reason(cell: Site) -> 
     await _set(cell, NETWORK_BINDING, "web-net-0", "False", "NetworkFailedToCreate")
     await cell.advance(1)
     expected = ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate")
-    assert await cell.told("Ready") == expected
-    assert await _available(cell) == expected  # R23
+    assert await cell.condition("Ready") == expected
+    assert await _available(cell) == expected
     assert await cell.events() == [("NetworkFailedToCreate", "about NetworkFailedToCreate")]
 
 

@@ -1,4 +1,4 @@
-"""controllers.md 6.1 to 6.3: which Instance is created, waited for or removed next."""
+"""Which Instance is created, waited for or removed next."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ def broken(ordinal: int) -> Member:
 
 
 TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
-    # The table of 6.3; only the first step is done, the rest are what it calls skipped.
+    # Only the first step is taken; the others show what would follow.
     "2 desired, none exist": ([], 2, [Create(0), Create(1)]),
     "2 Ready, template changed": ([outdated(0), outdated(1)], 2, [Delete("web-1"), Delete("web-0")]),
     "grow to 3 with 1 not Ready": ([ready(0), waiting(1)], 3, [Wait(1), Create(2)]),
@@ -58,15 +58,19 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
     "terminating in range blocks": ([deleting(0), outdated(1)], 2, [Wait(0), Delete("web-1")]),
     "terminating in range is not deleted twice": ([ready(0), deleting(1, current=False)], 2, [Wait(1)]),
     "terminating out of range does not": ([outdated(0), deleting(1)], 1, [Delete("web-0")]),
-    # Drift while not Ready (R2)
-    "row 40: drifted and not Ready is recreated": ([broken(0)], 1, [Delete("web-0")]),
-    "row 40: in its place of the ascent": (
+    # Outdated and not ready
+    "outdated and not Ready is recreated": ([broken(0)], 1, [Delete("web-0")]),
+    "outdated and not Ready, in its place of the ascent": (
         [waiting(0), broken(1), outdated(2)],
         3,
         [Wait(0), Delete("web-1"), Delete("web-2")],
     ),
-    "row 40: the lowest broken one first": ([broken(0), broken(1)], 2, [Delete("web-0"), Delete("web-1")]),
-    "row 40: before what is missing above": ([broken(0)], 2, [Delete("web-0"), Create(1)]),
+    "outdated and not Ready, the lowest broken one first": (
+        [broken(0), broken(1)],
+        2,
+        [Delete("web-0"), Delete("web-1")],
+    ),
+    "outdated and not Ready, before what is missing above": ([broken(0)], 2, [Delete("web-0"), Create(1)]),
     # Strays (6.1)
     "no index": ([ready(0), ready(None, "odd")], 1, [Delete("odd")]),
     "negative index": ([ready(0), ready(-1, "odd")], 1, [Delete("odd")]),

@@ -1,4 +1,4 @@
-"""controllers.md 8: the claim, its evaluation, the tiers, and denied claims that are made anew (R9)."""
+"""The claim, its evaluation, the tiers, and denied claims that are recreated."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def value_of(metric: Gauge) -> float:
     return family.samples[0].value
 
 
-# 8.1: off
+# Disabled
 
 
 async def test_everything_is_granted_while_quota_is_disabled(simulation: Simulation) -> None:
@@ -67,7 +67,7 @@ async def test_everything_is_granted_while_quota_is_disabled(simulation: Simulat
 def test_disabled_quota_is_logged_once_as_an_error() -> None:
     with structlog.testing.capture_logs() as logs:
         Disabled()
-    assert [one["log_level"] for one in logs] == ["error"]
+    assert [line["log_level"] for line in logs] == ["error"]
 
 
 def test_the_gauge_shows_whether_quota_is_enforced() -> None:
@@ -77,7 +77,7 @@ def test_the_gauge_shows_whether_quota_is_enforced() -> None:
     assert value_of(metrics.enforcement_enabled) == 1
 
 
-# 8.2: the claim
+# The claim
 
 
 async def test_the_claim_names_project_instance_and_amounts(site: Site) -> None:
@@ -92,7 +92,7 @@ async def test_the_claim_names_project_instance_and_amounts(site: Site) -> None:
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec = as_dict(claim.spec_json)
     assert (spec["consumerRef"], spec["resourceRef"]) == (project, project)
-    assert {one["resourceType"]: one["amount"] for one in spec["requests"]} == {
+    assert {request["resourceType"]: request["amount"] for request in spec["requests"]} == {
         f"{GROUP}/instances": 1,
         f"{GROUP}/vcpus": 1000,
         f"{GROUP}/memory": 2048,
@@ -102,10 +102,12 @@ async def test_the_claim_names_project_instance_and_amounts(site: Site) -> None:
 async def test_a_claim_that_can_only_count_the_instance_is_logged(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create(spec=SPEC | {"runtime": SPEC["runtime"] | {"resources": {"instanceType": "example/unknown"}}})
-    assert [one["resourceType"] for one in as_dict((await site.claim()).spec_json)["requests"]] == [
+    assert [request["resourceType"] for request in as_dict((await site.claim()).spec_json)["requests"]] == [
         f"{GROUP}/instances"
     ]
-    assert [one["instance"] for one in logs if one["event"] == "claim of unknown size"] == [f"{NAMESPACE_NAME}/web-0"]
+    assert [line["instance"] for line in logs if line["event"] == "claim of unknown size"] == [
+        f"{NAMESPACE_NAME}/web-0"
+    ]
 
 
 async def test_a_claim_is_never_changed_and_is_deleted_with_its_instance(site: Site) -> None:
@@ -137,7 +139,7 @@ async def test_the_claim_of_an_instance_that_still_runs_is_kept(site: Site) -> N
     assert (await site.claims(), await site.instances()) == ([], [])
 
 
-# 8.3: the table. What is seen, what QuotaGranted says, which event is told, what is counted
+# The verdict: what the claim says, QuotaGranted, the event, and the metric
 
 DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
     "ValidationFailed": (("False", "ValidationFailed", "no such type"), ("False", "ValidationFailed", "no such type")),
@@ -147,21 +149,21 @@ DECIDED: dict[str, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "expected"), DECIDED.values(), ids=DECIDED.keys())
+@pytest.mark.parametrize(("decision", "expected"), DECIDED.values(), ids=DECIDED.keys())
 async def test_a_decided_claim_sets_the_verdict(
-    site: Site, registry: CollectorRegistry, said: tuple[str, str, str], expected: tuple[str, str, str]
+    site: Site, registry: CollectorRegistry, decision: tuple[str, str, str], expected: tuple[str, str, str]
 ) -> None:
     await site.create()
-    await site.decide(*said)
-    assert await site.told("QuotaGranted") == expected
+    await site.decide(*decision)
+    assert await site.condition("QuotaGranted") == expected
     assert await site.gates() == ([] if expected[0] == "True" else ["Quota"])
     assert failures(registry) == {}
-    assert await site.reasons_told() == []
+    assert await site.event_reasons() == []
 
 
 async def test_a_claim_just_created_is_pending(site: Site) -> None:
     await site.create()
-    assert await site.told("QuotaGranted") == PENDING
+    assert await site.condition("QuotaGranted") == PENDING
     assert await site.gates() == ["Quota"]
 
 
@@ -170,10 +172,10 @@ async def test_an_undecided_claim_is_pending_for_a_minute_and_then_lacks_a_budge
 ) -> None:
     await site.create()
     await site.advance(50)
-    assert await site.told("QuotaGranted") == PENDING
-    assert await site.reasons_told() == []
+    assert await site.condition("QuotaGranted") == PENDING
+    assert await site.event_reasons() == []
     await site.advance(200)
-    assert await site.told("QuotaGranted") == ("Unknown", "QuotaNoBudget", NO_BUDGET)
+    assert await site.condition("QuotaGranted") == ("Unknown", "QuotaNoBudget", NO_BUDGET)
     assert await site.events() == [("QuotaNoBudget", NO_BUDGET)]  # once, although it is asked for again and again
     assert failures(registry)["no_budget"] > 5
     assert await site.gates() == ["Quota"]
@@ -184,7 +186,7 @@ async def test_a_claim_without_a_granted_condition_is_pending(site: Site) -> Non
     claim = await site.claim()
     await site.project.replace_status(RESOURCE_CLAIM, claim, {"conditions": []})
     await site.advance(120)
-    assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
+    assert (await site.condition("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
 
 
 async def test_a_failed_read_of_the_claim_makes_the_backend_unavailable(
@@ -193,14 +195,14 @@ async def test_a_failed_read_of_the_claim_makes_the_backend_unavailable(
     site.faults["demo"].take_away()
     await site.create()
     await site.advance(5)
-    status, reason, message = await site.told("QuotaGranted")
+    status, reason, message = await site.condition("QuotaGranted")
     assert (status, reason) == ("False", "QuotaBackendUnavailable")
     assert message == "The quota system cannot be reached; the instance waits until it can"
-    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    assert await site.event_reasons() == ["QuotaBackendUnavailable"]
     assert set(failures(registry)) == {"backend_unavailable"}
     site.faults["demo"].bring_back()
     await site.advance(10)
-    assert await site.told("QuotaGranted") == PENDING
+    assert await site.condition("QuotaGranted") == PENDING
 
 
 async def test_a_missing_project_namespace_is_reported(site: Site, registry: CollectorRegistry) -> None:
@@ -208,7 +210,7 @@ async def test_a_missing_project_namespace_is_reported(site: Site, registry: Col
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": labels}})
     await site.create()
     sentence = "Namespace elsewhere does not exist in project demo"
-    assert await site.told("QuotaGranted") == ("False", "QuotaNamespaceNotFound", sentence)
+    assert await site.condition("QuotaGranted") == ("False", "QuotaNamespaceNotFound", sentence)
     assert await site.events() == [("QuotaNamespaceNotFound", sentence)]
     assert set(failures(registry)) == {"namespace_not_found"}
 
@@ -216,19 +218,19 @@ async def test_a_missing_project_namespace_is_reported(site: Site, registry: Col
 @pytest.mark.parametrize("code", [403, 422])
 async def test_a_refused_claim_is_reported_as_misconfigured(site: Site, registry: CollectorRegistry, code: int) -> None:
     async def refuse(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "not like this", "code": code}
-        return Answer(code, encode(said)) if calls("POST", "resourceclaims")(call) else None
+        status = {"kind": "Status", "status": "Failure", "message": "not like this", "code": code}
+        return Answer(code, encode(status)) if calls("POST", "resourceclaims")(call) else None
 
     site.faults["demo"].instead = refuse
     await site.create()
-    status, reason, message = await site.told("QuotaGranted")
+    status, reason, message = await site.condition("QuotaGranted")
     assert (status, reason) == ("False", "QuotaMisconfigured")
     assert message == "The quota system refused the claim: not like this"
-    assert await site.reasons_told() == ["QuotaMisconfigured"]
+    assert await site.event_reasons() == ["QuotaMisconfigured"]
     assert set(failures(registry)) == {"misconfigured"}
     site.faults["demo"].instead = None
     await site.advance(2)
-    assert await site.told("QuotaGranted") == PENDING
+    assert await site.condition("QuotaGranted") == PENDING
 
 
 async def test_a_suspended_project_is_the_reason_and_polled_by_the_tiers(
@@ -238,13 +240,13 @@ async def test_a_suspended_project_is_the_reason_and_polled_by_the_tiers(
     refusal = site.faults["demo"].refuse(calls("POST", "resourceclaims"), Forbidden("not now", causes=causes))
     await site.create()
     sentence = "Project demo is suspended; the instance waits until it is active again"
-    assert await site.told("QuotaGranted") == ("False", "ProjectSuspended", sentence)
+    assert await site.condition("QuotaGranted") == ("False", "ProjectSuspended", sentence)
     assert await site.events() == [("ProjectSuspended", sentence)]
     assert set(failures(registry)) == {"project_suspended"}
     await site.advance(700)
     assert site.manager.controllers["quota-gate"].results["error"] == 0
     assert refusal.times < 100  # by the tiers
-    assert await site.reasons_told() == ["ProjectSuspended"]
+    assert await site.event_reasons() == ["ProjectSuspended"]
     refusal.lift()
     await site.advance(300)
     await site.grant()
@@ -259,9 +261,9 @@ async def test_a_suspended_project_does_not_affect_running_instances(site: Site)
     refusal = site.faults["demo"].refuse(calls("POST", "resourceclaims"), Forbidden("not now", causes=causes))
     await site.project.delete(RESOURCE_CLAIM, "instance-web-0", "default")
     await site.advance(100)
-    assert (await site.told("Ready"))[0] == "True"
-    assert (await site.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
-    assert await site.reasons_told() == ["ProjectSuspended"]
+    assert (await site.condition("Ready"))[0] == "True"
+    assert (await site.condition("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert await site.event_reasons() == ["ProjectSuspended"]
     refusal.lift()
     await site.advance(300)
     assert await site.claims() == ["instance-web-0"]
@@ -281,8 +283,8 @@ async def test_a_terminating_project_namespace_is_tried_once_without_a_warning(
     assert site.manager.controllers["quota-gate"].results["error"] == 0
     assert failures(registry) == {}
     for number in range(5):
-        assert await site.reasons_told(f"web-{number}") == []
-        assert await site.told("QuotaGranted", f"web-{number}") == PENDING
+        assert await site.event_reasons(f"web-{number}") == []
+        assert await site.condition("QuotaGranted", f"web-{number}") == PENDING
 
 
 async def test_nothing_is_claimed_for_instances_of_a_terminating_namespace(site: Site) -> None:
@@ -293,7 +295,7 @@ async def test_nothing_is_claimed_for_instances_of_a_terminating_namespace(site:
     await site.advance(30)
     assert site.faults["demo"].written == []
     assert site.manager.controllers["quota-gate"].results["error"] == 0
-    assert (await site.gates(), await site.reasons_told()) == (["Quota"], [])
+    assert (await site.gates(), await site.event_reasons()) == (["Quota"], [])
 
 
 async def test_a_failed_creation_of_the_claim_makes_the_backend_unavailable(
@@ -301,9 +303,9 @@ async def test_a_failed_creation_of_the_claim_makes_the_backend_unavailable(
 ) -> None:
     site.faults["demo"].fail(calls("POST", "resourceclaims"))
     await site.create()
-    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    assert await site.event_reasons() == ["QuotaBackendUnavailable"]
     await site.advance(2)
-    assert await site.told("QuotaGranted") == PENDING
+    assert await site.condition("QuotaGranted") == PENDING
     assert set(failures(registry)) == {"backend_unavailable"}
 
 
@@ -314,7 +316,7 @@ async def test_a_claim_that_already_exists_is_read_and_evaluated(site: Site) -> 
     assert lost.fired
     await site.grant()
     await site.advance(2)
-    assert (await site.told("QuotaGranted"))[1] == "QuotaAvailable"
+    assert (await site.condition("QuotaGranted"))[1] == "QuotaAvailable"
     assert await site.gates() == []
 
 
@@ -326,17 +328,17 @@ async def test_an_instance_without_an_identity_continues_as_soon_as_it_has_one(
     await site.settle()
     await site.create()
     sentence = f"Namespace {NAMESPACE_NAME} does not say which project it belongs to"
-    assert await site.told("QuotaGranted") == ("False", "QuotaProjectIDUnresolvable", sentence)
+    assert await site.condition("QuotaGranted") == ("False", "QuotaProjectIDUnresolvable", sentence)
     assert await site.events() == [("QuotaProjectIDUnresolvable", sentence)]
     assert set(failures(registry)) == {"project_id_unresolvable"}
     await site.advance(1000)  # the next tier would be five minutes away
     named = {"meta.datumapis.com/upstream-cluster-name": "cluster-demo"}
     await site.cell.merge_patch(NAMESPACE, NAMESPACE_NAME, "", {"metadata": {"labels": named}})
     await site.advance(1)
-    assert (await site.told("QuotaGranted"))[0] == "Unknown"
+    assert (await site.condition("QuotaGranted"))[0] == "Unknown"
 
 
-# 8.4: the tiers
+# The tiers
 
 NOT_GRANTED = [Verdict(status, "Any", "") for status in ("Unknown", "False")]
 
@@ -353,16 +355,16 @@ def test_a_granted_claim_is_not_polled() -> None:
     assert tier(Verdict("True", "QuotaAvailable", ""), timedelta(0)) is None
 
 
-# R18 and R9: what a condition keeps saying
+# What a condition keeps saying
 
 
 def instance_saying(status: str, reason: str, gates: Sequence[str]) -> Instance:
-    said = {"type": "QuotaGranted", "status": status, "reason": reason, "message": "before"}
+    condition = {"type": "QuotaGranted", "status": status, "reason": reason, "message": "before"}
     controller = {"templateHash": "h", "schedulingGates": [{"name": gate} for gate in gates]}
     body: Json = {
         "metadata": {"name": "web-0", "namespace": "ns"},
         "spec": {"runtime": {"resources": {}}, "networkInterfaces": [], "controller": controller},
-        "status": {"conditions": [said | {"lastTransitionTime": "2026-06-01T12:00:00Z"}]},
+        "status": {"conditions": [condition | {"lastTransitionTime": "2026-06-01T12:00:00Z"}]},
     }
     return decode(encode(body), Instance)
 
@@ -373,35 +375,35 @@ DENIED = Verdict("False", "QuotaExceeded", "now")
 GRANTED = Verdict("True", "QuotaAvailable", "now")
 
 KEPT: dict[str, tuple[Instance, Verdict, Verdict]] = {
-    "R18: admitted, no answer": (
+    "admitted, no answer": (
         instance_saying("True", "QuotaAvailable", []),
         UNREACHABLE,
         Verdict("True", "QuotaAvailable", "before", failed=True),
     ),
-    "R18: admitted, but the gate still stands": (
+    "admitted, but the gate still stands": (
         instance_saying("True", "QuotaAvailable", ["Quota"]),
         UNREACHABLE,
         UNREACHABLE,
     ),
-    "R18: a real verdict counts": (instance_saying("True", "QuotaAvailable", []), DENIED, DENIED),
-    "R18: runs, not decided yet, no answer": (
+    "a real verdict counts": (instance_saying("True", "QuotaAvailable", []), DENIED, DENIED),
+    "runs, not decided yet, no answer": (
         instance_saying("Unknown", "PendingEvaluation", []),
         UNREACHABLE,
         Verdict("Unknown", "PendingEvaluation", "before", failed=True),
     ),
-    "R18: not admitted, no answer": (
+    "not admitted, no answer": (
         instance_saying("Unknown", "PendingEvaluation", ["Quota"]),
         UNREACHABLE,
         UNREACHABLE,
     ),
-    "R9: denied, asked anew": (
+    "denied, asked anew": (
         instance_saying("False", "QuotaExceeded", ["Quota"]),
         UNDECIDED,
         Verdict("False", "QuotaExceeded", "before"),
     ),
-    "R9: denied, then granted": (instance_saying("False", "QuotaExceeded", ["Quota"]), GRANTED, GRANTED),
-    "R9: denied again": (instance_saying("False", "QuotaExceeded", ["Quota"]), DENIED, DENIED),
-    "R9: refused otherwise, then undecided": (
+    "denied, then granted": (instance_saying("False", "QuotaExceeded", ["Quota"]), GRANTED, GRANTED),
+    "denied again": (instance_saying("False", "QuotaExceeded", ["Quota"]), DENIED, DENIED),
+    "refused otherwise, then undecided": (
         instance_saying("False", "QuotaMisconfigured", ["Quota"]),
         UNDECIDED,
         UNDECIDED,
@@ -428,7 +430,7 @@ def test_nothing_but_a_grant_ever_opens_a_gate(status: str, reason: str, gates: 
         assert after.granted == verdict.granted
 
 
-# R9: denied claims
+# Denied claims
 
 
 async def _denied(site: Site, age: float) -> str:
@@ -477,8 +479,8 @@ async def test_the_denial_stays_while_the_recreated_claim_is_undecided(site: Sit
     assert await _uid(site) != first
     after = await site.instance()
     assert after.metadata.resource_version == before.metadata.resource_version
-    assert await site.told("QuotaGranted") == ("False", "QuotaExceeded", "Requested 1 instance, 0 available.")
-    assert await site.reasons_told() == []
+    assert await site.condition("QuotaGranted") == ("False", "QuotaExceeded", "Requested 1 instance, 0 available.")
+    assert await site.event_reasons() == []
     assert (await site.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)).metadata.resource_version == (
         copy.metadata.resource_version
     )
@@ -488,8 +490,8 @@ async def test_a_recreated_claim_opens_the_gate_as_soon_as_it_is_granted(site: S
     await _denied(site, 320)
     await site.grant()
     assert await site.gates() == []
-    assert (await site.told("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
-    assert (await site.told("Programmed"))[1] == "Pending"  # R19
+    assert (await site.condition("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert (await site.condition("Programmed"))[1] == "Pending"
 
 
 async def test_a_claim_is_not_recreated_before_it_is_as_old_as_its_tier(site: Site) -> None:
@@ -607,7 +609,7 @@ async def test_recreating_denied_claims_can_be_turned_off(patient: Site) -> None
     assert await patient.gates() == []
 
 
-# R9 against a quota system that decides as Milo does: a denial is final
+# A quota system that decides as Milo does: a denial is final
 
 
 async def test_a_finally_denied_instance_runs_once_capacity_is_freed(site: Site) -> None:
@@ -630,14 +632,14 @@ async def test_a_finally_denied_instance_runs_once_capacity_is_freed(site: Site)
     await site.create("web-1")
     await site.advance(2)
     assert (await site.gates("web-0"), await site.gates("web-1")) == ([], ["Quota"])
-    assert (await site.told("QuotaGranted", "web-1"))[:2] == ("False", "QuotaExceeded")
+    assert (await site.condition("QuotaGranted", "web-1"))[:2] == ("False", "QuotaExceeded")
 
     await site.delete("web-0")
     await site.advance(100)
     assert await site.gates("web-1") == ["Quota"]  # it is not asked again by itself, and not on the fast tiers
     await site.advance(300)
     assert await site.gates("web-1") == []
-    assert await site.reasons_told("web-1") == []
+    assert await site.event_reasons("web-1") == []
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -654,7 +656,7 @@ async def test_a_plane_about_to_be_discovered_is_waited_for_silently(site: Site,
     await site.advance(0.5)
     await site.grant()
     assert await site.gates() == []
-    assert await site.reasons_told() == []
+    assert await site.event_reasons() == []
     assert failures(registry) == {}
     assert site.manager.controllers["quota-gate"].results["error"] == 0
 
@@ -671,7 +673,7 @@ async def test_a_plane_being_engaged_is_waited_for_silently(site: Site, registry
     await site.grant()
     await site.advance(1)
     assert await site.gates() == []
-    assert await site.reasons_told() == []
+    assert await site.event_reasons() == []
     assert failures(registry) == {}
     assert site.manager.controllers["quota-gate"].results["error"] == 0
 
@@ -687,7 +689,7 @@ async def test_after_a_restart_running_instances_stay_unchanged_while_planes_are
     site.engage("demo")
     await site.advance(5)
     assert (await site.instance()).metadata.resource_version == before.metadata.resource_version
-    assert await site.reasons_told() == []
+    assert await site.event_reasons() == []
 
 
 async def test_without_an_engaged_plane_no_gate_opens_and_one_warning_is_emitted(site: Site) -> None:
@@ -695,8 +697,8 @@ async def test_without_an_engaged_plane_no_gate_opens_and_one_warning_is_emitted
     await site.create()
     await site.advance(7200)
     assert await site.gates() == ["Quota"]
-    assert (await site.told("QuotaGranted"))[:2] == ("False", "QuotaBackendUnavailable")
-    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    assert (await site.condition("QuotaGranted"))[:2] == ("False", "QuotaBackendUnavailable")
+    assert await site.event_reasons() == ["QuotaBackendUnavailable"]
     site.engage("demo")
     await site.advance(1)  # at once, not when its tier is over
     await site.grant()
@@ -721,7 +723,7 @@ async def test_without_a_watch_on_claims_they_are_read_and_written_on_the_tiers(
     assert (await site.instances(), await site.claims()) == ([], [])
 
 
-# 7.5: giving back
+# Release
 
 
 async def test_a_claim_that_cannot_be_located_is_left_behind_and_reported(
@@ -735,7 +737,7 @@ async def test_a_claim_that_cannot_be_located_is_left_behind_and_reported(
     await site.delete()
     with pytest.raises(NotFound):
         await site.instance()
-    assert "QuotaClaimOrphaned" in await site.reasons_told()
+    assert "QuotaClaimOrphaned" in await site.event_reasons()
     assert registry.get_sample_value("compute_quota_claim_orphaned_total") == 1
 
 
@@ -786,4 +788,4 @@ async def test_a_running_instance_keeps_running_while_its_new_claim_is_undecided
     await site.advance(2)
     site.faults["demo"].take_away()
     await site.advance(20)
-    assert (await site.told("Ready"))[0] == "True"
+    assert (await site.condition("Ready"))[0] == "True"

@@ -1,4 +1,4 @@
-"""controllers.md 7.3: what Ready says about an Instance, and why."""
+"""Whether an Instance is ready, and why not."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -110,7 +110,7 @@ UNPROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
     "Programmed says why": ([programmed("False", "Failed")], ready("False", "Failed")),
     "Unknown is copied": ([programmed("Unknown", "ProgrammingInProgress")], ready("Unknown", "ProgrammingInProgress")),
     "an unknown reason is passed on": ([programmed("False", "SomethingNew")], ready("False", "SomethingNew")),
-    "row 15: ImageUnavailable reaches Ready": (
+    "ImageUnavailable reaches Ready": (
         [available("Unknown", "ImageUnavailable"), programmed("Unknown", "ProgrammingInProgress")],
         ready("Unknown", "ImageUnavailable"),
     ),
@@ -151,7 +151,7 @@ UNPROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
     "what is True does not compete": ([condition("Image", "True", "ImageUnavailable")], NOT_PROGRAMMED),
     "an old Ready does not compete": ([condition("Ready", "False", "NetworkFailedToCreate")], NOT_PROGRAMMED),
     "QuotaGranted does not compete": ([condition("QuotaGranted", "Unknown", "AwaitingPropagation")], NOT_PROGRAMMED),
-    "row 9: Running does not compete": ([condition("Running", "False", "ImageUnavailable")], NOT_PROGRAMMED),
+    "Running does not compete": ([condition("Running", "False", "ImageUnavailable")], NOT_PROGRAMMED),
 }
 
 
@@ -170,8 +170,8 @@ PROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
     "others do not compete": ([condition("Other", "False", "NetworkFailedToCreate")], NOT_AVAILABLE),
     "5: both True": ([available("True", "Available")], READY),
     "5: whatever others say": ([available("True", "Available"), condition("Other", "False", "Failed")], READY),
-    "row 9: Running is no Available": ([condition("Running", "True", "Running")], NOT_AVAILABLE),
-    "row 9: Running does not spoil Available": (
+    "Running is no Available": ([condition("Running", "True", "Running")], NOT_AVAILABLE),
+    "Running does not spoil Available": (
         [available("True", "Available"), condition("Running", "False", "Stopped")],
         READY,
     ),
@@ -189,7 +189,7 @@ def test_an_admitted_instance_stays_ready_while_quota_is_undecided(quota: Condit
     assert readiness(NO_GATES, [*current, quota]) == [READY]
 
 
-# R19
+# A denial that is lifted
 
 
 DENIAL_WRITTEN = [programmed("False", "PendingQuota"), available("False", "PendingQuota")]
@@ -233,8 +233,10 @@ def test_ready_is_true_only_without_gates_not_denied_programmed_and_available(
     gates: list[str], current: list[Condition], quota: Condition, network_failure: str | None
 ) -> None:
     decided = readiness(gates, [quota, *current], network_failure)
-    assert [one.type for one in decided].count("Ready") == 1
-    assert {one.type for one in decided} <= {"Programmed", "Available", "Ready"}
-    true = {one.type for one in current if one.status == "True" and one.reason != "PendingQuota"}
+    assert [condition.type for condition in decided].count("Ready") == 1
+    assert {condition.type for condition in decided} <= {"Programmed", "Available", "Ready"}
+    true = {
+        condition.type for condition in current if condition.status == "True" and condition.reason != "PendingQuota"
+    }
     runs = not gates and quota.status != "False" and {"Programmed", "Available"} <= true
     assert (decided[-1].status == "True") == runs

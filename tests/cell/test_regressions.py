@@ -1,8 +1,4 @@
-"""controllers.md 17: faults of the past that concern a cell, by their row.
-
-Rows 8, 14, 26 and 40 stand with the deployment controller, 9 with readiness, 10 and R9 with quota, 17 and 44 with the
-instance controller, 18, 19, 33 and 48 with write-back, 35 with the network.
-"""
+"""The quota gate: from claims to Instances, its tiers, and what a conflict or an outage must not break."""
 
 import asyncio
 from collections.abc import Sequence
@@ -49,12 +45,12 @@ def claim(name: str, labels: dict[str, str]) -> ResourceClaim:
 
 OURS = {f"{GROUP}/source-cluster": "cell-dfw", f"{GROUP}/instance-namespace": "ns-1"}
 CLAIMS: dict[str, tuple[ResourceClaim, list[Request | Drop]]] = {
-    "row 6: by its labels, never by its resourceRef": (
+    "by its labels, never by its resourceRef": (
         claim("instance-web-0", OURS),
         [Request("cell", "ns-1", "web-0")],
     ),
-    "row 7: no prefix": (claim("web-0", OURS), [Drop("unlabelled", ordinary=True)]),
-    "row 7: an instance that is called instance-0": (
+    "no prefix": (claim("web-0", OURS), [Drop("unlabelled", ordinary=True)]),
+    "an instance that is called instance-0": (
         claim("instance-instance-0", OURS),
         [Request("cell", "ns-1", "instance-0")],
     ),
@@ -139,7 +135,11 @@ async def test_the_tier_depends_on_the_creation_time_not_on_the_condition(site: 
     await site.create()
     instance = await site.instance()
     assert instance.status is not None
-    assert {one.last_transition_time.year for one in instance.status.conditions if one.type == "QuotaGranted"} == {1970}
+    assert {
+        condition.last_transition_time.year
+        for condition in instance.status.conditions
+        if condition.type == "QuotaGranted"
+    } == {1970}
     await site.advance(5)
     asked: list[float] = []
 
@@ -161,7 +161,7 @@ async def test_the_provider_s_reason_reaches_ready_and_emits_a_warning(site: Sit
     await site.create()
     await site.grant()
     await site.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", reason))
-    assert await site.told("Ready") == ("Unknown", reason, "as told")
+    assert await site.condition("Ready") == ("Unknown", reason, "as told")
     assert await site.events() == [(reason, "as told")]
 
 
@@ -244,7 +244,7 @@ async def test_a_plane_without_the_quota_kinds_stops_nothing(runner: asyncio.Run
     await site.start()
     await site.hub_deployment()
     await site.create()
-    assert (await site.told("QuotaGranted"))[0] == "False"
+    assert (await site.condition("QuotaGranted"))[0] == "False"
     assert await site.copies() == ["web-0"]
     site.faults["demo"].instead = None
     await site.advance(5)  # the tier asks without the watch
@@ -267,7 +267,7 @@ async def test_the_grant_of_an_earlier_instance_of_the_name_is_not_used(site: Si
     await site.create()
     old = await site.claim()
     assert old.metadata.deleting
-    assert (await site.told("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
+    assert (await site.condition("QuotaGranted"))[:2] == ("Unknown", "PendingEvaluation")
     assert await site.gates() == ["Quota"]
     await site.project.merge_patch(RESOURCE_CLAIM, "instance-web-0", "default", {"metadata": {"finalizers": None}})
     await site.advance(2)
@@ -291,8 +291,8 @@ async def test_a_quota_outage_does_not_affect_running_instances_and_is_reported_
         await site.advance(20)
     after = await site.instance()
     assert as_dict(after.status_json) == as_dict(before.status_json)
-    assert (await site.told("Ready"))[0] == "True"
-    assert await site.reasons_told() == ["QuotaBackendUnavailable"]
+    assert (await site.condition("Ready"))[0] == "True"
+    assert await site.event_reasons() == ["QuotaBackendUnavailable"]
     site.faults["demo"].bring_back()
     await site.advance(10)
     passes = site.manager.controllers["quota-gate"].passes
@@ -307,13 +307,13 @@ async def test_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create()
         await site.advance(100)
-    decisions = [one for one in logs if one["event"] == "quota requeue"]
+    decisions = [line for line in logs if line["event"] == "quota requeue"]
     passes = site.manager.controllers["quota-gate"].passes
     assert passes - 2 <= len(decisions) <= passes
-    for one in decisions:
-        assert one["tier"] == (1 if one["age"] < 60 else 15)
-        assert one["request"] == f"cell:{NAMESPACE_NAME}/web-0"
-    assert {one["tier"] for one in decisions} == {1, 15}
+    for line in decisions:
+        assert line["tier"] == (1 if line["age"] < 60 else 15)
+        assert line["request"] == f"cell:{NAMESPACE_NAME}/web-0"
+    assert {line["tier"] for line in decisions} == {1, 15}
 
 
 async def test_conflicts_are_logged_too(site: Site) -> None:
@@ -325,7 +325,7 @@ async def test_conflicts_are_logged_too(site: Site) -> None:
     with structlog.testing.capture_logs() as logs:
         await site.create()
         await site.grant()
-    assert [one for one in logs if one["event"] == "conflict, requeue after"]
+    assert [line for line in logs if line["event"] == "conflict, requeue after"]
 
 
 # 10, in full: a burst whose grants nobody heard of

@@ -1,4 +1,4 @@
-"""controllers.md 5.4: what a deployment reports about its Instances."""
+"""The status of a deployment, from its Instances."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -53,15 +53,15 @@ def instance(
     spec = SPEC | ({"controller": {"templateHash": made_from, "schedulingGates": []}} if made_from else {})
     if deleting:
         metadata["deletionTimestamp"] = EARLIER
-    status: Json = {"conditions": [condition(type_, *said) for type_, said in conditions.items()]}
+    status: Json = {"conditions": [condition(type_, *fields) for type_, fields in conditions.items()]}
     if runs is not None:
         status["controller"] = {"observedTemplateHash": runs}
     return decode(encode({"metadata": metadata, "spec": spec, "status": status}), Instance)
 
 
 def condition(type_: str, status: str, reason: str) -> Json:
-    told = {"type": type_, "status": status, "reason": reason, "message": f"about {reason}"}
-    return told | {"lastTransitionTime": EARLIER}
+    fields = {"type": type_, "status": status, "reason": reason, "message": f"about {reason}"}
+    return fields | {"lastTransitionTime": EARLIER}
 
 
 RUNNING = {"Programmed": ("True", "Programmed"), "Ready": ("True", "Available")}
@@ -79,8 +79,8 @@ def reported(instances: Collection[Instance], desired: int = 2) -> Json:
     return deployment_status(deployment(), instances, H, desired, NOW)
 
 
-def told(status: Json, type_: str) -> tuple[str, str, str]:
-    (found,) = [one for one in status["conditions"] if one["type"] == type_]
+def condition_of(status: Json, type_: str) -> tuple[str, str, str]:
+    (found,) = [condition for condition in status["conditions"] if condition["type"] == type_]
     return found["status"], found["reason"], found["message"]
 
 
@@ -92,8 +92,8 @@ COUNTS: dict[str, tuple[list[Instance], tuple[int, int, int, int]]] = {
     "the old template still runs": ([instance(0, RUNNING, OLD), instance(1, RUNNING)], (2, 1, 1, 2)),
     "updated, but not programmed": ([instance(0, STARTING)], (1, 0, 1, 0)),
     "updated and programmed, but not ready": ([instance(0, SET_UP)], (1, 1, 1, 0)),
-    "row 26: no controller block": ([instance(0, RUNNING, None), instance(1, RUNNING)], (2, 1, 1, 2)),
-    "row 26: no status at all": ([NEVER_SEEN], (1, 0, 0, 0)),
+    "no controller block": ([instance(0, RUNNING, None), instance(1, RUNNING)], (2, 1, 1, 2)),
+    "no status at all": ([NEVER_SEEN], (1, 0, 0, 0)),
     "terminating ones count in replicas only": (
         [instance(0, RUNNING), instance(1, RUNNING, deleting=True)],
         (2, 1, 1, 1),
@@ -140,7 +140,7 @@ REPLICAS_READY: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize(("instances", "expected"), REPLICAS_READY.values(), ids=REPLICAS_READY.keys())
 def test_replicas_ready_follows_from_the_instances(instances: list[Instance], expected: tuple[str, str, str]) -> None:
-    assert told(reported(instances), "ReplicasReady") == expected
+    assert condition_of(reported(instances), "ReplicasReady") == expected
 
 
 # Available
@@ -174,23 +174,23 @@ AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
         [instance(0, STARTING), instance(1, BLOCKED)],
         ("False", "QuotaNotGranted", "1 of 2 desired instances pending quota"),
     ),
-    "R23: the Instance's own reason": (
+    "the Instance's own reason": (
         [instance(0, NO_IMAGE)],
         ("False", "ImageUnavailable", "about ImageUnavailable"),
     ),
-    "R23: it beats quota": (
+    "it beats quota": (
         [instance(0, BLOCKED), instance(1, NO_IMAGE)],
         ("False", "ImageUnavailable", "about ImageUnavailable"),
     ),
-    "R23: the network beats it": (
+    "the network beats it": (
         [instance(0, NO_IMAGE), instance(1, NO_NETWORK)],
         ("False", "NetworkFailedToCreate", "about NetworkFailedToCreate"),
     ),
-    "R23: a tie stays with the first": (
+    "a tie stays with the first": (
         [instance(0, CRASHING), instance(1, NO_IMAGE)],
         ("False", "InstanceCrashing", "about InstanceCrashing"),
     ),
-    "R23: below rank 5 the summary says more": (
+    "below rank 5 the summary says more": (
         [instance(0, {"Ready": ("False", "AwaitingPropagation")})],
         ("False", "InstancesProvisioning", "Instances are being provisioned"),
     ),
@@ -199,7 +199,7 @@ AVAILABLE: dict[str, tuple[list[Instance], tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize(("instances", "expected"), AVAILABLE.values(), ids=AVAILABLE.keys())
 def test_available_follows_from_the_instances(instances: list[Instance], expected: tuple[str, str, str]) -> None:
-    assert told(reported(instances), "Available") == expected
+    assert condition_of(reported(instances), "Available") == expected
 
 
 NO_LOCATION = ("False", "NoMatchingLocation", 'No Location matches city code "DFW"')
@@ -230,7 +230,7 @@ NETWORKS: dict[str, tuple[Network, list[Instance], tuple[str, str, str]]] = {
 def test_available_follows_from_the_network(
     network: Network, instances: list[Instance], expected: tuple[str, str, str]
 ) -> None:
-    assert told(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
+    assert condition_of(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
 
 
 # What cannot be made
@@ -244,26 +244,26 @@ def obstructed(instances: list[Instance], obstacle: Obstacle | None, desired: in
 
 def test_a_refused_instance_is_the_reason_while_none_is_ready() -> None:
     status = obstructed([], REFUSED)
-    assert told(status, "Available") == ("False", REFUSED.reason, REFUSED.message)
-    assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
+    assert condition_of(status, "Available") == ("False", REFUSED.reason, REFUSED.message)
+    assert condition_of(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
 
 
 def test_a_refused_instance_is_reported_beside_those_that_serve() -> None:
     status = obstructed([instance(0, RUNNING)], REFUSED)
-    assert told(status, "Available")[:2] == ("True", "StableInstanceFound")
-    assert told(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
+    assert condition_of(status, "Available")[:2] == ("True", "StableInstanceFound")
+    assert condition_of(status, "ReplicasReady") == ("False", REFUSED.reason, REFUSED.message)
 
 
 def test_a_refusal_beats_quota_and_a_failed_network_beats_a_refusal() -> None:
-    assert told(obstructed([instance(0, BLOCKED)], REFUSED), "Available")[1] == "SpecRefused"
-    assert told(obstructed([instance(0, BLOCKED)], REFUSED), "ReplicasReady")[1] == "SpecRefused"
-    assert told(obstructed([instance(0, NO_NETWORK)], REFUSED), "Available")[1] == "NetworkFailedToCreate"
+    assert condition_of(obstructed([instance(0, BLOCKED)], REFUSED), "Available")[1] == "SpecRefused"
+    assert condition_of(obstructed([instance(0, BLOCKED)], REFUSED), "ReplicasReady")[1] == "SpecRefused"
+    assert condition_of(obstructed([instance(0, NO_NETWORK)], REFUSED), "Available")[1] == "NetworkFailedToCreate"
 
 
 def test_a_refusal_that_is_over_is_no_longer_reported() -> None:
     first = obstructed([], REFUSED)
     status = deployment_status(deployment(status=first), [instance(0, RUNNING)], H, 1, NOW)
-    assert told(status, "ReplicasReady")[:2] == ("True", "ReplicasAvailable")
+    assert condition_of(status, "ReplicasReady")[:2] == ("True", "ReplicasAvailable")
 
 
 # Scaled to zero
@@ -271,13 +271,13 @@ def test_a_refusal_that_is_over_is_no_longer_reported() -> None:
 
 def test_zero_replicas_have_a_reason_of_their_own() -> None:
     status = reported([], desired=0)
-    assert told(status, "Available") == ("False", "ScaledToZero", "No instances are requested")
-    assert told(status, "ReplicasReady") == ("True", "ReplicasAvailable", "0/0 replicas available")
+    assert condition_of(status, "Available") == ("False", "ScaledToZero", "No instances are requested")
+    assert condition_of(status, "ReplicasReady") == ("True", "ReplicasAvailable", "0/0 replicas available")
 
 
 def test_at_zero_replicas_stopping_instances_are_counted() -> None:
     going = [instance(0, RUNNING, deleting=True), instance(1, RUNNING, deleting=True)]
-    assert told(reported(going, desired=0), "Available") == (
+    assert condition_of(reported(going, desired=0), "Available") == (
         "False",
         "ScaledToZero",
         "No instances are requested; 2 are still stopping",
@@ -285,7 +285,7 @@ def test_at_zero_replicas_stopping_instances_are_counted() -> None:
 
 
 def test_at_zero_replicas_instances_that_still_serve_count_as_available() -> None:
-    assert told(reported([instance(0, RUNNING)], desired=0), "Available")[0] == "True"
+    assert condition_of(reported([instance(0, RUNNING)], desired=0), "Available")[0] == "True"
 
 
 # A paused rollout
@@ -294,19 +294,19 @@ def test_at_zero_replicas_instances_that_still_serve_count_as_available() -> Non
 def test_a_pause_is_a_condition_while_it_lasts() -> None:
     paused = deployment(annotations={"compute.datumapis.com/rollout-paused": "true"})
     status = deployment_status(paused, [instance(0, RUNNING)], H, 2, NOW)
-    assert told(status, "Progressing")[:2] == ("Unknown", "RolloutPaused")
-    assert told(status, "Available")[0] == "True"
+    assert condition_of(status, "Progressing")[:2] == ("Unknown", "RolloutPaused")
+    assert condition_of(status, "Available")[0] == "True"
     resumed = deployment_status(deployment(status=status), [instance(0, RUNNING)], H, 2, NOW)
-    assert {one["type"] for one in resumed["conditions"]} == {"Available", "ReplicasReady"}
+    assert {condition["type"] for condition in resumed["conditions"]} == {"Available", "ReplicasReady"}
 
 
 @pytest.mark.parametrize("value", ["false", "", "True"])
 def test_only_true_is_a_pause(value: str) -> None:
     status = deployment_status(deployment(annotations={"compute.datumapis.com/rollout-paused": value}), [], H, 2, NOW)
-    assert {one["type"] for one in status["conditions"]} == {"Available", "ReplicasReady"}
+    assert {condition["type"] for condition in status["conditions"]} == {"Available", "ReplicasReady"}
 
 
-# R24
+# The observed generation
 
 GENERATIONS: dict[str, tuple[dict[str, str], int]] = {
     "the project's, where it travelled along": ({UPSTREAM_GENERATION: "3"}, 3),
@@ -321,7 +321,7 @@ def test_the_observed_generation_is_that_of_the_project(annotations: dict[str, s
     asked = deployment(generation=7, annotations=annotations)
     status = deployment_status(asked, [], H, 2, NOW)
     assert observed_generation(asked) == status["observedGeneration"] == expected
-    assert {one["observedGeneration"] for one in status["conditions"]} == {expected}
+    assert {condition["observedGeneration"] for condition in status["conditions"]} == {expected}
 
 
 # What was there before
@@ -329,11 +329,11 @@ def test_the_observed_generation_is_that_of_the_project(annotations: dict[str, s
 
 def test_transition_times_move_with_the_status_only() -> None:
     first = reported([instance(0, STARTING)])
-    before = first | {"conditions": [one | {"lastTransitionTime": EARLIER} for one in first["conditions"]]}
+    before = first | {"conditions": [condition | {"lastTransitionTime": EARLIER} for condition in first["conditions"]]}
     after = deployment_status(deployment(status=before), [instance(0, RUNNING)], H, 2, NOW)
-    times = {one["type"]: one["lastTransitionTime"] for one in after["conditions"]}
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in after["conditions"]}
     assert times == {"Available": "2026-06-01T12:00:00Z", "ReplicasReady": EARLIER}
-    assert told(after, "ReplicasReady")[2] == "1/2 replicas available"
+    assert condition_of(after, "ReplicasReady")[2] == "1/2 replicas available"
 
 
 def test_an_unchanged_state_gives_an_equal_status() -> None:
@@ -350,7 +350,11 @@ def test_fields_and_conditions_of_others_survive() -> None:
     assert after["location"] == {"name": "dfw", "namespace": ""}
     assert after["later"] == {"field": 1}
     assert after["conditions"][0] == foreign
-    assert [one["type"] for one in after["conditions"]] == ["ReferencedDataReady", "Available", "ReplicasReady"]
+    assert [condition["type"] for condition in after["conditions"]] == [
+        "ReferencedDataReady",
+        "Available",
+        "ReplicasReady",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An older spec is never acted on by mistake: what a restored hub or project sends again is held."""
+"""An older spec that a restored hub or project sends again is held, never acted on."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

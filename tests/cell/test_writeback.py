@@ -1,4 +1,4 @@
-"""controllers.md 7.4, 7.5 and R22: the copies on the hub, and what happens to them when the hub is away."""
+"""The hub's copies of Instances, and what happens to them while the hub is unreachable."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ def _hub_writes(cell: Site) -> int:
     return sum(n for write, n in cell.writes.counts.items() if write.plane == "hub")
 
 
-# 7.4
+# Copies of existing Instances
 
 
 async def test_a_copy_has_ten_labels_the_spec_the_status_and_its_owner(cell: Site) -> None:
@@ -244,7 +244,7 @@ async def test_a_hub_namespace_without_identity_labels_gets_no_copy(cell: Site) 
     await cell.create()
     await cell.runs()
     assert await cell.copies() == []
-    assert (await cell.told("Ready"))[0] == "True"  # the site goes on
+    assert (await cell.condition("Ready"))[0] == "True"  # the site goes on
 
 
 async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation: Simulation) -> None:
@@ -267,7 +267,7 @@ async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation
     await cell.stop()
 
 
-# 7.5 and R22
+# Copies of deleted Instances
 
 
 async def test_the_copy_is_deleted_with_the_instance(cell: Site) -> None:
@@ -367,7 +367,7 @@ async def test_whatever_the_hub_answers_a_site_rolls(cell: Site, code: int) -> N
     after = {instance.name: instance.metadata.uid for instance in await cell.instances()}
     assert after.keys() == before.keys()
     assert not set(after.values()) & set(before.values())
-    assert {(await cell.told("Ready", name))[0] for name in after} == {"True"}
+    assert {(await cell.condition("Ready", name))[0] for name in after} == {"True"}
     refusal.lift()
     await cell.advance(700)
     for name in after:
@@ -385,8 +385,8 @@ async def test_a_refused_copy_is_reported_on_its_instance(cell: Site, code: int,
     await cell.create()
     await cell.runs()
     sentence = f"The hub refuses to show the instance in its project ({kind}): not you"
-    assert await cell.told("Federated") == ("False", "HubRefused", sentence)
-    assert (await cell.told("Ready"))[0] == "True"  # it runs all the same
+    assert await cell.condition("Federated") == ("False", "HubRefused", sentence)
+    assert (await cell.condition("Ready"))[0] == "True"  # it runs all the same
     before = cell.writes.total("write-back") - _hub_writes(cell)
     await cell.advance(600)
     assert await cell.events() == [("HubRefused", sentence)]

@@ -1,4 +1,4 @@
-"""controllers.md 1.1 and 1.2: how a project is written into labels and read back."""
+"""How a project is written into labels and read back."""
 
 import pytest
 from hypothesis import given

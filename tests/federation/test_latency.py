@@ -1,4 +1,4 @@
-"""controllers.md 11.6: one histogram of hops, whoever reports them."""
+"""One histogram of hops per registry, whoever reports them."""
 
 from prometheus_client import CollectorRegistry
 

@@ -1,4 +1,4 @@
-"""controllers.md 9: the policy that sends the deployments of a city to its cluster."""
+"""The policy that sends the deployments of a city to its cluster."""
 
 from typing import Any
 
@@ -43,7 +43,9 @@ def test_a_policy_selects_the_deployments_and_clusters_of_its_city() -> None:
 @pytest.mark.parametrize("taint", ["cluster.karmada.io/not-ready", "cluster.karmada.io/unreachable"])
 def test_an_unreachable_cell_is_tolerated_for_ever(taint: str) -> None:
     (found,) = [
-        one for one in city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"] if one["key"] == taint
+        toleration
+        for toleration in city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"]
+        if toleration["key"] == taint
     ]
     assert (found["operator"], found["effect"]) == ("Exists", "NoExecute")
     assert "tolerationSeconds" not in found
@@ -76,7 +78,7 @@ def selector(**changes: Any) -> Json:
 
 
 NOT_READY = "cluster.karmada.io/not-ready"
-AWAY: list[Json] = city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"]
+UNREACHABLE: list[Json] = city_policy("ns-1", "DFW")["spec"]["placement"]["clusterTolerations"]
 
 
 def tolerating(*tolerations: Json) -> Json:
@@ -87,8 +89,8 @@ FILLED_IN: dict[str, Json] = {
     "namespace of the selector": {"resourceSelectors": [selector(namespace="ns-1")]},
     "priority and preemption": {"priority": 0, "preemption": "Never", "conflictResolution": "Abort"},
     "scheduler": {"schedulerName": "default-scheduler"},
-    "a toleration of something else": tolerating(*AWAY, {"key": "maintenance", "tolerationSeconds": 60}),
-    "one of scheduling": tolerating({"key": NOT_READY, "effect": "NoSchedule", "tolerationSeconds": 60}, *AWAY),
+    "a toleration of something else": tolerating(*UNREACHABLE, {"key": "maintenance", "tolerationSeconds": 60}),
+    "one of scheduling": tolerating({"key": NOT_READY, "effect": "NoSchedule", "tolerationSeconds": 60}, *UNREACHABLE),
     "spread": {"placement": {"spreadConstraints": [{"spreadByField": "cluster", "minGroups": 1}]}},
     "empty expressions": {"resourceSelectors": [selector(labelSelector={"matchExpressions": []})]},
 }
@@ -118,11 +120,11 @@ EDITED: dict[str, Json] = {
     "goes everywhere": {"placement": {"clusterAffinity": None}},
     "goes nowhere": {"placement": None},
     "tolerates nothing": tolerating(),
-    "tolerates one of two": tolerating(AWAY[0]),
-    "tolerates for a while": tolerating(*({**one, "tolerationSeconds": 300} for one in AWAY)),
-    "tolerates for a while first": tolerating({**AWAY[0], "tolerationSeconds": 300}, *AWAY),
-    "tolerates all for a while": tolerating({"operator": "Exists", "tolerationSeconds": 0}, *AWAY),
-    "tolerates another effect": tolerating(*({**one, "effect": "NoSchedule"} for one in AWAY)),
+    "tolerates one of two": tolerating(UNREACHABLE[0]),
+    "tolerates for a while": tolerating(*({**toleration, "tolerationSeconds": 300} for toleration in UNREACHABLE)),
+    "tolerates for a while first": tolerating({**UNREACHABLE[0], "tolerationSeconds": 300}, *UNREACHABLE),
+    "tolerates all for a while": tolerating({"operator": "Exists", "tolerationSeconds": 0}, *UNREACHABLE),
+    "tolerates another effect": tolerating(*({**toleration, "effect": "NoSchedule"} for toleration in UNREACHABLE)),
 }
 
 

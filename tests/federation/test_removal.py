@@ -1,4 +1,4 @@
-"""What may be removed: only by a positive sign, and never too much at once."""
+"""Removal needs a positive sign, and never takes too much at once."""
 
 import pytest
 

@@ -98,7 +98,7 @@ class Both:
         """What the controller has left there."""
         found = set()
         instances = (await self.client.list(INSTANCE, namespace)).items
-        if any(one.metadata.finalizers or one.metadata.generation > 1 for one in instances):
+        if any(instance.metadata.finalizers or instance.metadata.generation > 1 for instance in instances):
             found.add("instances are held")
         if len(instances) > 1:
             found.add("instances are made")
@@ -144,7 +144,7 @@ async def test_a_projects_request_does_not_make_a_cell_serve_a_city(
     await both.start()
     assert (await both.client.list(LOCATION)).items == []
     await both.label()
-    assert [one.name for one in (await both.client.list(LOCATION)).items] == ["dfw"]
+    assert [location.name for location in (await both.client.list(LOCATION)).items] == ["dfw"]
     await both.stop()
 
 

@@ -30,7 +30,7 @@ def cluster(name: str, city: str, created: str) -> Cluster:
     ],
 )
 def test_the_oldest_cluster_of_a_city_serves_it(clusters: list[tuple[str, str, str]], serving: str) -> None:
-    assert serving_cluster([cluster(*one) for one in clusters], "DFW") == serving
+    assert serving_cluster([cluster(*fields) for fields in clusters], "DFW") == serving
 
 
 def test_no_cluster_serves_a_city_without_a_name() -> None:

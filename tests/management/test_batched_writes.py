@@ -1,4 +1,4 @@
-"""Entries that several passes write together."""
+"""Writes that several passes share."""
 
 import asyncio
 

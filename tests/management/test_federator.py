@@ -1,4 +1,4 @@
-"""controllers.md 3 and 9: the federator alone between a project and the hub. The test plays user and Karmada."""
+"""The federator between a project and the hub. The test plays user and Karmada."""
 
 import asyncio
 from collections.abc import Iterator
@@ -153,10 +153,10 @@ class Federation(ControllerHarness):
     async def until_told(self, within: float) -> None:
         """Until the project deployment has an Available condition."""
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return available(await self.deployment()) is not None
 
-        await self.simulation.until(told, within)
+        await self.simulation.until(is_reported, within)
 
     async def until_gone(self) -> None:
         async def gone() -> bool:
@@ -170,7 +170,11 @@ class Federation(ControllerHarness):
 
     def map(self, copy: WorkloadDeployment) -> list[Request | Drop]:
         """What an event of a hub deployment leads to."""
-        (source,) = [one for one in self.reconciler.sources() if (one.role, one.kind) == (HUB, WORKLOAD_DEPLOYMENT)]
+        (source,) = [
+            candidate
+            for candidate in self.reconciler.sources()
+            if (candidate.role, candidate.kind) == (HUB, WORKLOAD_DEPLOYMENT)
+        ]
         assert source.map is not None
         return list(source.map(self.fleet.only(HUB), Change(None, copy)))
 
@@ -184,7 +188,7 @@ class Federation(ControllerHarness):
 
     async def warnings(self) -> list[tuple[str, str]]:
         """Reason and sentence of what users were warned of."""
-        return [(one.reason, one.message) for one in await warnings(self.project, "web")]
+        return [(event.reason, event.message) for event in await warnings(self.project, "web")]
 
 
 @pytest.fixture
@@ -196,22 +200,22 @@ def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Feder
 
 
 def federated(deployment: WorkloadDeployment) -> tuple[str, str] | None:
-    """Why a deployment cannot be handed on; None when it can."""
-    for one in as_dict(deployment.status_json).get("conditions", ()):
-        if one["type"] == "Federated":
-            assert one["status"] == "False"
-            return one["reason"], one["message"]
+    """Why a deployment cannot be sent to the hub; None when it can."""
+    for condition in as_dict(deployment.status_json).get("conditions", ()):
+        if condition["type"] == "Federated":
+            assert condition["status"] == "False"
+            return condition["reason"], condition["message"]
     return None
 
 
 def available(deployment: WorkloadDeployment) -> tuple[str, str, str] | None:
-    for one in as_dict(deployment.status_json).get("conditions", ()):
-        if one["type"] == "Available":
-            return one["status"], one["reason"], one["message"]
+    for condition in as_dict(deployment.status_json).get("conditions", ()):
+        if condition["type"] == "Available":
+            return condition["status"], condition["reason"], condition["message"]
     return None
 
 
-# 3.2: the way down
+# From the project to the hub
 
 
 async def test_finalizer_and_hub_namespace_are_recorded_before_the_first_hub_write(federation: Federation) -> None:
@@ -338,7 +342,7 @@ async def test_at_rest_a_pass_over_every_object_writes_nothing_and_wakes_nobody(
     assert again == versions
 
 
-# 3.2 and 9: what others do on the hub
+# Edits on the hub
 
 
 async def test_a_hub_copy_edited_by_hand_is_restored(federation: Federation) -> None:
@@ -422,7 +426,7 @@ async def test_an_older_policy_is_updated_once_to_tolerate_an_unreachable_cell(
     home = await federation.home()
     wanted = city_policy(home, "DFW")["spec"]["placement"]
     tolerations = wanted["clusterTolerations"]
-    older = [one | {"tolerationSeconds": seconds} for one in tolerations] if seconds is not None else None
+    older = [toleration | {"tolerationSeconds": seconds} for toleration in tolerations] if seconds is not None else None
     before = federation.writes.total()
     patch = {"spec": {"placement": {"clusterTolerations": older}}}
     await federation.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, patch)
@@ -432,7 +436,7 @@ async def test_an_older_policy_is_updated_once_to_tolerate_an_unreachable_cell(
     assert federation.writes.total() == before + 1
 
 
-# 3.1 and 3.2: the way back
+# From the hub to the project
 
 
 async def test_hub_status_reaches_the_project_without_a_resync(federation: Federation) -> None:
@@ -618,7 +622,7 @@ async def test_a_city_without_a_cluster_is_reported_after_a_minute_and_not_befor
     assert available(deployment) == ("False", "NoMatchingLocation", sentence)
     assert deployment.status is not None
     assert deployment.status.observed_generation == 1
-    assert {one.observed_generation for one in deployment.status.conditions} == {1}
+    assert {condition.observed_generation for condition in deployment.status.conditions} == {1}
     assert (deployment.status.replicas, deployment.status.desired_replicas) == (0, 0)
 
 
@@ -695,10 +699,10 @@ async def test_a_city_without_a_cluster_emits_one_event(federation: Federation) 
     await federation.deploy("AMS")
     await federation.until_told(within=61)
     await federation.settle()
-    told = [("NoMatchingLocation", 'No site serves city "AMS" at the moment')]
-    assert await federation.warnings() == told
+    reported = [("NoMatchingLocation", 'No site serves city "AMS" at the moment')]
+    assert await federation.warnings() == reported
     await federation.change({"spec": {"scaleSettings": {"minReplicas": 5}}})
-    assert await federation.warnings() == told
+    assert await federation.warnings() == reported
 
 
 # A rollout that is paused
@@ -715,7 +719,7 @@ async def test_a_pause_reaches_the_hub_and_a_resume_removes_it(federation: Feder
     assert federation.writes.total() == before + 1
 
 
-# 3.4: who is told of a failure
+# Reports of failures
 
 
 async def test_a_lasting_outage_of_the_hub_is_reported_once_and_a_short_one_never(federation: Federation) -> None:
@@ -780,8 +784,8 @@ async def test_status_is_mirrored_while_the_hub_refuses_new_specs(federation: Fe
     assert deployment.status is not None
     assert deployment.status.replicas == STATUS["replicas"]
     assert available(deployment) == ("False", "ImageUnavailable", "The image cannot be pulled")
-    told = federated(deployment)
-    assert told is None if isinstance(error, Unavailable) else told is not None
+    condition = federated(deployment)
+    assert condition is None if isinstance(error, Unavailable) else condition is not None
 
 
 async def test_status_is_mirrored_before_the_spec_is_pushed(federation: Federation) -> None:
@@ -947,7 +951,7 @@ async def test_a_hop_is_measured_from_the_change_through_all_retries(federation:
     assert (federation.registry.get_sample_value("compute_federation_hop_seconds_sum", labels) or 0) >= 60
 
 
-# R4: a city that changes
+# A change of city
 
 
 async def test_the_policy_of_the_old_city_is_deleted(federation: Federation) -> None:
@@ -988,7 +992,7 @@ async def test_a_failed_write_during_a_change_of_city_leaves_nothing_behind(fede
     assert (await federation.copy()).metadata.labels[CITY] == "AMS"
 
 
-# 3.3: deletion
+# Deletion
 
 
 async def test_deletion_removes_copy_policy_and_finalizer(federation: Federation) -> None:
@@ -1132,7 +1136,7 @@ async def test_a_deployment_without_its_city_is_deleted_with_its_own_copy_and_po
     await federation.delete()
     assert await federation.copies() == ["more"]
     assert list(await federation.policies()) == ["city-ams"]
-    assert [one.name for one in (await federation.project.list(WORKLOAD_DEPLOYMENT)).items] == ["more"]
+    assert [deployment.name for deployment in (await federation.project.list(WORKLOAD_DEPLOYMENT)).items] == ["more"]
 
 
 async def test_a_deployment_without_its_city_leaves_the_policies_of_others_alone(federation: Federation) -> None:
@@ -1179,7 +1183,7 @@ async def test_nothing_that_a_user_writes_leads_to_the_objects_of_another_projec
         (await federation.hub.get(PROPAGATION_POLICY, "city-dfw", home)).metadata.uid,
     ]
     assert before == after
-    assert [one.namespace for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
+    assert [deployment.namespace for deployment in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
     assert all("/.." not in line for line in federation.writes.last)
 
 
@@ -1248,7 +1252,7 @@ async def test_a_recreated_namespace_gets_a_new_hub_namespace_however_late_it_is
     await project.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", "team") | {"spec": spec("DFW")})
     await federation.settle()
     home = f"ns-{(await project.get(NAMESPACE, 'team')).metadata.uid}"
-    assert [one.namespace for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
+    assert [deployment.namespace for deployment in (await federation.hub.list(WORKLOAD_DEPLOYMENT)).items] == [home]
 
 
 @pytest.mark.parametrize("seed", range(count(10, 100)))

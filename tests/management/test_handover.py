@@ -1,4 +1,4 @@
-"""What a cell left that was renamed or replaced gets the name of the one that serves its city now."""
+"""Objects of a renamed or replaced cell get the name of the one that serves its city now."""
 
 import asyncio
 from collections.abc import Iterator
@@ -54,8 +54,8 @@ class Management(ControllerHarness):
             "resourceRef": project,
             "requests": [{"resourceType": f"{GROUP}/instances", "amount": 1}],
         }
-        said = {SOURCE: source, f"{GROUP}/instance-namespace": "ns-1"} | labels
-        body = RESOURCE_CLAIM.body("instance-web-main-dfw-0", "default", labels=said)
+        all_labels = {SOURCE: source, f"{GROUP}/instance-namespace": "ns-1"} | labels
+        body = RESOURCE_CLAIM.body("instance-web-main-dfw-0", "default", labels=all_labels)
         claim = await self.project.create(RESOURCE_CLAIM, body | {"spec": spec})
         granted = conditions.condition("Granted", "True", "QuotaAvailable", "", generation=1, now=self.simulation.now())
         await self.project.replace_status(RESOURCE_CLAIM, claim, {"conditions": conditions.to_json([granted])})

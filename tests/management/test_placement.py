@@ -1,4 +1,4 @@
-"""controllers.md 2.2, steps 4 and 5: which deployments a workload asks for."""
+"""Which deployments a workload should have."""
 
 import json
 from collections.abc import Sequence
@@ -142,7 +142,7 @@ def test_the_template_is_passed_on_unchanged() -> None:
     assert spec_of(entry)["template"]["metadata"]["labels"] == {"app": "hello"}
 
 
-# R14: a restart of one city
+# A restart of one city
 
 OLDER = "2026-06-01T11:00:00Z"
 NEWER = "2026-06-01T12:00:00Z"
@@ -194,7 +194,7 @@ def noting(asked: Workload, restarts: dict[str, str]) -> Workload:
 def test_a_city_carries_the_newest_restart_and_the_others_do_not(
     asked: str, of_city: str, own: str, expected: str
 ) -> None:
-    existing = [deployment(f"web-{one}-dfw", one, "DFW", restarted(own)) for one in ("main", "other")]
+    existing = [deployment(f"web-{item}-dfw", item, "DFW", restarted(own)) for item in ("main", "other")]
     placed = workload([("main", ["DFW", "AMS"]), ("other", ["DFW"])], restarted(asked))
     dfw, ams, other = wanted(noting(placed, {"DFW": of_city, "dfw": LATEST, "SIN": LATEST}), existing)
     assert spec_of(dfw)["template"] == spec_of(other)["template"] == restarted(expected)

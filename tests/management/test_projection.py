@@ -1,4 +1,4 @@
-"""What a project is shown of an Instance's status: its own generation is the measure."""
+"""The status of an Instance as its project sees it: generations are those of the projection."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def original(stamped: str | None, status: Json) -> Instance:
 
 
 def condition(type_: str, observed: int | None = None) -> Json:
-    told = {"type": type_, "status": "True", "reason": "Available", "message": "ready", "later": [1]}
-    return told if observed is None else told | {"observedGeneration": observed}
+    condition = {"type": type_, "status": "True", "reason": "Available", "message": "ready", "later": [1]}
+    return condition if observed is None else condition | {"observedGeneration": observed}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_observed_generations_are_translated_for_the_projection(
 ) -> None:
     status = {"conditions": [condition("Ready", observed[0]), condition("Available", observed[1])]}
     shown = projected_status(original(stamped, status), generation)
-    assert [one["observedGeneration"] for one in shown["conditions"]] == expected
+    assert [condition["observedGeneration"] for condition in shown["conditions"]] == expected
 
 
 def test_everything_else_is_copied_unchanged() -> None:

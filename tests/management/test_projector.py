@@ -1,4 +1,4 @@
-"""controllers.md 4: the projector alone between the hub and projects. The test plays user, federator and cell."""
+"""The projector between the hub and projects. The test plays user, federator and cell."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -35,8 +35,8 @@ NAME = "web-0"
 
 
 def condition(type_: str, status: str, reason: str, message: str = "as it is") -> Json:
-    said = {"type": type_, "status": status, "reason": reason, "message": message}
-    return said | {"lastTransitionTime": "2026-06-01T12:00:00Z"}
+    condition = {"type": type_, "status": status, "reason": reason, "message": message}
+    return condition | {"lastTransitionTime": "2026-06-01T12:00:00Z"}
 
 
 def status_of(reason: str, *others: Json, message: str = "as it is") -> Json:
@@ -120,10 +120,10 @@ class Federation(ControllerHarness):
         return (await self.project.get(NAMESPACE, "default")).metadata.uid
 
     async def warned_of_deployment(self) -> list[tuple[str, str]]:
-        return [(one.reason, one.message) for one in await warnings(self.project, "web")]
+        return [(event.reason, event.message) for event in await warnings(self.project, "web")]
 
     async def warned(self) -> list[tuple[str, str]]:
-        return [(one.reason, one.message) for one in await warnings(self.project, NAME)]
+        return [(event.reason, event.message) for event in await warnings(self.project, NAME)]
 
     async def one_pass(self, name: str = NAME) -> None:
         request = Request("hub", await self.home(), name)
@@ -142,7 +142,7 @@ def federation(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Feder
     runner.run(federation.stop())
 
 
-# 4.2 and 4.4: what is shown
+# Projections
 
 
 async def test_a_projection_has_every_field_of_its_original(federation: Federation) -> None:
@@ -175,7 +175,7 @@ async def test_at_rest_a_later_pass_writes_nothing(federation: Federation) -> No
     await federation.write_back()
     await federation.report(status_of("ImageUnavailable"))
     before, hops = federation.writes.total(), federation.hops()
-    await federation.simulation.advance(90)  # what is said again later would bear another time
+    await federation.simulation.advance(90)  # a repeated write would have another time
     passes = federation.controller.passes
     federation.controller.enqueue(Request("hub", await federation.home(), NAME))
     await federation.settle()
@@ -279,13 +279,13 @@ async def test_a_recreated_deployment_owns_the_projections(federation: Federatio
 
     async def owned() -> bool:
         found = (await federation.project.list(INSTANCE)).items
-        return [[owner.uid for owner in one.metadata.owner_references] for one in found] == [[uid]]
+        return [[owner.uid for owner in item.metadata.owner_references] for item in found] == [[uid]]
 
     await federation.simulation.until(owned, within=31)
     assert (await federation.projection()).metadata.labels[DEPLOYMENT_UID] == uid
 
 
-# 4.1: what users do to it
+# Edits by users
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ async def test_a_cells_own_instance_of_that_name_is_not_touched(federation: Fede
     assert await federation.projection() == before
 
 
-# Invariant 9: whose it is
+# Identity
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ async def test_instances_of_a_namespace_that_is_cached_late_are_projected_then(f
     await federation.simulation.until(shown, within=10)
 
 
-# 4.3: what goes
+# Removal
 
 
 async def test_what_is_not_a_projection_stays(federation: Federation) -> None:
@@ -520,7 +520,7 @@ async def test_leftover_projections_of_an_unreachable_project_are_deleted_when_i
     assert as_dict((await federation.projection("web-1")).status_json) == status_of("Available")
 
 
-# R21: warnings
+# Events
 
 
 async def test_a_warning_in_the_cell_is_repeated_once_in_the_project(federation: Federation) -> None:

@@ -1,4 +1,4 @@
-"""controllers.md 17: every fault of the checklist that workload controller, federator or projector could bring back.
+"""Faults of the past that workload controller, federator and projector together could bring back.
 
 All three run over two projects and a hub; the test plays the platform, Karmada and the cells.
 """
@@ -124,8 +124,8 @@ class Management:
         copy = await self.copy()
         generation = int(copy.metadata.annotations[f"{GROUP}/upstream-generation"])
         reason = "StableInstanceFound" if available == "True" else "InstancesProvisioning"
-        said = {"type": "Available", "status": available, "reason": reason, "message": "as it is"}
-        condition = said | {"lastTransitionTime": "2026-06-01T12:00:00Z", "observedGeneration": generation}
+        fields = {"type": "Available", "status": available, "reason": reason, "message": "as it is"}
+        condition = fields | {"lastTransitionTime": "2026-06-01T12:00:00Z", "observedGeneration": generation}
         status = dict(zip(COUNTERS, counters, strict=True)) | {"observedGeneration": generation}
         await self.hub.replace_status(WORKLOAD_DEPLOYMENT, copy, status | {"conditions": [condition]} | more)
         await self.settle()
@@ -285,9 +285,9 @@ async def test_at_rest_a_second_pass_of_every_controller_writes_nothing(manageme
     await management.deploy("DFW", "AMS", "SIN")
     await management.report((2, 2, 2, 2, 2))
     await management.write_back()
-    await management.simulation.advance(90)  # a city without a site is told by then
+    await management.simulation.advance(90)  # a city without a site is reported by then
     before = management.writes.total()
-    await management.simulation.advance(90)  # what is said again later would bear another time
+    await management.simulation.advance(90)  # a repeated write would have another time
     passes = {name: controller.passes for name, controller in management.manager.controllers.items()}
     for name, request in {
         "workload": Request("demo", "default", "web"),
@@ -323,8 +323,10 @@ async def test_deleting_a_workload_whose_deployment_lost_its_city_removes_no_oth
     management.faults["demo"].poison(calls(path="workloaddeployments"), DEPLOYMENT, empty)
     await management.project.delete(WORKLOAD, "web", "default")
     await management.settle()
-    assert [one.name for one in (await management.project.list(WORKLOAD)).items] == ["more"]
-    assert [one.name for one in (await management.hub.list(WORKLOAD_DEPLOYMENT)).items] == ["more-main-ams"]
+    assert [workload.name for workload in (await management.project.list(WORKLOAD)).items] == ["more"]
+    assert [deployment.name for deployment in (await management.hub.list(WORKLOAD_DEPLOYMENT)).items] == [
+        "more-main-ams"
+    ]
     assert await management.policies() == ["city-ams"]
 
 
@@ -343,7 +345,7 @@ async def test_a_configured_hub_that_is_unreachable_keeps_the_finalizer(manageme
 
     async def made_anew() -> bool:
         found = (await management.project.list(WORKLOAD_DEPLOYMENT)).items
-        return [one.metadata.uid != uid for one in found] == [True]
+        return [item.metadata.uid != uid for item in found] == [True]
 
     await management.simulation.until(made_anew, within=31)
 
@@ -367,7 +369,7 @@ async def test_a_whole_namespace_can_be_deleted(management: Management) -> None:
     await management.project.delete(NAMESPACE, "default")
 
     async def gone() -> bool:
-        return "default" not in [one.name for one in (await management.project.list(NAMESPACE)).items]
+        return "default" not in [namespace.name for namespace in (await management.project.list(NAMESPACE)).items]
 
     await management.simulation.until(gone, within=60)
     assert (await management.hub.list(WORKLOAD_DEPLOYMENT, home)).items == []
@@ -420,7 +422,7 @@ async def test_a_city_that_is_no_longer_offered_keeps_running(management: Manage
     await management.report((2, 0, 0, 2, 0), "False")
     status = as_dict((await management.workload()).status_json)
     sentence = 'City "DFW" is not offered to this project, which has AMS'
-    assert {one["type"]: (one["reason"], one["message"]) for one in status["conditions"]} == {
+    assert {condition["type"]: (condition["reason"], condition["message"]) for condition in status["conditions"]} == {
         "Available": ("NoMatchingLocation", sentence),
         "Placed": ("NoMatchingLocation", sentence),
     }

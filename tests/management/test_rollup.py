@@ -1,4 +1,4 @@
-"""controllers.md 2.3: what a workload reports about its deployments."""
+"""The status of a workload, from its deployments."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -53,16 +53,16 @@ def deployment(
     }
     body = {"metadata": metadata, "spec": spec}
     if counters is not None:
-        told = [condition("Available", *available, f"{name}: {available[1]}")] if available else []
-        told += more
-        status = dict(zip(COUNTERS, counters, strict=True)) | {"observedGeneration": observed, "conditions": told}
+        conditions = [condition("Available", *available, f"{name}: {available[1]}")] if available else []
+        conditions += more
+        status = dict(zip(COUNTERS, counters, strict=True)) | {"observedGeneration": observed, "conditions": conditions}
         body["status"] = status
     return decode(encode(body), WorkloadDeployment)
 
 
 def condition(type_: str, status: str, reason: str, message: str) -> Json:
-    said = {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": EARLIER}
-    return said | {"observedGeneration": 1}
+    fields = {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": EARLIER}
+    return fields | {"observedGeneration": 1}
 
 
 def unoffered(place: str) -> Blocker:
@@ -75,7 +75,7 @@ def rolled_up(deployments: Collection[WorkloadDeployment], missing: Collection[B
 
 
 def available(status: Json) -> tuple[str, str, str]:
-    (found,) = [one for one in status["conditions"] if one["type"] == "Available"]
+    (found,) = [condition for condition in status["conditions"] if condition["type"] == "Available"]
     return found["status"], found["reason"], found["message"]
 
 
@@ -133,8 +133,8 @@ def test_the_status_answers_the_newest_generation_of_the_workload() -> None:
     earlier = workload_status(workload(generation=6), [deployment("a/DFW", YES)], [], NOW)
     status = workload_status(workload(generation=7, status=earlier), [deployment("a/DFW", YES)], [], NOW)
     assert status["observedGeneration"] == 7
-    told = [*status["conditions"], *status["placements"][0]["conditions"]]
-    assert {one["observedGeneration"] for one in told} == {7}
+    conditions = [*status["conditions"], *status["placements"][0]["conditions"]]
+    assert {condition["observedGeneration"] for condition in conditions} == {7}
 
 
 # Available
@@ -154,7 +154,7 @@ def test_one_available_deployment_is_enough_for_its_placement_and_the_workload()
     assert available(b) == NO_DEPLOYMENT
 
 
-RANKS: dict[str, tuple[str, str]] = {  # of two reasons, the one that is told
+RANKS: dict[str, tuple[str, str]] = {  # of two reasons, the one that is reported
     "7 over 6": ("NetworkFailedToCreate", "NetworkNotFound"),
     "6 over 5": ("NetworkNotFound", "ImageUnavailable"),
     "5 over 4": ("InstanceCrashing", "AwaitingPropagation"),
@@ -202,7 +202,7 @@ def test_a_deployment_without_conditions_blocks_nothing() -> None:
     assert available(status["placements"][0]) == NO_DEPLOYMENT
 
 
-# R23: cities that no location offers
+# Cities that no location offers
 
 
 def test_a_placement_of_unoffered_cities_is_reported() -> None:
@@ -295,7 +295,7 @@ def test_a_name_that_is_taken_does_not_hide_what_is_available() -> None:
 
 
 def placed(status: Json) -> tuple[str, str, str] | None:
-    found = [one for one in status["conditions"] if one["type"] == "Placed"]
+    found = [condition for condition in status["conditions"] if condition["type"] == "Placed"]
     return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
 
 
@@ -342,9 +342,9 @@ def test_missing_networks_keep_the_placed_condition() -> None:
 
 def test_very_long_messages_fit_into_a_condition() -> None:
     endless = [Blocker(f"web-{n}", "a", "SpecRefused", f"{n} {'x' * 1000}") for n in range(50)]
-    said = placed(rolled_up([], endless))
-    assert said is not None
-    assert len(said[2]) <= 32_768
+    condition = placed(rolled_up([], endless))
+    assert condition is not None
+    assert len(condition[2]) <= 32_768
 
 
 # Scaled to zero
@@ -370,19 +370,24 @@ def test_any_other_blocker_beats_a_placement_scaled_to_zero(places: tuple[str, s
 
 def test_a_pause_is_reported_beside_availability() -> None:
     status = workload_status(workload(generation=3, paused=True), [deployment("a/DFW", YES)], [], NOW)
-    told = {one["type"]: (one["status"], one["reason"], one["observedGeneration"]) for one in status["conditions"]}
-    assert told == {
+    reported = {
+        condition["type"]: (condition["status"], condition["reason"], condition["observedGeneration"])
+        for condition in status["conditions"]
+    }
+    assert reported == {
         "Available": ("True", "AvailablePlacementFound", 3),
         "Progressing": ("Unknown", "RolloutPaused", 3),
     }
     after = workload_status(workload(status=status), [deployment("a/DFW", YES)], [], NOW)
-    assert [one["type"] for one in after["conditions"]] == ["Available"]
+    assert [condition["type"] for condition in after["conditions"]] == ["Available"]
 
 
 def test_a_progressing_condition_of_others_stays() -> None:
     theirs = rolled_up([]) | {"conditions": [condition("Progressing", "True", "Theirs", "theirs")]}
     after = workload_status(workload(status=theirs), [], [], NOW)
-    assert [one["reason"] for one in after["conditions"] if one["type"] == "Progressing"] == ["Theirs"]
+    assert [condition["reason"] for condition in after["conditions"] if condition["type"] == "Progressing"] == [
+        "Theirs"
+    ]
 
 
 def test_a_held_deployment_counts_nothing_for_the_newest_template() -> None:

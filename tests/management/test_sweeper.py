@@ -1,4 +1,4 @@
-"""What is left on the hub of projects that do not have it: it goes by a positive sign, and is held without one."""
+"""Leftovers of projects on the hub: removed with a positive sign, and held without one."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -82,7 +82,9 @@ class Sweep(ControllerHarness):
         return [copy.name for copy in (await self.hub.list(WORKLOAD_DEPLOYMENT)).items]
 
     async def homes(self) -> list[str]:
-        return sorted(one.name for one in (await self.hub.list(NAMESPACE)).items if one.name.startswith("ns-"))
+        return sorted(
+            namespace.name for namespace in (await self.hub.list(NAMESPACE)).items if namespace.name.startswith("ns-")
+        )
 
     async def advance(self, seconds: float) -> None:
         await self.simulation.advance(seconds)

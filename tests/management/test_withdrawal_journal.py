@@ -1,4 +1,4 @@
-"""The journal of a project: what it gave up, where a restore of the hub does not lose it."""
+"""The journal of withdrawals in a project, which a restore of the hub does not lose."""
 
 import asyncio
 from collections.abc import Iterator

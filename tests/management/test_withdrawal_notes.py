@@ -1,4 +1,4 @@
-"""What the federator withdraws is noted on the hub namespace before it goes."""
+"""Withdrawals are noted on the hub namespace before anything is deleted."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""controllers.md 2: the workload controller alone on a project. The test plays user, platform and federator."""
+"""The workload controller on a project. The test plays user, platform and federator."""
 
 import asyncio
 import json
@@ -159,7 +159,7 @@ class Project(ControllerHarness):
         """`failures` are further conditions that are False: type, reason and message."""
         deployment = await self.deployment(name)
         generation = deployment.metadata.generation
-        found = [("Available", *available, f"about {name}"), *((one[0], "False", *one[1:]) for one in failures)]
+        found = [("Available", *available, f"about {name}"), *((item[0], "False", *item[1:]) for item in failures)]
         conditions = [
             dict(zip(("type", "status", "reason", "message"), one, strict=True))
             | {"lastTransitionTime": "2026-06-01T12:00:00Z", "observedGeneration": generation}
@@ -191,22 +191,24 @@ def project(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Project]
 
 
 def available(workload: Workload) -> tuple[str, str, str]:
-    (found,) = [one for one in as_dict(workload.status_json)["conditions"] if one["type"] == "Available"]
+    (found,) = [
+        condition for condition in as_dict(workload.status_json)["conditions"] if condition["type"] == "Available"
+    ]
     return found["status"], found["reason"], found["message"]
 
 
 def progressing(workload: Workload) -> tuple[str, str] | None:
-    for one in as_dict(workload.status_json)["conditions"]:
-        if one["type"] == "Progressing":
-            return one["status"], one["reason"]
+    for condition in as_dict(workload.status_json)["conditions"]:
+        if condition["type"] == "Progressing":
+            return condition["status"], condition["reason"]
     return None
 
 
 def placed(workload: Workload) -> tuple[str, str, str] | None:
     """What is said about cities that do not get what was asked for; None while all do."""
-    for one in as_dict(workload.status_json)["conditions"]:
-        if one["type"] == "Placed":
-            return one["status"], one["reason"], one["message"]
+    for condition in as_dict(workload.status_json)["conditions"]:
+        if condition["type"] == "Placed":
+            return condition["status"], condition["reason"], condition["message"]
     return None
 
 
@@ -225,7 +227,7 @@ def placement_available(workload: Workload) -> tuple[str, str, str]:
     return found["status"], found["reason"], found["message"]
 
 
-# 2.2: deployments
+# Deployments
 
 
 async def test_there_is_one_deployment_per_placement_and_city(project: Project) -> None:
@@ -701,7 +703,7 @@ async def test_bindings_that_come_later_take_over(bare: Project) -> None:
     await bare.simulation.until(both, within=400)
 
 
-# 2.2, step 3: networks
+# Networks
 
 
 @pytest.fixture
@@ -821,7 +823,7 @@ async def test_a_paused_workload_can_be_deleted(project: Project) -> None:
     assert (await project.deployment("web-main-dfw")).metadata.deleting
 
 
-# 2.3: status
+# Status
 
 
 async def test_each_counter_is_the_sum_over_the_deployments(project: Project) -> None:
@@ -854,7 +856,7 @@ async def test_at_rest_a_later_pass_writes_nothing(project: Project) -> None:
     await project.deploy(["DFW", "AMS", "SIN"])
     await project.report("web-main-dfw", (2, 2, 2, 2, 2), ("True", "StableInstanceFound"))
     before = project.writes.total()
-    await project.simulation.advance(90)  # what is said again later would bear another time
+    await project.simulation.advance(90)  # a repeated write would have another time
     passes = project.controller.passes
     project.controller.enqueue(Request("demo", "default", "web"))
     await project.settle()
@@ -862,7 +864,7 @@ async def test_at_rest_a_later_pass_writes_nothing(project: Project) -> None:
     assert project.writes.total() == before
 
 
-# 2.2: deletion
+# Deletion
 
 
 async def test_deletion_waits_for_the_deployments(project: Project) -> None:

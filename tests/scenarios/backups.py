@@ -75,7 +75,7 @@ async def _until_left(federation: Federation, *workloads: str) -> None:
 
     async def have_left() -> bool:
         planes = (engine.hub, *engine.cells.values())
-        left = [one.name for plane in planes for one in (await plane.list(WORKLOAD_DEPLOYMENT)).items]
+        left = [deployment.name for plane in planes for deployment in (await plane.list(WORKLOAD_DEPLOYMENT)).items]
         with suppress(NotFound):  # the embedded hub has no bindings
             left += [binding.name for binding in (await engine.hub.list(RESOURCE_BINDING)).items]
         return not any(name.startswith(f"{workload}-main-") for name in left for workload in workloads)
@@ -116,14 +116,16 @@ async def is_as_the_project_asks(engine: UnderTest, project: Project) -> bool:
     copies = {(copy.namespace, copy.name) for copy in (await engine.hub.list(WORKLOAD_DEPLOYMENT)).items}
     found: set[tuple[str, str, str, str]] = set()
     for city, client in engine.cells.items():
-        placed = {(one.namespace, one.name) for one in (await client.list(WORKLOAD_DEPLOYMENT)).items}
-        if placed != {(home, one.name) for one in deployments if one.spec.city_code == city}:
+        placed = {
+            (deployment.namespace, deployment.name) for deployment in (await client.list(WORKLOAD_DEPLOYMENT)).items
+        }
+        if placed != {(home, deployment.name) for deployment in deployments if deployment.spec.city_code == city}:
             return False
         for instance in (await client.list(INSTANCE)).items:
             if not is_ready(instance) or instance.spec.controller is None:
                 return False
             found.add((city, instance.namespace, instance.name, instance.spec.controller.template_hash))
-    shown = {(one.name, is_ready(one)) for one in (await project.client.list(INSTANCE)).items}
+    shown = {(instance.name, is_ready(instance)) for instance in (await project.client.list(INSTANCE)).items}
     return (
         found == wanted
         and copies == {(home, deployment.name) for deployment in deployments}

@@ -154,10 +154,12 @@ class RealFederation:
                 await self.hub.delete(WORK, work.name, work.namespace)
         for client, kinds in left:
             for kind in kinds:
-                for one in (await client.list(kind)).items:
+                for object_ in (await client.list(kind)).items:
                     with suppress(NotFound):
-                        await client.delete(kind, one.name, one.namespace, propagation="Background")
-                        await client.merge_patch(kind, one.name, one.namespace, {"metadata": {"finalizers": None}})
+                        await client.delete(kind, object_.name, object_.namespace, propagation="Background")
+                        await client.merge_patch(
+                            kind, object_.name, object_.namespace, {"metadata": {"finalizers": None}}
+                        )
 
     async def _is_clear(self) -> bool:
         for client in (*self._projects.values(), self.hub, *self.cells.values()):

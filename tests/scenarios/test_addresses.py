@@ -24,7 +24,7 @@ async def test_every_instance_shows_a_unique_address_in_the_project(embedded: Em
     await project.until_ready("web", 4)
     shown = _addresses((await project.client.list(INSTANCE)).items)
     assert len(shown) == len(set(shown)) == 4
-    assert all(ip_address(one) in ip_network("10.128.0.0/9") for one in shown)
+    assert all(ip_address(item) in ip_network("10.128.0.0/9") for item in shown)
 
 
 async def test_a_roll_never_has_two_instances_at_one_address(embedded: EmbeddedFederation) -> None:

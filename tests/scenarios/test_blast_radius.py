@@ -341,7 +341,7 @@ class World:
 
         async def healed(project: str) -> bool:
             found = await self.federation.cell(CITY_OF[project]).instances(named("before", project))
-            return [is_ready(one) and one.metadata.uid != lost[project] for one in found] == [True]
+            return [is_ready(item) and item.metadata.uid != lost[project] for item in found] == [True]
 
         await self.until_all(projects, healed, STUCK_SECONDS)
 
@@ -351,7 +351,7 @@ class World:
 
         async def made(project: str) -> bool:
             found = await self.engine.project_client(project).list(WORKLOAD_DEPLOYMENT)
-            return any(one.spec.workload_ref.name == named(what, project) for one in found.items)
+            return any(item.spec.workload_ref.name == named(what, project) for item in found.items)
 
         await self.until_all(projects, made, STUCK_SECONDS)
 

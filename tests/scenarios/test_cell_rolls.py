@@ -90,7 +90,7 @@ async def test_an_instance_deleted_by_hand_comes_back(federation: Federation) ->
 
     async def replaced() -> bool:
         found = await cell.instances("web")
-        uids = {one.metadata.uid for one in found}
+        uids = {item.metadata.uid for item in found}
         return len(found) == 2 and all(map(is_ready, found)) and lost.metadata.uid not in uids
 
     await federation.until(replaced, "the deleted instance is replaced")
@@ -102,18 +102,21 @@ async def test_a_rollout_finishes_without_the_hub_and_the_copies_follow(
     project, cell = federation.project(), federation.cell("DFW")
     await project.deploy("web", ["DFW"], replicas=3)
     await project.until_ready("web", 3)
-    before = {one.metadata.uid for one in await cell.instances("web")}
+    before = {instance.metadata.uid for instance in await cell.instances("web")}
     await project.set_image("web", GOOD)
 
     async def began() -> bool:
-        return any(one.metadata.deleting or one.metadata.uid not in before for one in await cell.instances("web"))
+        return any(
+            instance.metadata.deleting or instance.metadata.uid not in before
+            for instance in await cell.instances("web")
+        )
 
     await federation.until(began, "the roll has begun")
     await outages.take_away(federation.hub.plane)
 
     async def rolled() -> bool:
         found = await cell.instances("web")
-        fresh = not before & {one.metadata.uid for one in found}
+        fresh = not before & {item.metadata.uid for item in found}
         return len(found) == 3 and fresh and all(map(is_ready, found))
 
     await federation.until(rolled, "the cell has rolled without the hub")
@@ -122,7 +125,7 @@ async def test_a_rollout_finishes_without_the_hub_and_the_copies_follow(
 
     async def shown() -> bool:
         instances = (await project.client.list(INSTANCE)).items
-        sandboxes = [one.spec.runtime.sandbox for one in instances]
+        sandboxes = [instance.spec.runtime.sandbox for instance in instances]
         images = [sandbox.containers[0].image for sandbox in sandboxes if sandbox is not None]
         return images == [GOOD] * 3 and all(map(is_ready, instances))
 
@@ -139,20 +142,23 @@ async def test_a_scale_down_finishes_without_the_hub_and_its_copies_are_swept(
     await project.place("web", ["DFW"], 1)
 
     async def under_way() -> bool:
-        return any(one.metadata.deleting for one in await cell.instances("web")) or len(await cell.instances("web")) < 4
+        return (
+            any(instance.metadata.deleting for instance in await cell.instances("web"))
+            or len(await cell.instances("web")) < 4
+        )
 
     await federation.until(under_way, "the scale-down has begun")
     await outages.take_away(federation.hub.plane)
 
     async def one_left() -> bool:
-        return [one.name for one in await cell.instances("web")] == ["web-main-dfw-0"]
+        return [instance.name for instance in await cell.instances("web")] == ["web-main-dfw-0"]
 
     await federation.until(one_left, "one instance is left in the cell")
     await outages.bring_back(federation.hub.plane)
 
     async def swept() -> bool:
-        copies = [one.name for one in (await federation.hub.list(INSTANCE)).items]
-        shown = [one.name for one in (await project.client.list(INSTANCE)).items]
+        copies = [instance.name for instance in (await federation.hub.list(INSTANCE)).items]
+        shown = [instance.name for instance in (await project.client.list(INSTANCE)).items]
         return copies == shown == ["web-main-dfw-0"]
 
     await federation.until(swept, "nothing else is left on the hub or in the project", AFTER_OUTAGE)

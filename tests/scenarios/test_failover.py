@@ -197,8 +197,8 @@ async def test_a_leader_killed_every_ten_seconds_under_load_loses_doubles_and_le
         cells = [await _by_workload(federation.cell(city).client, {}) for city in CITIES]
         claims = (await project.client.list(RESOURCE_CLAIM)).items
         return (
-            {one.name for one in copies} == {f"{name}-main-{_city(name).lower()}" for name in expected}
-            and {one.name for one in policies} == {f"city-{_city(name).lower()}" for name in expected}
+            {copy.name for copy in copies} == {f"{name}-main-{_city(name).lower()}" for name in expected}
+            and {item.name for item in policies} == {f"city-{_city(name).lower()}" for name in expected}
             and cells[0] | cells[1] == expected
             and not cells[0].keys() & cells[1].keys()
             and await _by_workload(federation.hub, expected) == expected

@@ -135,7 +135,7 @@ async def test_a_hub_instance_created_by_hand_is_projected(federation: Federatio
     projection = await project.client.get(INSTANCE, "by-hand", "default")
     assert projection.metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
     assert projection.metadata.labels[DEPLOYMENT_UID] == owner.metadata.uid
-    assert [one.uid for one in projection.metadata.owner_references] == [owner.metadata.uid]
+    assert [item.uid for item in projection.metadata.owner_references] == [owner.metadata.uid]
     await federation.hub.delete(INSTANCE, "by-hand", home)
 
     async def gone() -> bool:
@@ -214,7 +214,7 @@ async def test_a_deployment_runs_in_its_cell_and_is_projected_back(federation: F
         assert status is not None
         assert (status.replicas, status.desired_replicas) == (1, 1)
     assert not await _exists(federation.cell(CITIES[city]).client, WORKLOAD_DEPLOYMENT, name, home)
-    assert [one.name for one in await federation.cell(city).instances("web", home)] == [f"{name}-0"]
+    assert [instance.name for instance in await federation.cell(city).instances("web", home)] == [f"{name}-0"]
     copy = await federation.hub.get(INSTANCE, f"{name}-0", home)
     assert copy.metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
 
@@ -282,7 +282,7 @@ async def test_a_project_namespace_with_federated_deployments_can_be_deleted(fed
     await project.client.delete(NAMESPACE, "team")
 
     async def gone() -> bool:
-        namespaces = [one.name for one in (await project.client.list(NAMESPACE)).items]
+        namespaces = [namespace.name for namespace in (await project.client.list(NAMESPACE)).items]
         return "team" not in namespaces and not (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items
 
     await federation.until(gone, "namespace and hub deployment are gone", 300)

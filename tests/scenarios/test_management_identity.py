@@ -25,8 +25,8 @@ async def _versions(project: Project) -> dict[str, str]:
     """Every object of compute in a project, and its resourceVersion."""
     found: dict[str, str] = {}
     for kind in KINDS:
-        for one in (await project.client.list(kind)).items:
-            found[f"{kind.plural}/{one.namespace}/{one.name}"] = one.metadata.resource_version
+        for object_ in (await project.client.list(kind)).items:
+            found[f"{kind.plural}/{object_.namespace}/{object_.name}"] = object_.metadata.resource_version
     return found
 
 
@@ -73,7 +73,7 @@ async def test_a_project_named_with_its_organisation_is_the_same_project(federat
     async def as_we_write_it() -> bool:
         labels = (await federation.hub.get(NAMESPACE, home)).metadata.labels
         copies = (await federation.hub.list(INSTANCE, home)).items
-        return {one.metadata.labels[UPSTREAM_CLUSTER] for one in copies} | {labels[UPSTREAM_CLUSTER]} == {
+        return {copy.metadata.labels[UPSTREAM_CLUSTER] for copy in copies} | {labels[UPSTREAM_CLUSTER]} == {
             "cluster-demo"
         }
 

@@ -58,12 +58,12 @@ def _place(name: str) -> str:
 
 
 async def _deployments(project: Project) -> dict[str, WorkloadDeployment]:
-    return {one.name: one for one in (await project.client.list(WORKLOAD_DEPLOYMENT)).items}
+    return {deployment.name: deployment for deployment in (await project.client.list(WORKLOAD_DEPLOYMENT)).items}
 
 
 async def _copies(federation: Federation, project: Project) -> dict[str, WorkloadDeployment]:
     home = await project.hub_namespace()
-    return {one.name: one for one in (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items}
+    return {deployment.name: deployment for deployment in (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items}
 
 
 async def _apply(federation: Federation, project: Project, operations: Sequence[Operation]) -> None:
@@ -93,7 +93,11 @@ async def _apply(federation: Federation, project: Project, operations: Sequence[
 
 def test_the_hundred_generated_changes_are_valid() -> None:
     assert len(OPERATIONS) == 100
-    assert [sum(one.verb == verb for one in OPERATIONS) for verb in ("make", "change", "remove")] == [34, 33, 33]
+    assert [sum(operation.verb == verb for operation in OPERATIONS) for verb in ("make", "change", "remove")] == [
+        34,
+        33,
+        33,
+    ]
     there = {f"old-{number}" for number in range(BEFORE)}
     for operation in OPERATIONS:
         if operation.verb == "make":
@@ -117,9 +121,9 @@ async def test_a_hub_outage_of_a_minute_loses_nothing_and_leaves_nothing_behind(
     async def same_on_the_hub() -> bool:
         """Copies are those of the project's deployments, each of its newest spec and marked with its generation."""
         originals, copies = await _deployments(project), await _copies(federation, project)
-        workloads = {one.name for one in (await project.client.list(WORKLOAD)).items}
+        workloads = {workload.name for workload in (await project.client.list(WORKLOAD)).items}
         home = await project.hub_namespace()
-        policies = {one.name for one in (await federation.hub.list(PROPAGATION_POLICY, home)).items}
+        policies = {item.name for item in (await federation.hub.list(PROPAGATION_POLICY, home)).items}
         return (
             workloads == expected
             and set(originals) == set(copies) == set(map(_place, expected))
@@ -160,8 +164,8 @@ async def test_a_hub_outage_of_a_minute_loses_nothing_and_leaves_nothing_behind(
         originals, home = await _deployments(project), await project.hub_namespace()
         found = {}
         for city in CITIES:
-            for one in (await federation.cell(city).client.list(WORKLOAD_DEPLOYMENT, home)).items:
-                found[one.name] = one
+            for deployment in (await federation.cell(city).client.list(WORKLOAD_DEPLOYMENT, home)).items:
+                found[deployment.name] = deployment
         return found.keys() == originals.keys() and all(
             same_json(found[name].spec_json, one.spec_json) for name, one in originals.items()
         )

@@ -19,14 +19,14 @@ async def _pause(federation: Federation, project: Project, paused: bool) -> None
         workload, deployment = await project.workload("web"), await project.deployment("web-main-dfw")
         statuses = [workload.status if workload else None, deployment.status]
         found = [conditions.find(status.conditions, "Progressing") for status in statuses if status is not None]
-        reasons = [one.reason if one is not None else "" for one in found]
+        reasons = [item.reason if item is not None else "" for item in found]
         return reasons == (["RolloutPaused"] * 2 if paused else [""] * 2)
 
     await federation.until(confirmed, "the pause is confirmed" if paused else "the resume is confirmed")
 
 
 async def _images(federation: Federation) -> list[str]:
-    sandboxes = [one.spec.runtime.sandbox for one in await federation.cell("DFW").instances("web")]
+    sandboxes = [instance.spec.runtime.sandbox for instance in await federation.cell("DFW").instances("web")]
     return [sandbox.containers[0].image for sandbox in sandboxes if sandbox is not None]
 
 

@@ -37,7 +37,7 @@ async def _leave(federation: Federation, embedded: EmbeddedFederation) -> None:
         await root.delete(PROJECT, name)
 
     async def all_gone() -> bool:
-        return [one.name for one in (await root.list(PROJECT)).items] == sorted(PROJECTS)
+        return [project.name for project in (await root.list(PROJECT)).items] == sorted(PROJECTS)
 
     await federation.until(all_gone, "all projects are gone", 120)
 
@@ -67,7 +67,7 @@ async def test_nothing_is_left_of_fifty_projects_that_come_and_go(
         home = await demo.hub_namespace()
         for client in (federation.hub, *(federation.cell(city).client for city in ("DFW", "ORD"))):
             for kind in (WORKLOAD_DEPLOYMENT, INSTANCE, *((PROPAGATION_POLICY,) if client is federation.hub else ())):
-                if any(one.namespace != home for one in (await client.list(kind)).items):
+                if any(item.namespace != home for item in (await client.list(kind)).items):
                     return False
         return True
 
@@ -114,7 +114,7 @@ async def test_a_project_deleted_while_a_cell_is_unreachable_leaves_nothing_ther
     await root.delete(PROJECT, NAMES[0])
 
     async def gone() -> bool:
-        return NAMES[0] not in [one.name for one in (await root.list(PROJECT)).items]
+        return NAMES[0] not in [project.name for project in (await root.list(PROJECT)).items]
 
     await federation.until(gone, "the project is gone", 300)
     await outages.bring_back(cell.client.plane)

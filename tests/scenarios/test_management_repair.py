@@ -34,8 +34,8 @@ async def _versions(federation: Federation, project: Project) -> dict[str, str]:
     home, found = await project.hub_namespace(), {}
     for client, kinds, namespace in ((project.client, OF_PROJECT, "default"), (federation.hub, OF_HUB, home)):
         for kind in kinds:
-            for one in (await client.list(kind, namespace)).items:
-                found[f"{client.plane}/{kind.plural}/{one.name}"] = one.metadata.resource_version
+            for object_ in (await client.list(kind, namespace)).items:
+                found[f"{client.plane}/{kind.plural}/{object_.name}"] = object_.metadata.resource_version
     found["namespace"] = (await federation.hub.get(NAMESPACE, home)).metadata.resource_version
     return found
 
@@ -76,8 +76,8 @@ async def test_at_rest_a_pass_of_every_controller_writes_nothing_on_either_engin
     marked = {"metadata": {"annotations": {"example.com/seen": "1"}}}
     for client, kinds, namespace in ((project.client, OF_PROJECT, "default"), (federation.hub, OF_HUB, home)):
         for kind in kinds:
-            for one in (await client.list(kind, namespace)).items:
-                await client.merge_patch(kind, one.name, namespace, marked)
+            for object_ in (await client.list(kind, namespace)).items:
+                await client.merge_patch(kind, object_.name, namespace, marked)
     before = await _versions(federation, project)
     assert await _at_rest(federation, project) == before
 
@@ -144,7 +144,7 @@ async def test_a_projection_that_was_edited_and_repaired_can_be_waited_for(feder
 
     async def waited_for() -> bool:
         found = await project.client.get(INSTANCE, name, "default")
-        answered = {one.observed_generation for one in found.status.conditions} if found.status else set()
+        answered = {condition.observed_generation for condition in found.status.conditions} if found.status else set()
         return is_ready(found) and found.spec == before.spec and answered == {found.metadata.generation}
 
     await federation.until(waited_for, "the projection is as it was, and says that it is answered")
@@ -156,7 +156,7 @@ async def _told(project: Project, name: str) -> dict[str, tuple[str, str]]:
     """Status and reason of each condition of a workload."""
     found = await project.workload(name)
     status = found.status if found else None
-    return {one.type: (one.status, one.reason) for one in status.conditions} if status else {}
+    return {condition.type: (condition.status, condition.reason) for condition in status.conditions} if status else {}
 
 
 async def test_a_suspended_project_keeps_running_and_catches_up_when_it_returns(
@@ -193,7 +193,7 @@ async def test_projections_of_a_suspended_project_are_correct_when_it_returns(
     await federation.hub.create(INSTANCE, body | {"spec": spec})
 
     async def shows_ghost() -> bool:
-        return "ghost" in [one.name for one in (await project.client.list(INSTANCE)).items]
+        return "ghost" in [instance.name for instance in (await project.client.list(INSTANCE)).items]
 
     await federation.until(shows_ghost, "it is shown")
     await suspension.suspend("demo")

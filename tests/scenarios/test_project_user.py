@@ -119,7 +119,7 @@ async def test_the_extra_role_allows_a_restart_of_a_city_through_its_deployment_
 
     async def replaced() -> bool:
         found = (await project.client.list(INSTANCE, "default")).items
-        return [one.name for one in found] == ["web-main-dfw-0"] and found[0].metadata.uid != before
+        return [item.name for item in found] == ["web-main-dfw-0"] and found[0].metadata.uid != before
 
     await federation.until(replaced, "the instance is started anew")
     await project.until_ready("web", 1)
@@ -133,7 +133,7 @@ async def test_a_restart_of_one_city_replaces_its_instances_and_no_others(federa
 
     async def uids() -> dict[str, str]:
         found = (await project.client.list(INSTANCE, "default")).items
-        return {one.name: one.metadata.uid for one in found}
+        return {item.name: item.metadata.uid for item in found}
 
     before = await uids()
     output = await compute("restart", "web", "--city=DFW", "--wait")

@@ -62,7 +62,7 @@ async def _allow(federation: Federation, instances: int) -> None:
 
     async def counts() -> bool:
         buckets = (await client.list(ALLOWANCE_BUCKET)).items
-        return any(one.status and one.status.limit == instances for one in buckets)
+        return any(bucket.status and bucket.status.limit == instances for bucket in buckets)
 
     await federation.until(counts, f"{instances} instances are allowed")
 
@@ -112,7 +112,9 @@ async def test_a_new_grant_opens_the_gate_of_what_was_denied(tight: Federation) 
     await project.until_ready("web", 4)
 
     (bucket,) = [
-        one for one in (await project.client.list(ALLOWANCE_BUCKET)).items if one.spec.resource_type == INSTANCES
+        bucket
+        for bucket in (await project.client.list(ALLOWANCE_BUCKET)).items
+        if bucket.spec.resource_type == INSTANCES
     ]
     assert bucket.status is not None
     assert (bucket.status.limit, bucket.status.allocated, bucket.status.available) == (4, 4, 0)

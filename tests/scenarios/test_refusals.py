@@ -22,7 +22,7 @@ async def test_a_site_that_refuses_instances_is_reported_on_the_workload_until_i
     sentence = "Instance web-main-dfw-0 was refused: exceeded quota: instances, used: 5, limited: 5"
 
     async def told() -> bool:
-        found = {one["type"]: one for one in (await _status(project.client)).get("conditions", [])}
+        found = {condition["type"]: condition for condition in (await _status(project.client)).get("conditions", [])}
         return found.get("Available", {}).get("status") == "True" and (
             found.get("Placed", {}).get("reason"),
             found.get("Placed", {}).get("message"),
@@ -30,7 +30,7 @@ async def test_a_site_that_refuses_instances_is_reported_on_the_workload_until_i
 
     await federation.until(told, "the refusal is told while the other city serves")
     deployment = as_dict((await project.deployment("web-main-dfw")).status_json)
-    assert {one["type"]: one["message"] for one in deployment["conditions"]} == {
+    assert {condition["type"]: condition["message"] for condition in deployment["conditions"]} == {
         "Available": sentence,
         "ReplicasReady": sentence,
     }
@@ -40,7 +40,7 @@ async def test_a_site_that_refuses_instances_is_reported_on_the_workload_until_i
 
     refusal.lift()
     await project.until_ready("web", 2, within=700)
-    assert [one["type"] for one in (await _status(project.client))["conditions"]] == ["Available"]
+    assert [condition["type"] for condition in (await _status(project.client))["conditions"]] == ["Available"]
     assert len((await project.client.list(INSTANCE)).items) == 2
 
 

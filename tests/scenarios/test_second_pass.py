@@ -35,8 +35,10 @@ async def _versions(federation: Federation) -> dict[str, str]:
 
     async def add(client: Client, *kinds: Kind[Any]) -> None:
         for kind in kinds:
-            for one in (await client.list(kind)).items:
-                found[f"{client.plane} {kind.name} {one.namespace}/{one.name}"] = one.metadata.resource_version
+            for object_ in (await client.list(kind)).items:
+                found[f"{client.plane} {kind.name} {object_.namespace}/{object_.name}"] = (
+                    object_.metadata.resource_version
+                )
 
     await add(project, WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE, RESOURCE_CLAIM)
     await add(federation.hub, WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY)
@@ -58,7 +60,7 @@ async def test_a_restart_at_rest_writes_nothing_on_the_real_engine(
     async def at_rest() -> bool:
         """Nobody has anything to do, and nothing has changed since the last look; Karmada's marks come late."""
         seen.append(await _versions(federation))
-        idle = [await asyncio.to_thread(one.idle) for one in managers.running.values()]
+        idle = [await asyncio.to_thread(manager.idle) for manager in managers.running.values()]
         return all(idle) and seen[-1] == seen[-2]
 
     await federation.until(at_rest, "all is at rest")
@@ -70,7 +72,7 @@ async def test_a_restart_at_rest_writes_nothing_on_the_real_engine(
             for controller in controllers:
                 if not manager.total("controller_runtime_reconcile_total", controller=controller, result="success"):
                     return False
-        return all([await asyncio.to_thread(one.idle) for one in managers.running.values()])
+        return all([await asyncio.to_thread(manager.idle) for manager in managers.running.values()])
 
     await federation.until(passed, "every controller has had its passes")
     written = {

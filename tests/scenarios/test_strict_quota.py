@@ -67,7 +67,7 @@ async def _until_denied(engine: EmbeddedFederation, name: str) -> None:
 
 async def _allocated(engine: EmbeddedFederation, resource_type: str) -> int:
     buckets = (await engine.project_client("demo").list(ALLOWANCE_BUCKET)).items
-    (bucket,) = [one for one in buckets if one.spec.resource_type == resource_type]
+    (bucket,) = [item for item in buckets if item.spec.resource_type == resource_type]
     assert bucket.status is not None
     return bucket.status.allocated
 

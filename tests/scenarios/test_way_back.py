@@ -59,7 +59,7 @@ async def test_a_projection_is_deleted_when_its_instance_is_scaled_down(federati
     await project.place("web", ["DFW"], 1)
 
     async def one_left() -> bool:
-        return [one.name for one in (await project.client.list(INSTANCE)).items] == ["web-main-dfw-0"]
+        return [instance.name for instance in (await project.client.list(INSTANCE)).items] == ["web-main-dfw-0"]
 
     await federation.until(one_left, "one projection is left")
 
@@ -112,7 +112,7 @@ async def test_instance_labels_never_decide_identity(federation: Federation) -> 
 
     await federation.until(repaired, "the cell has repaired its copy")
     after = (await other.client.list(INSTANCE)).items
-    assert [one.metadata.resource_version for one in after] == [one.metadata.resource_version for one in before]
+    assert [item.metadata.resource_version for item in after] == [item.metadata.resource_version for item in before]
 
 
 async def test_the_project_sees_why_an_instance_waits(federation: Federation) -> None:
