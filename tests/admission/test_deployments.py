@@ -43,7 +43,7 @@ class Plane:
         await self.client.create(WORKLOAD_DEPLOYMENT, deployment)
 
     async def ask(self, method: str, path: str, body: Json | None = None, user: User = BEARER) -> tuple[int, str]:
-        """The code, and the sentence of a refusal."""
+        """Status code and message of a refusal."""
         content_type = MERGE if method == "PATCH" else "application/json"
         data = msgspec.json.encode(body) if body is not None else b""
         answer = await self.server.answer(Call(method, path, {}, data, content_type), user)

@@ -45,7 +45,7 @@ USER = {
 
 
 class Reviewer:
-    """The project's API server as far as access reviews go; what it was asked is kept."""
+    """The access reviews of a project's API server; records what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Json] = []
@@ -341,7 +341,7 @@ OTHERS = {
 async def test_deployments_are_written_by_compute_and_kubernetes(
     asked: Asked, request_: Json, user: Json, allowed: bool
 ) -> None:
-    """Of a project that nobody knows as well: the rule needs none."""
+    """Even in an unknown project: the rule does not depend on it."""
     for path in (VALIDATE_DEPLOYMENT, f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}elsewhere"):
         response = await asked.review(path, userInfo=user, **request_)
         assert response["allowed"] is allowed

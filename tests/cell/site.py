@@ -59,7 +59,7 @@ class _Source(Struct, frozen=True):
 
 
 class Event(KubeObject, frozen=True):
-    """An event as it is read here."""
+    """An event as these tests read it."""
 
     type: str = ""
     reason: str = ""
@@ -82,7 +82,7 @@ class Between(Faults):
 
 
 class Site:
-    """`build` makes the controllers; `planes` are served by role, and between each and them stands a fault injector."""
+    """`build` returns the controllers; `planes` are served by role, each behind a fault injector."""
 
     def __init__(
         self,
@@ -113,21 +113,21 @@ class Site:
         self.manager = Manager(self.fleet, self._build(self.fleet), self._clock)
 
     def engage(self, name: str) -> None:
-        """A plane is discovered."""
+        """Adds a plane, as discovery does."""
         self.faults[name] = Between(self._servers[name], self.simulation.random)
         self.fleet.add(self.plane(name))
 
     def plane(self, name: str) -> Plane:
-        """A plane to be engaged, with the faults that it had before."""
+        """A plane to engage, with the faults that it had before."""
         role = {"cell": CELL, "hub": HUB}.get(name, CLAIMS)
         return Plane(name, role, self.faults[name], writes=self.writes, generator=self.simulation.random)
 
     def leave(self, name: str) -> None:
-        """A plane is not, or no longer, one to work on."""
+        """Removes a plane from the fleet."""
         self.fleet.remove(name)
 
     async def start(self, labels: Mapping[str, str] | None = None) -> None:
-        """With a namespace of each project; those of hub and cell say whose they are, unless told otherwise."""
+        """Creates a namespace per project; those of hub and cell carry `labels`, by default the identity."""
         self._engine_run = asyncio.create_task(self.engine.run())
         for number, (name, project) in enumerate(self.projects.items(), 1):
             said = hub_labels(name, "default") if labels is None else labels
@@ -142,7 +142,7 @@ class Site:
         await self.settle()
 
     async def restart(self, taken_away: Sequence[str] = ()) -> None:
-        """New controllers with empty memories over the same planes, some of which do not answer when they start."""
+        """Starts new controllers with empty memories over the same planes, some of which do not answer at first."""
         await self._end()
         self._begin()
         for name in taken_away:
@@ -175,7 +175,7 @@ class Site:
         for controller in self.manager.controllers.values():
             assert controller.crashes == []
 
-    # What Karmada brings
+    # Deliveries by Karmada
 
     async def deploy(
         self,
@@ -203,7 +203,7 @@ class Site:
         await self.settle()
 
     async def hub_deployment(self) -> None:
-        """Only what the write-back looks for on the hub."""
+        """Only what the write-back needs on the hub."""
         spec = {
             "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
             "placementName": "main",
@@ -217,7 +217,7 @@ class Site:
     async def deployment(self, name: str = "web") -> WorkloadDeployment:
         return await self.cell.get(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
 
-    # Instances made by hand
+    # Instances created by hand
 
     async def create(
         self,
@@ -269,15 +269,15 @@ class Site:
 
     async def delete(self, name: str = "web-0") -> None:
         await self.cell.delete(INSTANCE, name, NAMESPACE_NAME)
-        await self.advance(0.1)  # each finalizer has its own controller, and one may meet the other's write
+        await self.advance(0.1)  # each finalizer has its own controller, and the two may conflict
 
     async def copies(self) -> list[str]:
         return sorted(copy.name for copy in (await self.hub.list(INSTANCE)).items)
 
-    # What the quota system does
+    # The quota system
 
     def ask_quota(self, name: str = "web-0") -> None:
-        """As if something had happened to the Instance that concerns its quota."""
+        """Starts a pass, as a change that concerns quota would."""
         self.manager.controllers["quota-gate"].enqueue(Request("cell", NAMESPACE_NAME, name))
 
     async def claim(self, name: str = "web-0") -> ResourceClaim:

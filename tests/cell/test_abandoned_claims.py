@@ -27,12 +27,12 @@ from tests.cell.site import GROUP, NAMESPACE_NAME, Site
 CLAIM_FINALIZER = f"quota.{GROUP}/claim-cleanup"
 OWN_NAMESPACE = "compute-system"
 LEDGER = "compute-abandoned-claims"
-SWEEPS = 1300.0  # two of them: one to engage the project, one to look
+SWEEPS = 1300.0  # two sweeps: one to engage the project, one to look
 AFTER = 600.0  # instead of an hour
 
 
 class Abandoning(Site):
-    """A cell that finds its projects by what it holds, as a cell that runs alone does."""
+    """A cell that discovers its projects by its own objects, as a cell in a process of its own does."""
 
     def __init__(self, simulation: Simulation, metrics: Metrics, *, most: int = 1000, after: float = AFTER) -> None:
         def build(fleet: Fleet) -> Sequence[Reconciler]:

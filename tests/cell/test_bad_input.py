@@ -22,7 +22,7 @@ from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, TEMPLATE, Site
 
 @pytest.fixture
 def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
-    """Everything a cell runs, with one good Instance in it: at the end it must be ready."""
+    """All controllers of a cell; at the end an ordinary Instance must still become ready."""
 
     def build(fleet: Fleet) -> Sequence[Reconciler]:
         return cell_controllers(fleet, simulation, cell_name)
@@ -35,7 +35,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
 
 
 async def _good_one_runs(cell: Site) -> None:
-    """Nothing else was stopped: an ordinary deployment still comes up, in its turn."""
+    """An ordinary deployment still becomes ready."""
     namespace = "ns-good"
     for client in (cell.cell, cell.hub):
         await client.create(NAMESPACE, NAMESPACE.body(namespace, labels=hub_labels("demo", "default")))
@@ -87,7 +87,7 @@ async def test_missing_labels_are_named(cell: Site) -> None:
     missing = ", ".join(f"{GROUP}/{name}" for name in ("placement-name", "city-code", "instance-index"))
     sentence = f"The instance cannot be shown in its project: it has no label {missing}"
     assert await cell.condition("Federated") == ("False", "LabelsMissing", sentence)
-    assert (await cell.condition("Ready"))[0] == "True"  # it runs all the same
+    assert (await cell.condition("Ready"))[0] == "True"  # it runs nevertheless
     await cell.advance(600)
     assert await cell.events() == [("LabelsMissing", sentence)]
     assert await cell.copies() == []
@@ -123,7 +123,7 @@ async def test_a_name_without_an_ordinal_and_without_a_deployment_is_left_alone(
 
 
 async def _claim(cell: Site, source: str, namespace: str = NAMESPACE_NAME) -> None:
-    """A claim of the name that Instance web-0 would make, made by somebody else and granted."""
+    """A granted claim with the name that Instance web-0 uses, created by somebody else."""
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec: Json = {
         "consumerRef": project,

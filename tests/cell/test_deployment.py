@@ -54,12 +54,12 @@ class Cell(ControllerHarness):
         await self.run()
 
     async def wait(self, seconds: float) -> None:
-        """Simulated ones."""
+        """Simulated seconds."""
         later = asyncio.Event()
         self.simulation.call_later(seconds, later.set)
         await later.wait()
 
-    # What Karmada brings
+    # Deliveries by Karmada
 
     async def deploy(
         self, replicas: int = 1, *, annotations: Mapping[str, str] | None = None, template: Json = TEMPLATE
@@ -102,7 +102,7 @@ class Cell(ControllerHarness):
     async def deployment(self) -> WorkloadDeployment:
         return await self.client.get(WORKLOAD_DEPLOYMENT, "web", "ns")
 
-    # What instance controller and provider do
+    # Instance controller and provider
 
     async def counted(self) -> tuple[int, int, int, int]:
         """Replicas that exist, are updated, current and ready."""
@@ -111,7 +111,7 @@ class Cell(ControllerHarness):
         return status.replicas, status.updated_replicas, status.current_replicas, status.ready_replicas
 
     async def report(self, name: str, ready: str, reason: str = "Available", runs: str = "") -> None:
-        """Ready and Programmed, and the hash of what runs: that of what it was made from, unless it says otherwise."""
+        """Sets Ready and Programmed, and reports a template hash: by default that of its own template."""
         instance = await self.client.get(INSTANCE, name, "ns")
         fields = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
         status: Json = {"conditions": [{"type": "Programmed"} | fields, {"type": "Ready"} | fields]}
@@ -121,7 +121,7 @@ class Cell(ControllerHarness):
         await self.settle()
 
     async def release(self, name: str) -> None:
-        """Lets an Instance go that waits for its finalizers."""
+        """Removes the finalizers of an Instance."""
         await self.client.merge_patch(INSTANCE, name, "ns", {"metadata": {"finalizers": None}})
         await self.settle()
 
@@ -129,7 +129,7 @@ class Cell(ControllerHarness):
         return (await self.client.list(INSTANCE)).items
 
     async def names(self) -> dict[str, str]:
-        """Name to the hash it was made from; "" for what goes."""
+        """Template hash by name; "" for an Instance that is being deleted."""
         return {
             found.name: ""
             if found.metadata.deleting or not found.spec.controller
@@ -264,7 +264,7 @@ async def test_updated_replicas_count_what_runs_not_what_was_created(cell: Cell)
     assert await cell.counted() == (2, 0, 0, 1)
     await cell.release("web-1")
     assert (await cell.names())["web-1"] == new
-    assert await cell.counted() == (2, 0, 0, 1)  # made from the new template, and nothing runs yet
+    assert await cell.counted() == (2, 0, 0, 1)  # created from the new template, and not running yet
     await cell.report("web-1", "False", "Starting", runs=old)
     assert await cell.counted() == (2, 0, 0, 1)
     await cell.report("web-1", "False", "Starting")
@@ -375,7 +375,7 @@ async def test_a_quota_gate_removed_at_the_same_time_stays_gone(cell: Cell, seed
     left = {"metadata": metadata, "spec": {"controller": {"schedulingGates": [{"name": "Network"}]}}}
     try:
         await cell.client.merge_patch(INSTANCE, "web-0", "ns", left)
-    except Conflict:  # it was removed before us, as we can see
+    except Conflict:  # already removed by somebody else
         left = {"spec": {"controller": {"schedulingGates": []}}}
         await cell.client.merge_patch(INSTANCE, "web-0", "ns", left)
 
@@ -456,7 +456,7 @@ async def test_the_status_is_written_even_when_the_action_failed(cell: Cell) -> 
     await cell.simulation.until(created, within=1)
 
 
-# What the cell refuses
+# Refusals by the cell
 
 REFUSED = 'Instance.compute.datumapis.com "web-0" is invalid: metadata.labels: Invalid value: "hello world"'
 
@@ -476,7 +476,7 @@ async def test_a_refused_instance_is_reported_with_the_message_of_the_server(cel
     ]
     version = deployment.metadata.resource_version
     await cell.simulation.advance(3600)
-    assert (await cell.deployment()).metadata.resource_version == version  # as long as it is so, nothing is written
+    assert (await cell.deployment()).metadata.resource_version == version  # nothing more is written meanwhile
     assert [event.count for event in await warnings(cell.client, "web", "ns")] == [1]
 
     refusal.lift()
@@ -686,7 +686,7 @@ async def test_a_slow_deletion_reports_what_a_successor_waits_for(cell: Cell) ->
 
 
 async def test_a_deletion_is_reported_at_once_when_a_successor_waits(cell: Cell) -> None:
-    """Karmada writes the spec of the next over that of the one before, and takes the status for an answer."""
+    """Karmada writes a successor's spec over that of its predecessor, and takes the status for an answer."""
     await cell.deploy(1, annotations={f"{GROUP}/upstream-uid": "first"})
     await cell.report("web-0", "True")
     await cell.client.delete(WORKLOAD_DEPLOYMENT, "web", "ns")

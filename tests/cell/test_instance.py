@@ -65,7 +65,7 @@ class Interrupted:
 
 
 class Ledger:
-    """A quota system that says and does what the test wants."""
+    """A quota system controlled by the test."""
 
     def __init__(self) -> None:
         self.verdict = Verdict("False", "QuotaExceeded", "2 of 1 instances")
@@ -122,7 +122,7 @@ class Cell(ControllerHarness):
         return await self.instance()
 
     async def report(self, **said: tuple[str, str]) -> None:
-        """What the provider says: type to status and reason."""
+        """Sets the provider's conditions: type to status and reason."""
         instance = await self.instance()
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
@@ -149,7 +149,7 @@ class Cell(ControllerHarness):
         return found
 
     async def remove_gate(self, name: str) -> None:
-        """As another controller does it: by the list that it saw, again when that was changed."""
+        """Removes a gate as another controller does: from the list that it read, retried on a conflict."""
         instance = await self.instance()
         assert instance.spec.controller is not None
         left = [{"name": gate.name} for gate in instance.spec.controller.scheduling_gates if gate.name != name]
@@ -266,7 +266,7 @@ async def test_a_denial_keeps_the_gate_until_it_is_lifted(metered: Cell, ledger:
     async def open_() -> bool:
         return await metered.gates() == []
 
-    await metered.simulation.until(open_, within=2)  # the safety net: nobody told it
+    await metered.simulation.until(open_, within=2)  # by polling, without an event
     assert (await metered.condition("QuotaGranted")).reason == "QuotaAvailable"
     assert (await metered.condition("Programmed")).reason == "Pending"
 
@@ -319,7 +319,7 @@ async def test_at_rest_a_later_pass_writes_nothing(cell: Cell) -> None:
     await cell.create()
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
     controllers, before = cell.manager.controllers.values(), cell.writes.total()
-    await cell.simulation.advance(90)  # what is said again later would bear another time
+    await cell.simulation.advance(90)  # a repeated write would have another time
     passes = [controller.passes for controller in controllers]
     for controller in controllers:
         controller.enqueue(Request("cell", "ns", "web-0"))
@@ -348,7 +348,7 @@ async def test_both_finalizers_stay_until_the_provider_has_stopped_the_instance(
     assert (await cell.instance()).metadata.finalizers == (PROVIDER, *FINALIZERS)
     cell.interrupted.writes.clear()
     await cell.client.merge_patch(INSTANCE, "web-0", "ns", {"metadata": {"finalizers": list(FINALIZERS)}})
-    await cell.simulation.advance(0.1)  # one of the two may have met the other's write
+    await cell.simulation.advance(0.1)  # one of the two may have had a conflict
     assert [code for _, code in cell.interrupted.writes if code != 409] == [200, 200]
     with pytest.raises(NotFound):
         await cell.instance()

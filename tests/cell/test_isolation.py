@@ -1,5 +1,5 @@
-"""No plane's slowness delays work that does not need it: neither the hub's what happens in the cell, nor one project's
-quota system what another project asks for."""
+"""A slow plane delays only work that needs it: a slow hub delays nothing in the cell, and one project's slow quota
+system no claims of another project."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def _calls(call: Call) -> bool:
 
 
 class Busy(Site):
-    """A site whose provider reports at once that a thing runs, and that notes when what happened to each Instance."""
+    """A site whose provider reports at once, and that records when each Instance was granted and ready."""
 
     def __init__(self, simulation: Simulation, *, quota: bool, projects: Sequence[str] = ("demo", "other")) -> None:
         def build(fleet: Fleet) -> Sequence[Reconciler]:
@@ -83,7 +83,7 @@ class Busy(Site):
         return names
 
     async def granted_at(self, project: str, names: Sequence[str]) -> dict[str, float]:
-        """Grants each claim as soon as it is there; when that was."""
+        """Grants each claim as soon as it exists, and records when."""
         granted: dict[str, float] = {}
 
         async def all_granted() -> bool:
@@ -143,7 +143,7 @@ async def test_a_slow_quota_system_of_one_project_does_not_delay_the_claims_of_a
     metered.follow()
     metered.faults["demo"].slow_down(SLOW, _calls)
     await metered.make(DEMO, INSTANCES)
-    await metered.advance(5)  # as many passes as there may be at once wait for it
+    await metered.advance(5)  # all concurrent passes wait for it
     began = metered.simulation.time()
     names = await metered.make(OTHER, 20)
     granted = await metered.granted_at("other", names)
@@ -160,7 +160,7 @@ async def test_a_slow_quota_system_does_not_delay_what_it_has_granted(metered: B
     metered.faults["demo"].slow_down(SLOW, _calls)
     await metered.make(DEMO, INSTANCES, "more")
     await metered.advance(5)
-    metered.follow()  # now the provider tells that they run
+    metered.follow()  # now the provider reports that they run
     began = metered.simulation.time()
     await metered.advance(1)
     ready = [metered.ready.get((DEMO, name), float("inf")) for name in names]

@@ -48,7 +48,7 @@ async def _running(cell: Site) -> None:
 
 
 async def _forgotten(cell: Site, name: str = "web") -> None:
-    """The hub object is withdrawn as the federator does it, and nobody takes the copy in the cell away."""
+    """Withdraws the hub object as the federator does, but leaves the copy in the cell."""
     original = await cell.hub.get(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
     await _note(cell, Note(name, original.metadata.uid))
     await _lost(cell, name)
@@ -61,7 +61,7 @@ async def _note(cell: Site, *added: Note) -> None:
 
 
 async def _lost(cell: Site, name: str = "web") -> None:
-    """The hub object is missing, as after a restore, and nothing says why."""
+    """Deletes the hub object without a note, as after a restore."""
     await cell.hub.delete(WORKLOAD_DEPLOYMENT, name, NAMESPACE_NAME)
     await cell.advance(1)
 
@@ -110,7 +110,7 @@ async def test_the_work_that_would_bring_it_back_is_removed_too(cell: Site) -> N
 
 
 async def test_a_work_of_another_project_stays(cell: Site) -> None:
-    """However the copy came to name it."""
+    """Even if the copy names that Work."""
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-others", "ns-2"))
     await _forgotten(cell)
@@ -120,7 +120,7 @@ async def test_a_work_of_another_project_stays(cell: Site) -> None:
 
 
 async def test_a_work_that_karmada_is_changing_stays_with_its_copy(cell: Site) -> None:
-    """As it does for a new original of the same name."""
+    """As Karmada does for a new original of the same name."""
     await serve(cell.hub)
     await cell.deploy(annotations=await keep(cell.hub, "of-web", NAMESPACE_NAME))
     await _forgotten(cell)
@@ -220,7 +220,7 @@ async def test_an_unreachable_hub_removes_nothing(cell: Site) -> None:
 async def test_a_deployment_that_the_hub_lost_is_held_and_reported_once(
     cell: Site, registry: CollectorRegistry
 ) -> None:
-    """As after the hub was restored from a backup that does not know it."""
+    """As after the hub was restored from a backup without it."""
     await _running(cell)
     with capture_logs() as logs:
         await _lost(cell)
@@ -238,7 +238,7 @@ async def test_a_deployment_that_the_hub_lost_is_held_and_reported_once(
 
 
 async def test_a_deployment_that_the_hub_lost_while_the_cell_was_unreachable_is_held(cell: Site) -> None:
-    """A cell that starts while the hub does not answer has heard of no original; that proves nothing of any."""
+    """A cell that starts without the hub knows no originals, and that proves nothing."""
     await _running(cell)
     cell.faults["hub"].take_away()
     await cell.restart(taken_away=["hub"])
@@ -367,7 +367,7 @@ async def test_a_restart_does_not_release_the_brake(cell: Site) -> None:
 
 
 async def test_a_hub_that_lost_everything_removes_nothing(cell: Site, registry: CollectorRegistry) -> None:
-    """As one that was set up anew: it answers, and knows neither the namespace nor what was in it."""
+    """As a rebuilt hub: it answers, and has neither the namespace nor its contents."""
     await _running(cell)
     await cell.hub.delete(NAMESPACE, NAMESPACE_NAME)
     await cell.advance(5)

@@ -67,7 +67,7 @@ class Process:
 
 
 class World:
-    """One hub, one project, and two cells of which each has one Instance of its own."""
+    """One hub, one project, and two cells with one Instance each."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -205,7 +205,7 @@ async def test_a_name_is_taken_over_once_its_lease_has_expired(world: World) -> 
     await world.simulation.advance(RETRY_SECONDS)
     await first.end()
     await world.simulation.until(that(lambda: second.name_lease.held), within=LEASE_SECONDS + 1)
-    await world.simulation.advance(31)  # what failed meanwhile is tried again at the latest then
+    await world.simulation.advance(31)  # failed passes run again by then
     assert await world.copies() == ["api-0"]
     assert await world.claims() == ["instance-api-0"]
 

@@ -63,7 +63,7 @@ async def _set(cell: Site, kind: Kind[Any], name: str, ready: str, reason: str, 
 
 
 async def _bound(cell: Site, index: int = 0) -> None:
-    """The operator makes the context of the first binding and says that both are ready."""
+    """Creates the context of the first binding, and reports both as ready."""
     body = NETWORK_CONTEXT.body("default-dfw", NAMESPACE_NAME)
     await cell.cell.create(NETWORK_CONTEXT, body | {"spec": {"network": {"name": "default"}, "location": PLACE}})
     await _set(cell, NETWORK_CONTEXT, "default-dfw", "True", "Ready")
@@ -72,7 +72,7 @@ async def _bound(cell: Site, index: int = 0) -> None:
 
 
 async def _allocated(cell: Site) -> None:
-    """The operator makes the subnet that was claimed."""
+    """Creates the claimed subnet."""
     claim = await cell.cell.get(SUBNET_CLAIM, "default-dfw-0", NAMESPACE_NAME)
     spec = as_dict(claim.spec_json) | {"startAddress": "10.128.0.0", "prefixLength": 20}
     await cell.cell.create(SUBNET, SUBNET.body("default-dfw-0", NAMESPACE_NAME) | {"spec": spec})
@@ -194,7 +194,7 @@ async def test_a_restart_at_rest_writes_nothing(cell: Site) -> None:
     await _allocated(cell)
     await cell.runs("web-0")
     await cell.runs("web-1")
-    await cell.advance(90)  # what is said again later would bear another time
+    await cell.advance(90)  # a repeated write would have another time
     assert cell.writes.total()
     await cell.restart()
     await cell.advance(5)
@@ -204,7 +204,7 @@ async def test_a_restart_at_rest_writes_nothing(cell: Site) -> None:
 
 
 async def test_kinds_that_are_not_served_hold_nothing_else_up(runner: asyncio.Runner, simulation: Simulation) -> None:
-    """A cell without the operator: deployments are worked on, and say what they wait for."""
+    """A cell without the network operator: deployments are reconciled, and report what they wait for."""
     site = Site(
         simulation,
         lambda fleet: cell_controllers(fleet, simulation, cell_name, networking=True, quota=False, write_back=False),

@@ -71,7 +71,7 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
         [Delete("web-0"), Delete("web-1")],
     ),
     "outdated and not Ready, before what is missing above": ([broken(0)], 2, [Delete("web-0"), Create(1)]),
-    # Strays (6.1)
+    # Strays
     "no index": ([ready(0), ready(None, "odd")], 1, [Delete("odd")]),
     "negative index": ([ready(0), ready(-1, "odd")], 1, [Delete("odd")]),
     "a stray goes before everything else": ([ready(None, "odd"), deleting(0)], 2, [Delete("odd"), Wait(0), Create(1)]),
@@ -115,7 +115,7 @@ changes = st.lists(st.tuples(st.sampled_from(["template", "scale", "steps"]), st
 
 @given(changes)
 def test_a_healthy_rollout_takes_at_most_one_instance_down(asked: list[tuple[str, int]]) -> None:
-    """Whatever is deleted is gone, and whatever is created is ready, one step later."""
+    """Deleted Instances are gone, and created ones ready, one step later."""
     running: dict[int, int] = {}  # ordinal to the template it runs
     template, desired = 0, 3
 
@@ -169,7 +169,7 @@ class Rollout(RuleBasedStateMachine):
         self.desired = 2
         self.copies: dict[str, Copy] = {}
 
-    # What happens around the controller
+    # The environment
 
     @rule()
     def template_changes(self) -> None:
@@ -230,7 +230,7 @@ class Rollout(RuleBasedStateMachine):
         assert all(copy.template == self.template and copy.ready for copy in self.copies.values())
 
     def _check_service_before_deleting(self, name: str) -> None:
-        """A roll or scale-down takes nothing that serves while anything else that is wanted does not."""
+        """A rollout or scale-down deletes no serving Instance while another desired one does not serve."""
         copy = self.copies[name]
         is_stray = copy.ordinal is None or self._holders(copy.ordinal) != [name]
         if not is_stray and copy.ready:
@@ -238,7 +238,7 @@ class Rollout(RuleBasedStateMachine):
             assert serving >= set(range(self.desired)) - {copy.ordinal}
 
     def _holders(self, ordinal: int) -> list[str]:
-        """Who could stand for an ordinal: not what bears the name of another, and is in its way."""
+        """Instances that could fill an ordinal: not those with the name of another slot."""
         return [
             name
             for name, copy in self.copies.items()

@@ -41,7 +41,7 @@ def ready(status: str, reason: str) -> Decided:
     return Decided("Ready", status, reason, f"about {reason}")
 
 
-# 1. No gates, denied
+# No gates, denied
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_denial_without_gates_is_reported_and_the_provider_s_conditions_are_le
     assert readiness(NO_GATES, [*current, DENIED]) == [Decided("Ready", "False", "PendingQuota", "2 of 1 instances")]
 
 
-# 2. Gates present
+# Gates present
 
 
 @pytest.mark.parametrize("quota", [GRANTED, PENDING])
@@ -101,7 +101,7 @@ def test_a_failed_network_beats_a_denial() -> None:
     ]
 
 
-# 3. Programmed not True
+# Programmed not True
 
 UNPROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
     "no condition at all": ([], NOT_PROGRAMMED),
@@ -160,7 +160,7 @@ def test_reasons_of_an_instance_that_is_not_programmed(current: Sequence[Conditi
     assert readiness(NO_GATES, [*current, GRANTED]) == [expected]
 
 
-# 4 and 5. Programmed
+# Programmed
 
 PROGRAMMED: dict[str, tuple[list[Condition], Decided]] = {
     "no Available": ([], NOT_AVAILABLE),

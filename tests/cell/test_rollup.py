@@ -233,7 +233,7 @@ def test_available_follows_from_the_network(
     assert condition_of(deployment_status(deployment(), instances, H, 2, NOW, network), "Available") == expected
 
 
-# What cannot be made
+# Refusals
 
 REFUSED = Obstacle("SpecRefused", "Instance web-0 was refused: metadata.labels: Invalid value")
 
@@ -324,7 +324,7 @@ def test_the_observed_generation_is_that_of_the_project(annotations: dict[str, s
     assert {condition["observedGeneration"] for condition in status["conditions"]} == {expected}
 
 
-# What was there before
+# Earlier status
 
 
 def test_transition_times_move_with_the_status_only() -> None:

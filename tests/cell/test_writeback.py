@@ -48,7 +48,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
 
 @pytest.fixture
 def unnamed(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
-    """A cell that was not given a name of its own."""
+    """A cell without a configured name."""
     site = _without_quota(runner, simulation, named=False)
     yield site
     runner.run(site.stop())
@@ -128,7 +128,7 @@ async def test_a_copy_does_not_come_back_after_the_hub_deployment_is_gone(cell: 
 
 
 async def test_no_copy_is_made_for_a_hub_deployment_that_only_the_cache_still_has(cell: Site) -> None:
-    """It would be collected at once, and made again."""
+    """It would be garbage-collected at once, and written again."""
     await cell.hub_deployment()
     cell.faults["hub"].silence_watches()
     await cell.hub.delete(WORKLOAD_DEPLOYMENT, "web", NAMESPACE_NAME)
@@ -160,7 +160,7 @@ async def test_no_copy_is_made_in_a_hub_namespace_that_is_being_deleted_and_nobo
 
 
 async def test_a_copy_is_never_given_to_an_owner_that_only_a_cache_still_has(cell: Site) -> None:
-    """As after the hub was restored: its garbage collection removes such a copy at once, and it would be made again."""
+    """As after a restore of the hub: such a copy would be garbage-collected at once, and written again."""
     await _copied(cell)
     for number in (1, 2):
         cell.faults["hub"].drop_event(calls(path="workloaddeployments"), number)
@@ -244,7 +244,7 @@ async def test_a_hub_namespace_without_identity_labels_gets_no_copy(cell: Site) 
     await cell.create()
     await cell.runs()
     assert await cell.copies() == []
-    assert (await cell.condition("Ready"))[0] == "True"  # the site goes on
+    assert (await cell.condition("Ready"))[0] == "True"  # the site keeps working
 
 
 async def test_the_hop_to_the_hub_is_measured(runner: asyncio.Runner, simulation: Simulation) -> None:
@@ -332,7 +332,7 @@ async def test_a_copy_of_another_cell_is_left_alone(cell: Site) -> None:
 
 
 def _refuse(cell: Site, code: int) -> Lasting:
-    """Whatever is written to the hub is answered so, until it is lifted."""
+    """The hub answers every write with this, until it is lifted."""
     return cell.faults["hub"].refuse(writes, from_status(code, b'{"message": "not you"}', "hub"))
 
 
@@ -351,7 +351,7 @@ async def test_whatever_the_hub_answers_an_instance_is_deleted_and_its_copy_swep
 
 @pytest.mark.parametrize("code", [401, 403, 422, 429, 500, 503, 504])
 async def test_whatever_the_hub_answers_a_site_rolls(cell: Site, code: int) -> None:
-    """The Instance that follows has the name of the one that goes."""
+    """The next Instance has the name of the one that is being deleted."""
     await cell.deploy(2)
     for name in ("web-0", "web-1"):
         await cell.advance(1)
@@ -386,7 +386,7 @@ async def test_a_refused_copy_is_reported_on_its_instance(cell: Site, code: int,
     await cell.runs()
     sentence = f"The hub refuses to show the instance in its project ({kind}): not you"
     assert await cell.condition("Federated") == ("False", "HubRefused", sentence)
-    assert (await cell.condition("Ready"))[0] == "True"  # it runs all the same
+    assert (await cell.condition("Ready"))[0] == "True"  # it runs nevertheless
     before = cell.writes.total("write-back") - _hub_writes(cell)
     await cell.advance(600)
     assert await cell.events() == [("HubRefused", sentence)]
@@ -478,7 +478,7 @@ async def test_a_stopping_instance_that_has_no_copy_gets_none(cell: Site) -> Non
 
 
 async def test_a_later_instance_of_the_same_name_gets_a_new_copy(cell: Site) -> None:
-    """Its age is that of its instance, also where the end of the one before went unnoticed."""
+    """Its age is that of its Instance, even if the deletion of the previous one went unnoticed."""
     await _copied(cell)
     before = await cell.hub.get(INSTANCE, "web-0", NAMESPACE_NAME)
     stale = {"metadata": {"annotations": {f"{GROUP}/upstream-uid": "that of an earlier one"}}}

@@ -53,7 +53,7 @@ DEPLOYMENT: Json = {
 
 
 class Both:
-    """A plane that is project and cell, with one controller of the cell, and every kind of thing in two namespaces."""
+    """A plane that is project and cell, with one controller of the cell and objects in two namespaces."""
 
     def __init__(self, simulation: Simulation, build: Callable[[Fleet], Reconciler]) -> None:
         self.simulation = simulation
@@ -95,7 +95,7 @@ class Both:
         await self.settle()
 
     async def traces(self, namespace: str) -> set[str]:
-        """What the controller has left there."""
+        """What the controller has done there."""
         found = set()
         instances = (await self.client.list(INSTANCE, namespace)).items
         if any(instance.metadata.finalizers or instance.metadata.generation > 1 for instance in instances):
@@ -156,7 +156,7 @@ async def test_everything_belongs_to_the_cell_on_a_plane_that_is_only_a_cell(sim
 
 
 class Recording:
-    """A controller of projects that notes its passes."""
+    """A controller of projects that records its passes."""
 
     name = "recording"
 

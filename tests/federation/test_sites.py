@@ -1,4 +1,4 @@
-"""Which of several cells serves a city, and how a cell knows."""
+"""Which of several cells serves a city, and how a cell recognises it."""
 
 import pytest
 

@@ -9,7 +9,7 @@ from datum_compute.runtime.testing.simulation import Simulation
 
 
 class Slow:
-    """Writes in a second, and fails as often as it was told to."""
+    """Takes a second per write, and fails the first `failures` times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.written: list[list[str]] = []

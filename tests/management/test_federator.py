@@ -114,7 +114,7 @@ class Federation(ControllerHarness):
         return await self.deployment(name)
 
     async def strip_city(self) -> None:
-        """Leaves web without a city, as one may be stored from before the schema refused it."""
+        """Leaves web without a city, as one stored under an older schema."""
         empty = merged({"spec": {"cityCode": ""}})
         self.faults["demo"].poison(calls(path="workloaddeployments"), "web", empty)
         await self.change({"metadata": {"annotations": {"seen": "anew"}}})
@@ -179,15 +179,15 @@ class Federation(ControllerHarness):
         return list(source.map(self.fleet.only(HUB), Change(None, copy)))
 
     def written(self) -> list[str]:
-        """What was written, oldest first; events are told beside the work and do not count."""
+        """Writes, oldest first, without events."""
         return [line for line in self.writes.last if " Event " not in line]
 
     def planes(self) -> list[str]:
-        """Where was written, oldest first."""
+        """Planes of the writes, oldest first."""
         return [line.rsplit(" ", 1)[1] for line in self.written()]
 
     async def warnings(self) -> list[tuple[str, str]]:
-        """Reason and sentence of what users were warned of."""
+        """Reason and message of each warning to users."""
         return [(event.reason, event.message) for event in await warnings(self.project, "web")]
 
 
@@ -420,7 +420,7 @@ async def test_a_policy_edited_by_hand_is_restored_and_server_defaults_stay(
 async def test_an_older_policy_is_updated_once_to_tolerate_an_unreachable_cell(
     federation: Federation, seconds: int | None
 ) -> None:
-    """One of an earlier version of ours, as it is or as older webhooks of Karmada filled it in."""
+    """A policy of an earlier version, unchanged or as older webhooks of Karmada completed it."""
     await federation.deploy("DFW")
     await federation.deploy("dfw", "more")
     home = await federation.home()
@@ -556,7 +556,7 @@ async def test_a_copy_of_the_same_name_in_another_namespace_is_ignored(federatio
 
 
 async def test_a_binding_of_an_earlier_deployment_is_removed_when_nobody_answers(federation: Federation) -> None:
-    """The hub's garbage collection overlooked it, and Karmada serves nothing by the name until it is gone."""
+    """The hub's garbage collection overlooked it, and Karmada serves nothing of that name until it is gone."""
     await serve(federation.hub)
     await federation.deploy(name="other")
     home = await federation.home()
@@ -594,7 +594,7 @@ async def test_bindings_of_a_deployment_with_an_answer_are_not_read(federation: 
 
 
 async def test_a_binding_of_a_copy_that_is_not_cached_yet_stays(federation: Federation) -> None:
-    """Our view of the hub is the one that is late."""
+    """Our cache of the hub is behind."""
     await serve(federation.hub)
     await federation.deploy()
     home = await federation.home()
@@ -608,7 +608,7 @@ async def test_a_binding_of_a_copy_that_is_not_cached_yet_stays(federation: Fede
     assert await names_of(federation.hub, RESOURCE_BINDING) == ["web-workloaddeployment"]
 
 
-# 9: a city without a cluster
+# A city without a cluster
 
 
 async def test_a_city_without_a_cluster_is_reported_after_a_minute_and_not_before(federation: Federation) -> None:
@@ -705,7 +705,7 @@ async def test_a_city_without_a_cluster_emits_one_event(federation: Federation) 
     assert await federation.warnings() == reported
 
 
-# A rollout that is paused
+# A paused rollout
 
 
 async def test_a_pause_reaches_the_hub_and_a_resume_removes_it(federation: Federation) -> None:
@@ -861,7 +861,7 @@ async def test_a_refused_hub_namespace_is_reported(federation: Federation) -> No
     assert available(deployment) == ("False", "WriteForbidden", sentence)
 
 
-# Whose hub namespace it is
+# The owner of a hub namespace
 
 
 async def test_a_hub_namespace_that_names_another_project_is_never_taken_over(federation: Federation) -> None:
@@ -925,7 +925,7 @@ async def test_a_hub_namespace_that_is_handed_over_is_taken_at_once(federation: 
     assert federated(await federation.deployment()) is None
 
 
-# How long a hop takes
+# Latency of hops
 
 
 async def test_a_hop_is_measured_only_when_something_is_written(federation: Federation) -> None:
@@ -1024,7 +1024,7 @@ async def test_a_policy_is_kept_for_a_second_deployment_and_deleted_with_the_las
     before = await federation.policies()
     await federation.delete()
     assert await federation.copies() == ["more"]
-    assert await federation.policies() == before  # the very same: one that was removed would be made again at once
+    assert await federation.policies() == before  # the same object: a deleted one would be created again at once
     await federation.delete("more")
     assert await federation.policies() == {}
 
@@ -1151,7 +1151,7 @@ async def test_a_deployment_without_its_city_leaves_the_policies_of_others_alone
     assert list(await federation.policies()) == ["theirs"]
 
 
-# What was found to go wrong
+# Faults of the past
 
 
 @pytest.mark.parametrize(

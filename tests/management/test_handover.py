@@ -43,7 +43,7 @@ class Management(ControllerHarness):
         await self.simulation.advance(1)
 
     async def lease(self, name: str, seconds: int = LEASE_SECONDS) -> None:
-        """Held, and never renewed."""
+        """A lease that is held and never renewed."""
         spec = {"holderIdentity": f"uid-of-{name}", "leaseDurationSeconds": seconds, "renewTime": "long ago"}
         await self.hub.create(LEASE, LEASE.body(name, execution_space(name)) | {"spec": spec})
 
@@ -103,7 +103,7 @@ async def test_a_name_whose_lease_is_alive_keeps_its_claims(management: Manageme
 
 
 async def test_a_lease_has_expired_when_it_did_not_change_for_its_duration(management: Management) -> None:
-    """By the time of this process: what is written in the lease was written by another clock."""
+    """By the clock of this process, because the times in the lease come from another clock."""
     await management.claim("dfw-old", **{CITY: "DFW"})
     await management.hub.create(NAMESPACE, NAMESPACE.body(execution_space("dfw-old")))
     await management.lease("dfw-old")
@@ -116,7 +116,7 @@ async def test_a_lease_has_expired_when_it_did_not_change_for_its_duration(manag
 
 
 async def test_nothing_is_handed_to_a_cell_that_does_not_hold_its_name(management: Management) -> None:
-    """Cells without a configured name are such."""
+    """As of cells without a configured name."""
     await management.claim("dfw-old", **{CITY: "DFW"})
     await management.cluster("dfw-new")
     await management.sweep()
@@ -173,7 +173,7 @@ async def test_without_permission_to_list_claims_the_rest_continues(management: 
 
 
 async def test_a_project_that_is_engaged_again_is_warned_about_again(management: Management) -> None:
-    """What was said of it is forgotten when it leaves, like everything else about it."""
+    """Earlier warnings are forgotten when a project leaves."""
 
     def warned() -> list[str]:
         return [log["plane"] for log in logs if log["event"] == "claims cannot be handed over"]

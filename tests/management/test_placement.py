@@ -148,7 +148,7 @@ OLDER = "2026-06-01T11:00:00Z"
 NEWER = "2026-06-01T12:00:00Z"
 LATEST = "2026-06-01T13:00:00Z"
 
-RESTARTS: dict[str, tuple[str, str, str]] = {  # the workload's, the deployment's, and which is wanted
+RESTARTS: dict[str, tuple[str, str, str]] = {  # the workload's, the deployment's, and the expected one
     "none": ("", "", ""),
     "only the workload's": (OLDER, "", OLDER),
     "only the deployment's": ("", OLDER, OLDER),
@@ -176,7 +176,9 @@ def test_a_newer_restart_of_one_city_survives(asked: str, own: str, expected: st
     assert spec_of(ams)["template"] == restarted(asked)
 
 
-OF_CITIES: dict[str, tuple[str, str, str, str]] = {  # the workload's, the city's, the deployment's, which is wanted
+OF_CITIES: dict[
+    str, tuple[str, str, str, str]
+] = {  # the workload's, the city's, the deployment's, and the expected one
     "only the city's": ("", NEWER, "", NEWER),
     "the city's is newest": (OLDER, NEWER, OLDER, NEWER),
     "the workload's is newest": (NEWER, OLDER, OLDER, NEWER),
@@ -217,7 +219,7 @@ def test_only_the_restart_survives_from_an_older_template() -> None:
     assert spec_of(entry)["template"]["metadata"]["labels"] == {"app": "hello"}
 
 
-# cli.md 6: while paused
+# While paused
 
 
 def paused(asked: Workload) -> Workload:

@@ -27,7 +27,7 @@ def condition(type_: str, observed: int | None = None) -> Json:
         ("3", [3, 2], 5, [5, 4]),  # in part
         ("2", [3, 2], 5, [5, 5]),  # newer than its stamp
         ("1", [0, 1], 1, [0, 1]),
-        (None, [2, 2], 5, [5, 5]),  # a cell that does not tell its generation
+        (None, [2, 2], 5, [5, 5]),  # a cell that does not report its generation
         (None, [3, 2], 5, [5, 4]),
         ("soon", [2, 2], 5, [5, 5]),
     ],

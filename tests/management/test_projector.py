@@ -44,7 +44,7 @@ def status_of(reason: str, *others: Json, message: str = "as it is") -> Json:
 
 
 def terminating(namespace: str) -> Forbidden:
-    """How a server refuses what is to be made in a namespace that goes."""
+    """How a server refuses a create in a terminating namespace."""
     cause = Cause("NamespaceTerminating", f"namespace {namespace} is being terminated", "metadata.namespace")
     return Forbidden("unable to create new content", causes=[cause])
 
@@ -401,7 +401,7 @@ async def test_a_hub_namespace_cannot_claim_another_project(
         await federation.write_back(labels={UPSTREAM_CLUSTER: "cluster-other"})
         await federation.report(status_of("Available"))
     assert (await federation.shown(), await federation.shown("other")) == ([], [])
-    # One that was made there would be taken for a ghost and removed at once, so what is shown proves nothing.
+    # A projection there would be removed at once as a leftover, so the final state proves nothing.
     assert federation.faults["other"].written == []
     (line,) = [line for line in logs if line["log_level"] == "warning"]
     assert (line["namespace"], line["project"], line["named"]) == (home, "other", "default")
@@ -422,7 +422,7 @@ async def test_wrong_identity_labels_remove_nothing(federation: Federation) -> N
     await federation.hub.merge_patch(NAMESPACE, home, "", lie)
     written = len(federation.faults["other"].written)
     await federation.remove()
-    # One that was removed would be made again at once: it has to be the very same, and nothing may have been written.
+    # A removed one would be created again at once: it must be the same object, and nothing may have been written.
     assert await other.get(INSTANCE, NAME, "default") == before
     assert len(federation.faults["other"].written) == written
 
@@ -461,7 +461,7 @@ async def test_instances_of_a_namespace_that_is_cached_late_are_projected_then(f
 
 
 async def test_what_is_not_a_projection_stays(federation: Federation) -> None:
-    """By its labels it could be one; nothing says that a deployment owns it."""
+    """Its labels fit, but no deployment owns it."""
     identity = {UPSTREAM_CLUSTER: "cluster-demo", UPSTREAM_NAMESPACE: "default"}
     body = INSTANCE.body("by-hand", "default", labels=identity) | {"spec": TEMPLATE["spec"]}
     await federation.project.create(INSTANCE, body)
@@ -500,7 +500,7 @@ async def test_a_sweep_covers_only_projections_without_an_original(federation: F
 async def test_leftover_projections_of_an_unreachable_project_are_deleted_when_it_returns(
     federation: Federation,
 ) -> None:
-    """Suspended projects are left; what happened meanwhile is made up for."""
+    """A suspended project is disengaged; what it missed is handled when it returns."""
     await federation.write_back()
     await federation.write_back("web-1")
     federation.fleet.remove("demo")

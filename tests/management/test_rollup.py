@@ -228,7 +228,7 @@ def test_an_unoffered_city_is_ranked_under_the_name_of_its_future_deployment(cit
     assert available(status) == ("False", "NoMatchingLocation", expected)
 
 
-# What was there before
+# Earlier status
 
 
 def test_transition_times_move_with_the_status_only() -> None:
@@ -272,7 +272,7 @@ def test_fields_and_conditions_of_others_survive() -> None:
     assert after == before
 
 
-# A deployment that cannot be made
+# A deployment that cannot be created
 
 
 def taken(place: str) -> Blocker:
@@ -291,7 +291,7 @@ def test_a_name_that_is_taken_does_not_hide_what_is_available() -> None:
     assert available(status)[:2] == ("True", "AvailablePlacementFound")
 
 
-# Cities that do not get what is asked for, while others do
+# Refused cities beside served ones
 
 
 def placed(status: Json) -> tuple[str, str, str] | None:
@@ -365,7 +365,7 @@ def test_any_other_blocker_beats_a_placement_scaled_to_zero(places: tuple[str, s
     assert available(status)[1] == other
 
 
-# A rollout that is paused
+# A paused rollout
 
 
 def test_a_pause_is_reported_beside_availability() -> None:
@@ -396,7 +396,7 @@ def test_a_held_deployment_counts_nothing_for_the_newest_template() -> None:
     assert [status[counter] for counter in COUNTERS] == [5, 2, 2, 5, 5]
 
 
-# Networks that are missing
+# Missing networks
 
 
 def test_missing_networks_change_nothing_but_the_condition() -> None:
@@ -419,7 +419,7 @@ def test_missing_networks_on_a_new_workload_have_every_counter() -> None:
     ("replicas", "updated", "observed", "expected"),
     [
         (4, 4, 2, True),
-        (4, 4, 1, False),  # an answer to the spec before
+        (4, 4, 1, False),  # an answer to the previous spec
         (2, 2, 2, False),  # one of the two cities has not reported yet
         (4, 3, 2, False),
         (5, 4, 2, False),  # an old one is left

@@ -70,7 +70,7 @@ class Sweep(ControllerHarness):
         await self.project.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body(name, "default") | {"spec": SPEC})
 
     async def gave_up(self, *names: str) -> None:
-        """What the journal of the project says."""
+        """Writes entries into the project's journal."""
         text = "[" + ",".join(f'"uid-of-{name}"' for name in names) + "]"
         await self.project.merge_patch(NAMESPACE, "default", "", {"metadata": {"annotations": {JOURNAL: text}}})
 
@@ -177,7 +177,7 @@ async def test_a_deployment_that_only_the_cache_lacks_stays(sweep: Sweep) -> Non
 
 @pytest.mark.parametrize("error", [Unavailable("busy"), Forbidden("no"), NotFound("no such plane")], ids=str)
 async def test_an_unreachable_project_proves_nothing(sweep: Sweep, error: ApiError) -> None:
-    """Not even with 404 for everything, as a plane that is gone answers."""
+    """Not even if it answers 404 to everything, as a deleted plane does."""
     await sweep.gave_up("web")
     await sweep.copy()
     sweep.faults["demo"].refuse(reads, error)
@@ -216,7 +216,7 @@ async def test_a_deployment_of_a_deleted_project_namespace_needs_the_same_sign(s
 async def test_a_deployment_of_an_earlier_namespace_is_swept_despite_a_later_one_of_its_name(
     sweep: Sweep, is_given_up: bool
 ) -> None:
-    """As when a project namespace was deleted and made anew, and the hub was restored to before that."""
+    """As when a project namespace was recreated, and the hub then restored to a moment before that."""
     await sweep.gave_up(*(["earlier"] if is_given_up else []))
     await sweep.ask_for()
     await sweep.copy()
@@ -280,7 +280,7 @@ async def test_the_hub_namespace_of_a_recreated_project_namespace_is_removed(swe
 async def test_a_hub_namespace_from_which_nothing_was_ever_withdrawn_is_held_until_it_is_released(
     sweep: Sweep,
 ) -> None:
-    """As one of a time before notes, or on a hub that was restored to before its first deployment."""
+    """As one from before notes existed, or on a hub restored to before its first deployment."""
     await sweep.make_home("ns-gone", "team")
     await sweep.advance(LONG_ENOUGH)
     assert "ns-gone" in await sweep.homes()

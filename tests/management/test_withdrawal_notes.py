@@ -58,7 +58,7 @@ async def test_nothing_is_deleted_while_the_withdrawal_cannot_be_noted(federatio
 
 
 async def test_a_deployment_that_the_hub_lost_is_noted_by_the_uid_in_its_project(federation: Federation) -> None:
-    """As when it is deleted after the hub was restored and before management made it again."""
+    """As when it is deleted after a restore of the hub and before management created it again."""
     federation.faults["hub"].take_away()
     deployment = await federation.deploy()
     await federation.project.merge_patch(
@@ -95,7 +95,7 @@ async def test_the_notes_of_a_namespace_are_bounded(federation: Federation) -> N
 
 
 async def test_the_note_of_a_deployment_that_its_project_has_again_is_removed(federation: Federation) -> None:
-    """As after the project was restored to before its deletion: a copy in a cell must not go by the old note."""
+    """As after the project was restored to before its deletion: the old note must not remove a copy in a cell."""
     deployment = await federation.deploy()
     others = Note("other", "1", "2")
     patch = {"metadata": {"annotations": annotation([Note("web", "0", deployment.metadata.uid), others])}}

@@ -205,7 +205,7 @@ def progressing(workload: Workload) -> tuple[str, str] | None:
 
 
 def placed(workload: Workload) -> tuple[str, str, str] | None:
-    """What is said about cities that do not get what was asked for; None while all do."""
+    """The Placed condition; None while every city is placed."""
     for condition in as_dict(workload.status_json)["conditions"]:
         if condition["type"] == "Placed":
             return condition["status"], condition["reason"], condition["message"]
@@ -292,7 +292,7 @@ async def test_an_edited_deployment_is_restored(project: Project) -> None:
 
 
 async def test_no_deployment_is_created_for_a_workload_that_only_the_cache_has(project: Project) -> None:
-    """As after a restore of the project: it would be collected at once, and what runs withdrawn with it."""
+    """As after a restore of the project: it would be garbage-collected at once, and what runs withdrawn."""
     await project.deploy(["DFW"])
     project.faults["demo"].drop_event(calls(path="/workloads"), 1)
     project.faults["demo"].drop_event(calls(path="/workloads"), 2)
@@ -318,7 +318,7 @@ async def test_no_deployment_is_changed_or_removed_for_an_outdated_workload(proj
     )
     await project.change({"placements": placements({"main": ["DFW", "AMS"]}), "template": TEMPLATE})
     stale = {"metadata": {"labels": {f"{GROUP}/workload-uid": "another"}}}
-    await project.change_deployment("web-main-dfw", stale)  # which brings a pass, and a write that has to wait
+    await project.change_deployment("web-main-dfw", stale)  # which starts a pass with a write that has to wait
     after = await project.deployments()
     assert after.keys() == before.keys()
     assert after["web-main-dfw"].metadata.labels[f"{GROUP}/workload-uid"] == "another"
@@ -396,7 +396,7 @@ async def test_a_city_that_is_no_longer_requested_is_removed(project: Project) -
     assert workload.status.deployments == 1
 
 
-# Whose deployment it is
+# Ownership
 
 
 async def test_a_name_that_another_workload_has_is_not_touched(project: Project) -> None:
@@ -460,7 +460,7 @@ async def test_the_first_of_two_workloads_with_colliding_names_keeps_its_deploym
     assert await project.deployment("web-main-x-dfw") == first
 
 
-# What is refused
+# Refusals
 
 REFUSED = 'WorkloadDeployment.compute.datumapis.com "web-main-ams" is invalid: spec: Invalid value'
 
@@ -671,7 +671,7 @@ async def test_a_project_without_any_location_is_no_error(project: Project) -> N
     assert list(await project.deployments()) == ["web-main-dfw"]
 
 
-# Where there are no bindings to be had
+# Where bindings are not served
 
 
 @pytest.fixture
@@ -760,7 +760,7 @@ async def test_with_networking_off_no_network_is_required(project: Project) -> N
     assert not [path for path in project.without.asked if "networks" in path]
 
 
-# cli.md 6: a rollout that is paused
+# A paused rollout
 
 CHANGED = {"template": {"metadata": {"labels": {"app": "changed"}}}}
 
@@ -915,6 +915,6 @@ async def test_our_own_deployment_that_is_still_being_deleted_is_not_taken_for_a
     project: Project,
 ) -> None:
     await project.deploy(["DFW"])
-    await project.change_deployment("web-main-dfw", {"spec": {"cityCode": "AMS"}})  # it goes, and is made anew
+    await project.change_deployment("web-main-dfw", {"spec": {"cityCode": "AMS"}})  # deleted and recreated
     assert (await project.deployment("web-main-dfw")).metadata.deleting
     assert "DeploymentNameTaken" not in available(await project.workload())

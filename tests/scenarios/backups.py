@@ -1,4 +1,4 @@
-"""What a plane knew when its backup was made, what users did afterwards, and how to tell whether it was lost. Entry
+"""What a plane contained when its backup was made, what users did afterwards, and how to check what was lost. Entry
 points: `known_to_the_backup`, `ten_operations`, `running`, `lost`, `is_as_the_project_asks`, `release`.
 """
 
@@ -27,7 +27,7 @@ def every_combination(processes: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def named(down: tuple[str, ...]) -> str:
-    """The name of a test in which these processes are down."""
+    """The id of a test in which these processes are down."""
     return f"without-{'-'.join(down)}" if down else "all-up"
 
 
@@ -94,7 +94,7 @@ async def running(engine: UnderTest) -> dict[str, str]:
 
 
 async def lost(engine: UnderTest, before: Mapping[str, str]) -> set[str]:
-    """Which of the Instances that ran before were told to go since; one that came back would have another uid."""
+    """Which of the Instances that ran before were deleted since; one that came back would have another uid."""
     left = {
         instance.metadata.uid
         for client in engine.cells.values()
@@ -105,7 +105,7 @@ async def lost(engine: UnderTest, before: Mapping[str, str]) -> set[str]:
 
 
 async def is_as_the_project_asks(engine: UnderTest, project: Project) -> bool:
-    """Hub and cells have exactly what the only project with workloads has, on its templates, and it is shown there."""
+    """Whether hub and cells have exactly what the only project with workloads requests, and the project shows it."""
     home = await project.hub_namespace()
     deployments = (await project.client.list(WORKLOAD_DEPLOYMENT)).items
     wanted = {
@@ -134,7 +134,7 @@ async def is_as_the_project_asks(engine: UnderTest, project: Project) -> bool:
 
 
 async def release(client: Client, namespace: str, names: Iterable[str]) -> None:
-    """Lets those go, or be changed, that are held, as an operator does it."""
+    """Releases what is held, as an operator does."""
     patch = {"metadata": {"annotations": {"compute.datumapis.com/release": "true"}}}
     placed = {deployment.name for deployment in (await client.list(WORKLOAD_DEPLOYMENT, namespace)).items}
     for name in placed.intersection(names):

@@ -1,4 +1,4 @@
-"""Our side of the real engine as it is installed: one compute-manager for management and one a cell. Entry: `Managers`.
+"""Our side of the real engine as installed: one compute-manager for management and one per cell. Entry: `Managers`.
 
 Each works under the service accounts that are bound to the generated roles, finds its projects in a directory of
 kubeconfigs, and outlives a scenario: what a scenario leaves behind, the next one finds.

@@ -1,4 +1,4 @@
-"""Networking end to end: addresses reach the user, and a full subnet is a reason and not a hang."""
+"""Networking end to end: addresses reach the user, and a full subnet is reported."""
 
 from ipaddress import ip_address, ip_network
 

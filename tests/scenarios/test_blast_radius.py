@@ -1,4 +1,4 @@
-"""Trouble on one plane costs only what needs that plane: all else goes on as if nothing were wrong.
+"""Trouble on one plane affects only what needs that plane: everything else continues as usual.
 
 Twelve projects and four cells, each project with its workloads in one city. They need the plane of their project, the
 hub and the cell of their city; a cell heals what it runs without any other plane, deployments are made without the hub,

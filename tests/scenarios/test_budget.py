@@ -1,4 +1,4 @@
-"""Writes are the currency: what one Instance may cost from create to Available in the project."""
+"""How many writes one Instance may cost, from its creation to Available in the project."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A cell rolls, scales and repairs by itself: with a bad image and its fix, and with the hub away."""
+"""A cell rolls, scales and repairs on its own: with a bad image and its fix, and without the hub."""
 
 from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.reasons import IMAGE_UNAVAILABLE

@@ -1,4 +1,4 @@
-"""A process that dies after any write, and starts again, ends where one that never died ends."""
+"""A process that crashes after any write and restarts reaches the same state as one that never crashed."""
 
 import random
 from functools import cache

@@ -1,4 +1,4 @@
-"""A deployment without a city: the schema refuses one, and those that older schemas let in can still go."""
+"""A deployment without a city: the schema refuses it, and one stored under an older schema can be deleted."""
 
 import asyncio
 

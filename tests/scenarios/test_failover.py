@@ -1,4 +1,4 @@
-"""Two managers of the management plane, one of which leads: it hands over, and if it is killed, nothing is lost."""
+"""Two management replicas, one of which leads: it hands over, and if it is killed, nothing is lost."""
 
 import asyncio
 import random

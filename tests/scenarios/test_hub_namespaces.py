@@ -1,4 +1,4 @@
-"""What a project namespace leaves on hub and cells goes when the namespace is gone, and nothing before."""
+"""The hub and cell namespaces of a project namespace are removed after it, and not before."""
 
 import pytest
 

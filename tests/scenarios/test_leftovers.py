@@ -1,4 +1,4 @@
-"""What real Karmada leaves behind after an outage is removed by who needs it gone, and stays away."""
+"""Objects that real Karmada leaves behind after an outage are removed and do not come back."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""controllers.md 16: what the end-to-end suites of the original assert about the way over the hub, suite by suite.
+"""The way over the hub from end to end: federation, projection, write-back, ownership and reclaim.
 
-Suites about objects that no Workload made are played with objects made by hand.
+Some scenarios use objects that are created by hand instead of by a Workload.
 """
 
 from collections.abc import AsyncIterator

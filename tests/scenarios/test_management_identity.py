@@ -1,4 +1,4 @@
-"""Whose an object is: told by the hub namespace and proved by a uid, never by a label (invariant 9)."""
+"""The hub namespace, proved by its uid, decides which project an object belongs to, never a label."""
 
 from typing import Any
 

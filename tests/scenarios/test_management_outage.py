@@ -1,4 +1,4 @@
-"""A hub that is away for a minute in the middle of a hundred changes: nothing is lost, and nothing is left over."""
+"""A hub outage of a minute during a hundred changes: nothing is lost, and nothing is left behind."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""cli.md 6: a rollout that is paused stops where it stands, and goes on when it is resumed."""
+"""A paused rollout stops where it is, and continues when it is resumed."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.labels import ROLLOUT_PAUSED

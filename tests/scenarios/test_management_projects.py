@@ -1,4 +1,4 @@
-"""Projects come and go while others work. The real engine has two of them, so this is for the embedded one."""
+"""Projects come and go while others work. The real engine has only two, so this is for the embedded one."""
 
 import asyncio
 

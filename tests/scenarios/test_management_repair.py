@@ -1,4 +1,4 @@
-"""Nothing that runs is removed because something went away, and whatever went away is repaired (invariant 13)."""
+"""Nothing that runs is removed because something else is missing, and what is missing is repaired."""
 
 import asyncio
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ async def _with_a_workload(federation: Federation) -> Project:
     return project
 
 
-# Invariant 4: unchanged input means zero writes
+# Unchanged input means zero writes
 
 
 async def test_at_rest_a_pass_of_every_controller_writes_nothing_on_either_engine(

@@ -1,4 +1,4 @@
-"""A plane that goes away costs only itself, and what was asked for meanwhile is done when it is back."""
+"""An outage of a plane affects only that plane, and changes made meanwhile are applied when it is back."""
 
 from datum_compute.api.instance import INSTANCE
 from tests.scenarios.federation import Cell, Federation, Outages, is_ready

@@ -1,4 +1,4 @@
-"""The commands on the real engine with the rights of a project's user: enough for all of them, and nothing else."""
+"""The commands on the real engine with the permissions of a project's user, which suffice and allow nothing else."""
 
 import asyncio
 import sys

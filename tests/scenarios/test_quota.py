@@ -1,4 +1,4 @@
-"""Quota: exhausted and freed, granted late, and granted without anybody hearing of it."""
+"""Quota: exhausted and freed, granted late, and granted without an event."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""What a plane refuses is told in the project with the sentence of the server, and holds up nothing else."""
+"""A refusal by a plane is reported in the project with the server's message, and holds up nothing else."""
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD

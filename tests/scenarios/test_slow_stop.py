@@ -1,4 +1,4 @@
-"""What stops slowly is counted, shown and named for as long as it runs."""
+"""An instance that stops slowly is counted, shown and named for as long as it runs."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, READY

@@ -1,6 +1,6 @@
 """Quota as Milo really decides it: a denial is final, and what a denied claim was granted in part stays reserved.
 
-The cell copes: it makes a denied claim again, slowly, until it is granted (R9).
+The cell copes: it makes a denied claim again, slowly, until it is granted.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ def unnamed(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Site]:
 
 
 async def claim(site: Site, name: str, source: str = "former") -> None:
-    """Made by another cell, and granted."""
+    """A granted claim that another cell created."""
     project = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     spec: Json = {
         "consumerRef": project,
@@ -79,7 +79,7 @@ async def test_a_claim_whose_instance_is_gone_is_deleted_once_handed_over(named:
 
 
 async def test_a_claim_is_kept_for_an_instance_that_a_deployment_requests(named: Site) -> None:
-    """As in a cell that was set up anew: its Instances are yet to be made, and keep their grants."""
+    """As in a rebuilt cell: its Instances are created later, and keep their grants."""
     spec = {
         "workloadRef": {"name": "hello", "uid": "uid-of-hello"},
         "placementName": "main",

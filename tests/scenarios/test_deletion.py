@@ -1,4 +1,4 @@
-"""Going is a normal state: no pass fails, and nobody is warned."""
+"""Deletion is ordinary: no pass fails, and no warning is emitted."""
 
 from collections.abc import MutableMapping
 from typing import Any

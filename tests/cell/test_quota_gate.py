@@ -29,7 +29,7 @@ from tests.cell.conftest import cell_name
 from tests.cell.site import GROUP, LABELS, NAMESPACE_NAME, SPEC, TEMPLATE, Site
 from tests.conftest import count
 
-# 6 and 7: from a claim to its Instance
+# From a claim to its Instance
 
 
 def claim(name: str, labels: dict[str, str]) -> ResourceClaim:
@@ -71,7 +71,7 @@ async def test_a_claim_leads_to_its_instance(
     assert list(quota.to_instance(project, Change(None, changed))) == expected
 
 
-# 11 and 12: the floor
+# The floor
 
 
 @pytest.mark.parametrize("conflict_in", ["status", "write-back"])
@@ -131,7 +131,7 @@ async def test_after_any_other_error_an_instance_is_evaluated_again_within_its_t
 
 
 async def test_the_tier_depends_on_the_creation_time_not_on_the_condition(site: Site) -> None:
-    """The condition is dated 1970 by the schema's default."""
+    """The schema dates the condition 1970 by default."""
     await site.create()
     instance = await site.instance()
     assert instance.status is not None
@@ -153,7 +153,7 @@ async def test_the_tier_depends_on_the_creation_time_not_on_the_condition(site: 
     assert 9 <= len(asked) <= 11
 
 
-# 15 and 16
+# Reasons and amounts
 
 
 @pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing", "ConfigurationError"])
@@ -208,7 +208,7 @@ def test_claimed_amounts_come_from_limits_then_requests_then_the_catalog(
     assert amounts == {f"{GROUP}/instances": 1} | size
 
 
-# 27
+# The template
 
 
 async def test_building_an_instance_leaves_the_template_as_it_is(
@@ -228,7 +228,7 @@ async def test_building_an_instance_leaves_the_template_as_it_is(
     await site.stop()
 
 
-# 34
+# A plane without quota kinds
 
 
 async def test_a_plane_without_the_quota_kinds_stops_nothing(runner: asyncio.Runner, simulation: Simulation) -> None:
@@ -254,7 +254,7 @@ async def test_a_plane_without_the_quota_kinds_stops_nothing(runner: asyncio.Run
     await site.stop()
 
 
-# 39 and 43
+# Earlier grants and outages
 
 
 async def test_the_grant_of_an_earlier_instance_of_the_name_is_not_used(site: Site) -> None:
@@ -300,7 +300,7 @@ async def test_a_quota_outage_does_not_affect_running_instances_and_is_reported_
     assert site.manager.controllers["quota-gate"].passes <= passes + 2  # nothing is retried for ever
 
 
-# 46
+# The log
 
 
 async def test_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
@@ -328,7 +328,7 @@ async def test_conflicts_are_logged_too(site: Site) -> None:
     assert [line for line in logs if line["event"] == "conflict, requeue after"]
 
 
-# 10, in full: a burst whose grants nobody heard of
+# A burst of grants without events
 
 
 @pytest.mark.parametrize("seed", range(1, count(1, 20) + 1))

@@ -120,7 +120,7 @@ class Management:
         return await self.hub.get(WORKLOAD_DEPLOYMENT, name, await self.home())
 
     async def report(self, counters: tuple[int, int, int, int, int], available: str = "True", **more: object) -> None:
-        """As the cell of DFW, about the generation that it was sent."""
+        """Reports as the cell of DFW, for the generation that it received."""
         copy = await self.copy()
         generation = int(copy.metadata.annotations[f"{GROUP}/upstream-generation"])
         reason = "StableInstanceFound" if available == "True" else "InstancesProvisioning"
@@ -274,7 +274,7 @@ async def test_a_projection_of_a_project_with_an_organisation_is_shown(managemen
     await management.hub.create(NAMESPACE, NAMESPACE.body(home, labels=labels))
     spec = {"workloadRef": {"name": "web", "uid": "1"}, "placementName": "main", "cityCode": "DFW"}
     spec |= {"template": TEMPLATE, "scaleSettings": {"minReplicas": 1}}
-    # Without a city the federator keeps away, and the label as another operator wrote it stays.
+    # Without a city the federator does nothing, so the label that another operator wrote stays.
     body = WORKLOAD_DEPLOYMENT.body(DEPLOYMENT, "default") | {"spec": spec}
     await management.project.create(WORKLOAD_DEPLOYMENT, body)
     await management.write_back(cluster="cluster-org_demo")

@@ -1,4 +1,4 @@
-"""What happens in the cells is seen in the project at once, and goes when it goes there."""
+"""Instances of the cells are projected into the project at once, and their projections deleted with them."""
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, READY
@@ -90,7 +90,7 @@ async def test_an_edited_projection_is_repaired_and_a_deleted_one_comes_back(fed
 
 
 async def test_instance_labels_never_decide_identity(federation: Federation) -> None:
-    """Invariant 9: a hub Instance that claims another project, or a namespace that lies, changes nothing there."""
+    """A hub Instance that claims another project, or a namespace that lies, changes nothing there."""
     demo, other = federation.project("demo"), federation.project("other")
     await demo.deploy("web", ["DFW"])
     await demo.until_ready("web", 1)

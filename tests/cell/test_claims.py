@@ -44,7 +44,7 @@ NO_BUDGET = "ResourceClaim is pending: no AllowanceBucket configured for this pr
 
 
 def failures(registry: CollectorRegistry) -> dict[str, float]:
-    """By reason, without those that never happened."""
+    """Failures by reason, without those that never happened."""
     samples = [sample for metric in registry.collect() for sample in metric.samples]
     counted = [sample for sample in samples if sample.name == "compute_quota_eval_failures_total"]
     return {sample.labels["reason"]: sample.value for sample in counted if sample.value}
@@ -176,7 +176,7 @@ async def test_an_undecided_claim_is_pending_for_a_minute_and_then_lacks_a_budge
     assert await site.event_reasons() == []
     await site.advance(200)
     assert await site.condition("QuotaGranted") == ("Unknown", "QuotaNoBudget", NO_BUDGET)
-    assert await site.events() == [("QuotaNoBudget", NO_BUDGET)]  # once, although it is asked for again and again
+    assert await site.events() == [("QuotaNoBudget", NO_BUDGET)]  # once, although it is polled
     assert failures(registry)["no_budget"] > 5
     assert await site.gates() == ["Quota"]
 
@@ -310,7 +310,7 @@ async def test_a_failed_creation_of_the_claim_makes_the_backend_unavailable(
 
 
 async def test_a_claim_that_already_exists_is_read_and_evaluated(site: Site) -> None:
-    """The answer of the first create was lost; the claim was made, and granted since."""
+    """The answer to the first create was lost; the claim was created, and has been granted since."""
     lost = site.faults["demo"].lose_answer(calls("POST", "resourceclaims"))
     await site.create()
     assert lost.fired
@@ -434,7 +434,7 @@ def test_nothing_but_a_grant_ever_opens_a_gate(status: str, reason: str, gates: 
 
 
 async def _denied(site: Site, age: float) -> str:
-    """An Instance of that age whose claim was denied at once; the uid of the claim."""
+    """Creates an Instance of that age whose claim was denied at once. Returns the uid of the claim."""
     await site.create()
     await site.deny()
     uid = (await site.claim()).metadata.uid
@@ -495,7 +495,7 @@ async def test_a_recreated_claim_opens_the_gate_as_soon_as_it_is_granted(site: S
 
 
 async def test_a_claim_is_not_recreated_before_it_is_as_old_as_its_tier(site: Site) -> None:
-    """Something wakes the Instance all the time; that must not become a claim a second."""
+    """Constant events of the Instance must not recreate a claim every second."""
     await _denied(site, 320)
     await site.deny()
     before = await _uid(site)
@@ -557,7 +557,7 @@ async def test_however_clocks_differ_a_denied_claim_is_recreated_at_its_pace(ske
             await skewed.deny()
     gaps = [later - earlier for earlier, later in pairwise(made)]
     assert made[0] < 5
-    assert 298 < gaps[0] < 365  # on the slow tiers only, and looked at once a second
+    assert 298 < gaps[0] < 365  # on the slow tiers only, with a pass every second
     assert min(gaps) > 58
 
 
@@ -613,7 +613,7 @@ async def test_recreating_denied_claims_can_be_turned_off(patient: Site) -> None
 
 
 async def test_a_finally_denied_instance_runs_once_capacity_is_freed(site: Site) -> None:
-    """Two instances, room for one: the second is denied for good, and comes in by asking anew."""
+    """Two instances, room for one: the second is denied for good, and admitted with a recreated claim."""
     await site.project.create(NAMESPACE, NAMESPACE.body("milo-system"))
     consumer = {"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "demo"}
     limits = {"instances": 1, "vcpus": 4000, "memory": 8192}
@@ -636,7 +636,7 @@ async def test_a_finally_denied_instance_runs_once_capacity_is_freed(site: Site)
 
     await site.delete("web-0")
     await site.advance(100)
-    assert await site.gates("web-1") == ["Quota"]  # it is not asked again by itself, and not on the fast tiers
+    assert await site.gates("web-1") == ["Quota"]  # not recreated on the fast tiers
     await site.advance(300)
     assert await site.gates("web-1") == []
     assert await site.event_reasons("web-1") == []
@@ -753,7 +753,7 @@ async def test_an_unreachable_quota_system_keeps_the_claim_s_finalizer(site: Sit
     assert await site.claims() == []
 
 
-# When the quota system is away
+# While the quota system is unreachable
 
 
 async def test_an_outage_is_reported_once_however_long_it_lasts(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""A workload that is destroyed and deployed again under its name, as scripts do it."""
+"""A workload that is destroyed and deployed again under its name, as scripts do."""
 
 import asyncio
 
