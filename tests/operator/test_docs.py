@@ -13,9 +13,8 @@ from msgspec.structs import FieldInfo, fields
 from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.operator import config
 from datum_compute.operator.config import WorkloadOperator
-from datum_compute.operator.features import DEFAULTS
 from datum_compute.operator.flags import FLAGS
-from datum_compute.operator.settings import BUILTINS
+from datum_compute.operator.settings import BUILTINS, GATES
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "operator.md"
 
@@ -64,7 +63,7 @@ def test_the_table_of_the_config_file_is_that_of_the_code() -> None:
 
 
 def test_gates_builtins_and_leases_are_named() -> None:
-    assert [tuple(row[:2]) for row in _rows("Feature gates")] == [(f"`{k}`", _code(v)) for k, v in DEFAULTS.items()]
+    assert [tuple(row[:2]) for row in _rows("Feature gates")] == [(f"`{k}`", _code(v)) for k, v in GATES.items()]
     assert {row[0] for row in _rows("Built-ins")} == {f"`{name}`" for name in BUILTINS}
     leases = _section("Leader election")
     assert f"`{MANAGEMENT_LEASE}`" in leases

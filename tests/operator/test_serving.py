@@ -1,287 +1,57 @@
-"""Servers over TLS: what they show, when they show something new, and whom they let in."""
+"""What compute-manager serves beside its work, as the config file asks for it."""
 
 import asyncio
 import base64
-import errno
-import socket
-import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+import random
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from cryptography.x509.oid import NameOID
 
 from datum_compute.embedded.https.certificates import Credentials
-from datum_compute.kube.client import Client
+from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.meta import encode
-from datum_compute.kube.transport import Answer, Call
-from datum_compute.operator import serving
-from datum_compute.operator.serving import (
-    SECRET,
-    Certificates,
-    Pair,
-    Serving,
-    ServingError,
-    from_files,
-    from_secret,
-    self_signed,
+from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.certificates import SECRET, ServingError
+from datum_compute.operator.config import API_VERSION, KIND, SecretRef, Tls, WebhookServer, WorkloadOperator
+from datum_compute.operator.flags import Flags
+from datum_compute.operator.planes import Endpoints
+from datum_compute.operator.serving import Servers
+from datum_compute.operator.settings import settled
+from datum_compute.runtime.clock import SystemClock
+from tests.https import Scripted, answering
+
+
+@pytest.mark.parametrize(
+    ("authority", "refusal"),
+    [("", ""), ("clients", 'has no "clients", which webhookServer.clientCAName says clients are signed by')],
 )
-from datum_compute.operator.settings import Address
-
-ANYWHERE = Address("127.0.0.1", 0)
-
-
-async def _hello(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await send({"type": "http.response.body", "body": b"hello"})
-
-
-async def _shown(port: int) -> bytes:
-    """The certificate that the server shows to whoever connects now."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
-    writer.transport.abort()
-    return shown
-
-
-def _while_serving(certificates: Certificates, look: Callable[[Serving], Awaitable[None]]) -> None:
-    async def run() -> None:
-        server = Serving("test", _hello, ANYWHERE, certificates)
-        await server.start()
-        try:
-            async with asyncio.timeout(60):
-                await look(server)
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-
-
-def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "RELOAD_SECONDS", 0.01)
-    first, second = Credentials.ensure(tmp_path / "first"), Credentials.ensure(tmp_path / "second")
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    certificate.write_bytes(first.certificate.read_bytes())
-    key.write_bytes(first.key.read_bytes())
-
-    async def look(server: Serving) -> None:
-        before = await _shown(server.port)
-        certificate.write_bytes(second.certificate.read_bytes())  # half of a rotation: it does not fit its key yet
-        await asyncio.sleep(0.05)
-        assert await _shown(server.port) == before
-        key.write_bytes(second.key.read_bytes())
-        while await _shown(server.port) == before:
-            pass
-
-    _while_serving(Certificates(from_files(certificate, key)), look)
-
-
-def test_an_error_while_looking_for_a_new_certificate_is_not_the_last_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_admission_is_not_served_to_anybody_when_the_authority_of_clients_is_missing(
+    tmp_path: Path, authority: str, refusal: str
 ) -> None:
-    monkeypatch.setattr(serving, "RELOAD_SECONDS", 0.01)
-    pairs = [self_signed(), self_signed()]
-    looks = 0
-
-    async def source() -> Pair:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return await pairs[looks > 2]()
-
-    async def look(server: Serving) -> None:
-        before = await _shown(server.port)
-        while await _shown(server.port) == before:
-            pass
-
-    with structlog.testing.capture_logs() as lines:
-        _while_serving(Certificates(source), look)
-    assert [line["error"] for line in lines if line["log_level"] == "warning"] == ["[Errno 24] Too many open files"]
-
-
-def test_only_clients_signed_by_the_authority_are_let_in(tmp_path: Path) -> None:
-    ours = Credentials.ensure(tmp_path / "ours")
-    authority = tmp_path / "ca.crt"
-    authority.write_text(ours.authority_pem)
-
-    async def look(server: Serving) -> None:
-        context = ssl.create_default_context(cadata=ours.authority_pem)
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await _hear(server.port, context)
-        context.load_cert_chain(_client_of(tmp_path / "ours"))
-        assert b"hello" in await _hear(server.port, context)
-
-    _while_serving(Certificates(from_files(ours.certificate, ours.key, authority)), look)
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("name", [None, "localhost"])
-def test_clients_of_an_authority_that_was_replaced_are_let_in_no_more(
-    tmp_path: Path, name: str | None, version: ssl.TLSVersion
-) -> None:
-    """With a server name and without, and with a session of former times."""
-    ours, other = Credentials.ensure(tmp_path / "ours"), Credentials.ensure(tmp_path / "other")
-    authority = tmp_path / "ca.crt"
-    authority.write_text(ours.authority_pem)
-    certificates = Certificates(from_files(ours.certificate, ours.key, authority))
-
-    def client(signer: str) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=ours.authority_pem)
-        context.check_hostname = name is not None
-        context.maximum_version = version
-        context.load_cert_chain(_client_of(tmp_path / signer))
-        return context
-
-    async def look(server: Serving) -> None:
-        former, later = client("ours"), client("other")
-        session = await asyncio.to_thread(_session, server.port, former, name)
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.to_thread(_session, server.port, later, name)
-        authority.write_text(other.authority_pem)
-        await certificates.load()
-        await asyncio.to_thread(_session, server.port, later, name)
-        for kept in (None, session):
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asyncio.to_thread(_session, server.port, former, name, kept)
-
-    _while_serving(certificates, look)
-
-
-def _session(
-    port: int, context: ssl.SSLContext, name: str | None, session: ssl.SSLSession | None = None
-) -> ssl.SSLSession:
-    """That of a client that was answered."""
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
-        context.wrap_socket(plain, server_hostname=name, session=session) as speaking,
-    ):
-        speaking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        if not speaking.recv(1024):
-            raise ConnectionError("the server hung up")
-        assert speaking.session is not None
-        return speaking.session
-
-
-def _client_of(authority: Path) -> Path:
-    """A certificate and key for a client, signed by an authority."""
-    issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
-    signer = load_pem_private_key((authority / "ca.key").read_bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")]))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .sign(signer, SHA256())
+    ours = Credentials.ensure(tmp_path)
+    pair = {"tls.crt": ours.certificate.read_bytes(), "tls.key": ours.key.read_bytes()}
+    data = {key: base64.b64encode(value).decode() for key, value in pair.items()}
+    host = Scripted(answering(encode(SECRET.body("webhook", "compute-system") | {"data": data})))
+    asked = WebhookServer(
+        "127.0.0.1", 0, Tls(secret_ref=SecretRef("webhook", "compute-system")), client_ca_name=authority
     )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path = authority / "client.pem"
-    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    return path
+    config = WorkloadOperator(API_VERSION, KIND, webhook_server=asked)
 
+    async def told() -> str:
+        async with host.listening():
+            settings = settled(Flags(health_probe_bind_address="0"), config)
+            endpoints = Endpoints(host=Endpoint(host.url))
+            assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random(1))
+            servers = Servers(settings, assembly)
+            try:
+                await servers.start()
+            except ServingError as error:
+                return str(error)
+            finally:
+                await servers.stop()
+                await assembly.close()
+        return ""
 
-async def _hear(port: int, context: ssl.SSLContext) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    try:
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        answer = await reader.read()
-        if not answer:
-            raise ConnectionError("the server hung up")
-        return answer
-    finally:
-        writer.transport.abort()
-
-
-def test_without_a_certificate_of_its_own_it_signs_one(tmp_path: Path) -> None:
-    async def look(server: Serving) -> None:
-        assert await _shown(server.port)
-
-    _while_serving(Certificates(self_signed()), look)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a certificate"])
-def test_files_that_are_no_certificate_are_told(tmp_path: Path, content: bytes) -> None:
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    certificate.write_bytes(content)
-    key.write_bytes(content)
-    with pytest.raises(ServingError, match="do not fit, or are none"):
-        asyncio.run(Certificates(from_files(certificate, key)).load())
-
-
-@pytest.mark.parametrize("content", [b"", b"not a certificate"])
-def test_an_authority_that_is_none_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
-    ours = Credentials.ensure(tmp_path / "ours")
-    authority = tmp_path / "ca.crt"
-    authority.write_bytes(content)
-    with pytest.raises(ServingError, match="clientCAName or --webhook-client-ca names is no certificate"):
-        asyncio.run(Certificates(from_files(ours.certificate, ours.key, authority)).load())
-
-
-class _Cluster:
-    """Has one Secret, `compute-system/webhook`."""
-
-    def __init__(self, data: dict[str, bytes]) -> None:
-        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        self._secret = encode(SECRET.body("webhook", "compute-system") | {"data": encoded})
-
-    async def call(self, call: Call) -> Answer:
-        assert (call.method, call.path) == ("GET", "/api/v1/namespaces/compute-system/secrets/webhook")
-        return Answer(200, self._secret)
-
-    def stream(self, call: Call) -> AbstractAsyncContextManager[Any]:
-        raise NotImplementedError
-
-
-def _from_secret(ours: Credentials, asked: str = "", **more: bytes) -> Certificates:
-    data = {"tls.crt": ours.certificate.read_bytes(), "tls.key": ours.key.read_bytes(), **more}
-    return Certificates(from_secret(Client("host", _Cluster(data)), "compute-system", "webhook", asked))
-
-
-def test_the_authority_of_clients_is_taken_from_the_secret_too(tmp_path: Path) -> None:
-    ours = Credentials.ensure(tmp_path / "ours")
-
-    async def look(server: Serving) -> None:
-        context = ssl.create_default_context(cadata=ours.authority_pem)
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await _hear(server.port, context)
-        context.load_cert_chain(_client_of(tmp_path / "ours"))
-        assert b"hello" in await _hear(server.port, context)
-
-    _while_serving(_from_secret(ours, "clients", clients=ours.authority_pem.encode()), look)
-
-
-def test_a_secret_without_the_authority_of_clients_is_refused(tmp_path: Path) -> None:
-    ours = Credentials.ensure(tmp_path / "ours")
-    asyncio.run(_from_secret(ours).load())
-    sentence = r'webhookServer.tls.secretRef has no "ca.crt", which webhookServer.clientCAName says'
-    with pytest.raises(ServingError, match=sentence):
-        asyncio.run(_from_secret(ours, "ca.crt").load())
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    async def run() -> None:
-        first = Serving("first", _hello, ANYWHERE)
-        await first.start()
-        try:
-            with pytest.raises(ServingError, match=rf"second cannot listen on 127.0.0.1:{first.port}: Address already"):
-                await Serving("second", _hello, Address("127.0.0.1", first.port)).start()
-        finally:
-            await first.stop()
-
-    asyncio.run(run())
+    said = asyncio.run(told())
+    assert refusal in said
+    assert bool(refusal) == bool(said)

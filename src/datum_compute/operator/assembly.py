@@ -19,13 +19,13 @@ from datum_compute.kube.access.credentials import EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
+from datum_compute.operator.builtins import in_cell, in_projects, provider
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.directory import DirectoryDiscovery, KubeconfigDirectory
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.planes import CELL_PLANE, HUB_PLANE, ROOT_PLANE, Endpoints, Planes
 from datum_compute.operator.settings import NETWORK, Refused, Settings
-from datum_compute.operator.stand_ins import in_cell, in_projects, provider
 from datum_compute.runtime import (
     Clock,
     Controller,

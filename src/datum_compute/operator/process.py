@@ -12,11 +12,11 @@ import structlog
 
 from datum_compute import __version__
 from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.certificates import ServingError
 from datum_compute.operator.config import ConfigError, read
 from datum_compute.operator.flags import UsageError, parse
 from datum_compute.operator.planes import Endpoints
-from datum_compute.operator.servers import Servers
-from datum_compute.operator.serving import ServingError
+from datum_compute.operator.serving import Servers
 from datum_compute.operator.settings import Refused, Settings, settled
 from datum_compute.runtime import LeaseLost, SystemClock
 from datum_compute.runtime.process import allow_many_files, collect_rarely

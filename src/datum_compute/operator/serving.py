@@ -1,204 +1,117 @@
-"""Small HTTP servers beside the controllers. Entry points: `Serving`, `Certificates`."""
+"""What compute-manager serves beside its work: probes, metrics, admission. Entry point: `Servers`."""
 
 import asyncio
-import base64
+import os
 import socket
-import ssl
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import structlog
-from cryptography import x509
-from msgspec import Struct, field, structs
 
-from datum_compute.kube.access.pairs import NoFolder, load_pair
-from datum_compute.kube.authority import SERVER, issue, new_authority
+from datum_compute.admission.reviews import Caller, authenticate, may
+from datum_compute.admission.webhook import Webhook, parent_of
+from datum_compute.api.accounts import Accounts
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
-from datum_compute.kube.kinds import Kind
-from datum_compute.kube.meta import KubeObject
-from datum_compute.operator.settings import Address
+from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.certificates import (
+    Certificates,
+    ServingError,
+    Source,
+    from_files,
+    from_secret,
+    self_signed,
+    with_authority,
+)
+from datum_compute.operator.config import SINGLE, Tls
+from datum_compute.operator.settings import Address, Settings
+from datum_compute.runtime import Probes
 from datum_compute.runtime.serving.asgi import AsgiServer
 from datum_compute.runtime.serving.connections import Limits
 
-RELOAD_SECONDS = 10.0
-_SELF_SIGNED_DAYS = 3650
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Mapping[str, Any], Receive, Send], Awaitable[None]]
+
+# Where the certificate of a webhook server is mounted by default; nothing is written there.
+_MOUNTED = Path(os.environ.get("TMPDIR") or "/tmp") / "k8s-webhook-server" / "serving-certs"
 
 _log = structlog.get_logger(__name__)
 
-
-class _Secret(KubeObject, frozen=True):
-    data: dict[str, str] = field(default_factory=dict)
-
-
-SECRET = Kind("", "v1", "Secret", "secrets", _Secret)
+_HEALTH_LIMITS = Limits(connections=1024)  # cheap without TLS, and a probe must not be crowded out
+_WEBHOOK_LIMITS = Limits(connections=1024)  # API servers open one connection per review in progress
 
 
-class ServingError(Exception):
-    """One sentence why a server cannot listen, with what to change."""
+class Guarded:
+    """An ASGI application behind the cluster's authentication and authorization, as kubelets and Prometheus expect.
 
-
-class Pair(Struct, frozen=True):
-    """A certificate and its key; `authority` is whom the certificates of clients are signed by, None for anybody."""
-
-    certificate: bytes
-    key: bytes
-    authority: bytes | None = None
-
-    def __repr__(self) -> str:  # a key has no place in a log
-        return "Pair()"
-
-
-Source = Callable[[], Awaitable[Pair]]
-"""Where a pair comes from now; raises `ServingError` when it cannot be had."""
-
-
-class _Latest(ssl.SSLContext):
-    """Hands each connection the context that is current when it comes.
-
-    To change the one context instead would leave former authorities trusted, and sessions of their clients resumed.
+    The bearer of the token must be allowed to `get` the path. None of the shipped roles allows it, so that each scraper
+    has to be granted it by name.
     """
 
-    current: ssl.SSLContext
+    def __init__(self, application: Application, client: Client) -> None:
+        self._application = application
+        self._client = client
 
-    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
-        return self.current.wrap_bio(*arguments, **named)
-
-
-class Certificates:
-    """What a server shows and whom it lets in, taken up anew when it changes, for connections that come later."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._shown: Pair | None = None
-        self.context = _Latest(ssl.PROTOCOL_TLS_SERVER)
-
-    async def load(self) -> None:
-        """Raises `ServingError` when there is no pair, or one that does not fit."""
-        pair = await self._source()
-        if pair == self._shown:
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        code = await self._refusal(scope)
+        if code is None:
+            await self._application(scope, receive, send)
             return
-        self.context.current = _context(pair)
-        self._shown = pair
+        texts = {401: b"Unauthorized", 403: b"Forbidden", 503: b"the cluster cannot be asked who you are"}
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(texts[code])).encode())]
+        if code == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": texts[code]})
 
-    async def follow(self) -> None:
-        """Looks for a new pair until it is cancelled. One that does not fit, half of a rotation, is left alone.
-
-        Whatever goes wrong is tried again: the pair that is shown stays good for a while.
-        """
-        while True:
-            await asyncio.sleep(RELOAD_SECONDS)
-            try:
-                await self.load()
-            except Exception as error:
-                _log.warning("certificates not reloaded", error=str(error))
-
-
-def _context(pair: Pair) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        load_pair(context, pair.certificate, pair.key)
-    except (OSError, ValueError):
-        raise ServingError("the certificate and the key of a server do not fit, or are none") from None
-    except NoFolder as error:
-        raise ServingError(str(error)) from None
-    if pair.authority is not None:
+    async def _refusal(self, scope: Mapping[str, Any]) -> int | None:
+        """The status code to refuse the call with, or None to let it in."""
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            return 401
+        attributes = {"path": scope["path"], "verb": scope["method"].lower()}
         try:
-            context.load_verify_locations(cadata=pair.authority.decode("ascii", "replace"))
-        except (ssl.SSLError, ValueError):
-            raise ServingError(
-                "what webhookServer.clientCAName or --webhook-client-ca names is no certificate in PEM"
-            ) from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def from_files(certificate: Path, key: Path, authority: Path | None = None) -> Source:
-    async def read() -> Pair:
-        return Pair(_read(certificate), _read(key), _read(authority) if authority else None)
-
-    return read
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ServingError(f"certificate file {path} cannot be read: {error.strerror}") from None
-
-
-def with_authority(source: Source, authority: Path) -> Source:
-    """The same pair, and whom clients are signed by from a file of its own."""
-
-    async def read() -> Pair:
-        return structs.replace(await source(), authority=_read(authority))
-
-    return read
-
-
-def from_secret(client: Client, namespace: str, name: str, authority: str = "") -> Source:
-    """`authority` is a key of the Secret; empty for a server that lets in anybody."""
-
-    async def read() -> Pair:
-        try:
-            data = (await client.get(SECRET, name, namespace)).data
+            caller = await authenticate(self._client, token.strip())
+            if caller is None:
+                return 401
+            return None if await may(self._client, caller, {"nonResourceAttributes": attributes}) else 403
         except ApiError as error:
-            raise ServingError(f"Secret {namespace}/{name} cannot be read: {error}") from None
-        if authority and authority not in data:
-            raise ServingError(
-                f'Secret {namespace}/{name} of webhookServer.tls.secretRef has no "{authority}", which '
-                "webhookServer.clientCAName says clients are signed by: add it to the Secret, or use certDir"
-            )
-        try:
-            shown = base64.b64decode(data["tls.crt"]), base64.b64decode(data["tls.key"])
-            return Pair(*shown, base64.b64decode(data[authority]) if authority else None)
-        except (KeyError, ValueError):
-            raise ServingError(f"Secret {namespace}/{name} has no tls.crt and tls.key") from None
-
-    return read
+            _log.warning("access to metrics cannot be reviewed", error=str(error))
+            return 503
 
 
-def self_signed() -> Source:
-    """For who has none: nobody can verify it, but nobody can listen in either."""
-    pair = _self_signed()
-
-    async def read() -> Pair:
-        return pair
-
-    return read
-
-
-class Serving:
-    """One ASGI application on one address. `start` returns when calls are answered, `stop` when none is under way."""
+class Server:
+    """One ASGI application on one address. `start` returns when it answers, `stop` when no call is in progress."""
 
     def __init__(
         self,
-        what: str,
+        name: str,
         application: Any,
         address: Address,
         certificates: Certificates | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._what = what
+        self._name = name
         self._address = address
         self._certificates = certificates
         tls = certificates.context if certificates is not None else None
         self._server = AsgiServer(application, limits=limits, tls=tls)
         self._tasks: list[asyncio.Task[None]] = []
-        self.port = address.port  # the one that was found free, once started with 0
+        self.port = address.port  # once started, the actual one in place of 0
 
     async def start(self) -> None:
         if self._certificates is not None:
             await self._certificates.load()
-        listening = _listen(self._what, self._address)
+        listening = _listen(self._name, self._address)
         self.port = listening.getsockname()[1]
-        self._tasks = [await self._server.start(listening, self._what)]
+        self._tasks = [await self._server.start(listening, self._name)]
         if self._certificates is not None:
-            self._tasks.append(asyncio.create_task(self._certificates.follow(), name=f"{self._what} certificates"))
-        _log.info("listening", server=self._what, port=self.port)
+            self._tasks.append(asyncio.create_task(self._certificates.follow(), name=f"{self._name} certificates"))
+        _log.info("listening", server=self._name, port=self.port)
 
     async def stop(self) -> None:
         self._server.should_exit = True
@@ -207,8 +120,8 @@ class Serving:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _listen(what: str, address: Address) -> socket.socket:
-    # An empty host is every address, of both families where the machine has both.
+def _listen(name: str, address: Address) -> socket.socket:
+    # An empty host means every address, of both families where the machine has both.
     every = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in address.host else socket.AF_INET
     try:
@@ -223,13 +136,66 @@ def _listen(what: str, address: Address) -> socket.socket:
             raise
     except OSError as error:
         place = f"{address.host or '*'}:{address.port}"
-        raise ServingError(f"{what} cannot listen on {place}: {error.strerror}; choose another address") from None
+        raise ServingError(f"{name} cannot listen on {place}: {error.strerror}; choose another address") from None
     return listening
 
 
-def _self_signed() -> Pair:
-    """By an authority that nobody else ever sees."""
-    now, names = datetime.now(UTC), [x509.DNSName("localhost")]
-    authority = new_authority("compute-manager", now, _SELF_SIGNED_DAYS)
-    made = issue(authority, "compute-manager", now, _SELF_SIGNED_DAYS, purposes=[SERVER], names=names)
-    return Pair(made.certificate_pem, made.key_pem)
+class Servers:
+    """Started before the controllers, so that a process that waits does not look dead; stopped after them."""
+
+    def __init__(self, settings: Settings, assembly: Assembly) -> None:
+        self._servers: list[Server] = []
+        webhook = settings.config.webhook_server
+        self._is_open = webhook is not None and not webhook.client_ca_name and not settings.webhook_client_ca
+        if settings.health is not None:
+            self._servers.append(Server("health", assembly.probes(), settings.health, limits=_HEALTH_LIMITS))
+        if settings.metrics is not None:
+            self._servers.append(_metrics(settings, assembly, settings.metrics))
+        if settings.config.webhook_server is not None:
+            self._servers.append(_webhook(settings, assembly))
+
+    async def start(self) -> None:
+        for server in self._servers:
+            await server.start()
+        if self._is_open:
+            _log.warning(
+                "admission answers anybody who reaches its port; name the authority of the API servers' certificates "
+                "with --webhook-client-ca, or let nobody else reach it"
+            )
+
+    async def stop(self) -> None:
+        for server in reversed(self._servers):
+            await server.stop()
+
+
+def _metrics(settings: Settings, assembly: Assembly, address: Address) -> Server:
+    metrics: Application = Probes({}, {}, assembly.registry)
+    config = settings.config.metrics_server
+    if not config.secure_serving:
+        return Server("metrics", metrics, address)
+    source = _source(config.tls, assembly) if config.tls.cert_dir or config.tls.secret_ref else self_signed()
+    return Server("metrics", Guarded(metrics, assembly.host), address, Certificates(source))
+
+
+def _webhook(settings: Settings, assembly: Assembly) -> Server:
+    config = settings.config.webhook_server
+    assert config is not None
+    project_of: Callable[[Caller], str] = parent_of
+    if settings.config.discovery.mode == SINGLE:
+        project_of = lambda caller: SINGLE  # noqa: E731
+    accounts = Accounts(
+        (*Accounts().users, *config.controllers.users), (*Accounts().groups, *config.controllers.groups)
+    )
+    webhook = Webhook(assembly.fleet, assembly.planes, project_of, accounts)
+    source = _source(config.tls, assembly, config.client_ca_name)
+    if settings.webhook_client_ca:
+        source = with_authority(source, Path(settings.webhook_client_ca))
+    certificates = Certificates(source)
+    return Server("webhook", webhook, Address(config.host, config.port), certificates, _WEBHOOK_LIMITS)
+
+
+def _source(tls: Tls, assembly: Assembly, authority: str = "") -> Source:
+    folder = Path(tls.cert_dir) if tls.cert_dir else _MOUNTED
+    if tls.secret_ref is not None:
+        return from_secret(assembly.host, tls.secret_ref.namespace, tls.secret_ref.name, authority)
+    return from_files(folder / tls.cert_name, folder / tls.key_name, folder / authority if authority else None)

@@ -4,13 +4,14 @@ from msgspec import Struct
 
 from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.operator.config import KUBECONFIGS, SINGLE, WorkloadOperator
-from datum_compute.operator.features import NETWORKING_INTEGRATION, GateError, gates
 from datum_compute.operator.flags import Flags
 
 PODS = "pods"
 PROVIDERS = ("none", "simulated", PODS)
 QUOTA, NETWORK, ENTITLEMENT, LOCATIONS = "quota", "network", "entitlement", "locations"
 BUILTINS = (QUOTA, NETWORK, ENTITLEMENT, LOCATIONS)
+NETWORKING_INTEGRATION = "NetworkingIntegration"
+GATES = {NETWORKING_INTEGRATION: False}  # feature gates and their defaults
 _OF_PROJECTS = (QUOTA, ENTITLEMENT)  # what works in projects only, so where management runs
 _LONGEST_DELAY = 3600
 _LONGEST_WAIT = 30 * 24 * 3600
@@ -103,10 +104,7 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
         raise Refused(f"defaultGrants is what --builtins={ENTITLEMENT} grants, and that is not switched on")
     if config.pods is not None and flags.provider != PODS:
         raise Refused(f"pods is only for --provider={PODS}, and the provider is {flags.provider}")
-    try:
-        networking = gates(flags.feature_gates)[NETWORKING_INTEGRATION]
-    except GateError as error:
-        raise Refused(f"--feature-gates: {error}") from None
+    networking = _gates(flags.feature_gates)[NETWORKING_INTEGRATION]
     if NETWORK in builtins and not networking:
         raise Refused(f"--builtins={NETWORK} does nothing without --feature-gates={NETWORKING_INTEGRATION}=true")
     return Settings(
@@ -159,6 +157,19 @@ def _seconds(name: str, text: str, longest: int) -> float:
     if not 0 <= seconds <= longest:
         raise Refused(f'{name} is "{text}"; it must be a number of seconds from 0 to {longest}')
     return seconds
+
+
+def _gates(text: str) -> dict[str, bool]:
+    """All feature gates: the defaults, overridden by `Name=true,Other=false`. The last value of a name wins."""
+    gates = dict(GATES)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, value = part.partition("=")
+        if name not in GATES:
+            raise Refused(f'--feature-gates: feature gate "{name}" is not known; there is {", ".join(GATES)}')
+        if not separator or value.lower() not in ("true", "false"):
+            raise Refused(f'--feature-gates: feature gate "{part}" needs a value: {name}=true or {name}=false')
+        gates[name] = value.lower() == "true"
+    return gates
 
 
 def _refuse_names(flags: Flags, builtins: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who may see the figures."""
+"""Who may read the metrics."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import Unavailable
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.operator.access import Guarded
+from datum_compute.operator.serving import Guarded
 
 
 class Host:

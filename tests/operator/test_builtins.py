@@ -6,8 +6,8 @@ from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import as_dict
+from datum_compute.operator.builtins import in_projects, provider
 from datum_compute.operator.config import EgressRule, Grants, IPBlock, Peer, PodPolicy, Pods, PolicyPort, Toleration
-from datum_compute.operator.stand_ins import in_projects, provider
 from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD
 from datum_compute.runtime.testing.simulation import Simulation

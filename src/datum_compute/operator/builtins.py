@@ -1,6 +1,6 @@
-"""What serves in place of systems that are absent, by name. Entry points: `in_projects`, `in_cell`, `provider`.
+"""Built-ins and providers by name. Entry points: `in_projects`, `in_cell`, `provider`.
 
-Imported when they are asked for: most installs have the real thing.
+They are imported only when enabled: most installations have the real services.
 """
 
 from collections.abc import Collection
@@ -13,43 +13,43 @@ from datum_compute.runtime import Fleet, Reconciler
 
 
 def in_projects(builtins: Collection[str], fleet: Fleet, grants: Grants | None = None) -> list[Reconciler]:
-    found: list[Reconciler] = []
+    controllers: list[Reconciler] = []
     if QUOTA in builtins:
         from datum_compute.platform.quota import QuotaBroker
 
-        found.append(QuotaBroker())
+        controllers.append(QuotaBroker())
     if ENTITLEMENT in builtins:
         from datum_compute.platform.entitlement import EntitlementController
 
-        found.append(EntitlementController(limits=(grants or Grants()).limits))
+        controllers.append(EntitlementController(limits=(grants or Grants()).limits))
     if LOCATIONS in builtins:
         from datum_compute.platform.locations import LocationBindings
 
-        found.append(LocationBindings(fleet))
-    return found
+        controllers.append(LocationBindings(fleet))
+    return controllers
 
 
 def in_cell(builtins: Collection[str], *, networking: bool) -> list[Reconciler]:
-    """Only networks ask where a cell is; without them nobody may even look at its Location."""
-    found: list[Reconciler] = []
+    """Only networks need the Location of a cell; without networking nobody may even read it."""
+    controllers: list[Reconciler] = []
     if NETWORK in builtins:
         from datum_compute.platform.addresses import AddressController
         from datum_compute.platform.networks import NetworkController
 
-        found += [NetworkController(), AddressController()]
+        controllers += [NetworkController(), AddressController()]
     else:
         from datum_compute.platform.former_networks import FormerNetworks
 
-        found.append(FormerNetworks())
+        controllers.append(FormerNetworks())
     if LOCATIONS in builtins and networking:
         from datum_compute.platform.locations import CellLocations
 
-        found.append(CellLocations())
-    return found
+        controllers.append(CellLocations())
+    return controllers
 
 
 def provider(name: str, *, addressed: bool, pods: Pods | None = None) -> list[Reconciler]:
-    """`addressed` says that Instances are handed their addresses, which a provider then waits for."""
+    """`addressed` means that Instances are assigned addresses, for which a provider then waits."""
     from datum_compute.providers.former import FormerProviders
 
     return [*_current(name, addressed, pods), FormerProviders(name)]
