@@ -103,14 +103,14 @@ async def test_the_guide_ends_the_same_whatever_is_lost(
 def test_the_guides_own_test_passes_and_crashes_after_every_write() -> None:
     code = guide()
     crashes: list[bool] = []
-    bread = code["bread"]
+    bake = code["bake"]
 
-    async def noted(simulation: Simulation, crash_after: int) -> Any:
-        status, crashed = await bread(simulation, crash_after)
+    async def recording(simulation: Simulation, crash_after: int) -> Any:
+        status, crashed = await bake(simulation, crash_after)
         crashes.append(crashed)
         return status, crashed
 
-    code["bread"] = noted
+    code["bake"] = recording
     code["test_the_bread_is_baked_wherever_the_controller_crashes"]()
     assert crashes == [True] * (len(crashes) - 1) + [False]
     assert len(crashes) > 3  # a loaf, two states and an event

@@ -1,4 +1,4 @@
-"""An ASGI application behind a socket, served by a task of this loop within limits. Entry point: `AsgiServer`."""
+"""Serves an ASGI application on a socket, within limits. Entry point: `AsgiServer`."""
 
 import asyncio
 import socket
@@ -9,14 +9,14 @@ import uvicorn
 
 from datum_compute.runtime.serving.connections import Connection, Connections, Limits, Tls
 
-_LAST_SECONDS = 2  # for answers that are under way when a server stops
-_BACKLOG = 1024  # connections that the kernel keeps until they are accepted
-_ACCEPTED_AT_ONCE = 16  # so that those accepted before get on meanwhile, and need not be displaced
+_LAST_SECONDS = 2  # for answers under way when the server stops
+_BACKLOG = 1024  # connections that wait in the kernel to be accepted
+_ACCEPTED_AT_ONCE = 16  # few, so that earlier ones make progress and are not displaced
 
 
 class AsgiServer(uvicorn.Server):
-    """Leaves signals to the process, and says nothing of its own: applications log what fails in them, and junk from
-    clients is nobody's concern."""
+    """Leaves signals to the process and logs nothing: applications log their own failures, and malformed requests are
+    not worth a line."""
 
     def __init__(self, application: Any, *, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> None:
         limits = limits or Limits()
@@ -39,7 +39,7 @@ class AsgiServer(uvicorn.Server):
         )
 
     async def start(self, listening: socket.socket, name: str) -> asyncio.Task[None]:
-        """Returns when calls are answered; the task ends after `should_exit` is set. The socket is closed with it."""
+        """Returns when requests are answered; the task ends, and closes the socket, after `should_exit` is set."""
         self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
         try:
@@ -49,7 +49,7 @@ class AsgiServer(uvicorn.Server):
             raise
         return asyncio.create_task(self._serve([listening]), name=name)
 
-    # What uvicorn does in its own way
+    # Overrides of uvicorn
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()

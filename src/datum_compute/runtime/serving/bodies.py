@@ -1,4 +1,4 @@
-"""Bodies of requests, within limits. Entry point: `Bodies`."""
+"""Reads request bodies within limits. Entry point: `Bodies`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -8,25 +8,25 @@ from datum_compute.kube.errors import BadRequest, Timeout, TooLarge, TooManyRequ
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-_READ_ANYWAY = 10  # times the limit, read and thrown away, so that the client gets to see why it was refused
+_DISCARDED = 10  # times the limit is read and discarded, so that the client sees why it was refused
 
 
 class Bodies:
-    """Reads the bodies that come to one application.
+    """The request bodies of one application.
 
-    `limit` is for one body and `together` for all that are being read, because each may take `seconds` to arrive.
+    `limit` is for one body and `together` for all that are being read; each may take `seconds` to arrive.
     """
 
     def __init__(self, limit: int, *, seconds: float, together: int) -> None:
         self._limit = limit
         self._seconds = seconds
         self._together = together
-        self._held = 0
+        self._bytes = 0
 
     async def read(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
-        """Raises an `ApiError` for the client: the body is too large, too slow or broken off, or there are too many."""
+        """Raises an `ApiError` for the client if the body is too large, slow or incomplete, or there are too many."""
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        if declared.isdigit() and int(declared) > _READ_ANYWAY * self._limit:
+        if declared.isdigit() and int(declared) > _DISCARDED * self._limit:
             raise self._too_large()
         pieces: list[bytes] = []
         try:
@@ -35,7 +35,7 @@ class Bodies:
         except TimeoutError:
             raise Timeout(f"the body of the request did not arrive within {self._seconds:g} s") from None
         finally:
-            self._held -= sum(map(len, pieces))
+            self._bytes -= sum(map(len, pieces))
         return b"".join(pieces)
 
     async def _collect(self, pieces: list[bytes], receive: Receive) -> None:
@@ -46,16 +46,16 @@ class Bodies:
                 raise BadRequest("the client went away before its request was complete")
             piece, more = message.get("body", b""), message.get("more_body", False)
             size += len(piece)
-            if size > _READ_ANYWAY * self._limit:
+            if size > _DISCARDED * self._limit:
                 break
             if size > self._limit:
-                self._held -= sum(map(len, pieces))
+                self._bytes -= sum(map(len, pieces))
                 pieces.clear()
-            elif self._held + len(piece) > self._together:
+            elif self._bytes + len(piece) > self._together:
                 raise TooManyRequests("too many large requests at once; try again in a moment", retry_after=1)
             else:
                 pieces.append(piece)
-                self._held += len(piece)
+                self._bytes += len(piece)
         if size > self._limit:
             raise self._too_large()
 

@@ -1,7 +1,7 @@
-"""Connections of clients that nobody knows yet, within limits. Entry points: `Limits`, `Connections`, `Connection`.
+"""Connections of unknown clients, within limits. Entry points: `Limits`, `Connections`, `Connection`.
 
-A client may be slow, silent or hostile. What it costs is bounded before it has sent anything: connections are counted
-from the moment they are accepted, TLS handshake included, and each stage of a request has its deadline and its share.
+A client may be slow, silent or hostile. Its cost is bounded before it sends anything: connections count from the moment
+they are accepted, including the TLS handshake, and each stage of a request has a deadline and a share.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _GATHERED_BYTES = 64 * 1024
-_UNREAD_BYTES = 256 * 1024  # of a body that comes after its answer
+_UNREAD_BYTES = 256 * 1024  # of a body that arrives after its answer
 _LINGER_SECONDS = 1.0  # for a client under TLS to stop sending and read its answer
-_TLS_BUFFER_BYTES = 16 * 1024  # a TLS record; asyncio's own 256 KiB are what an idle connection mostly consists of
+_TLS_BUFFER_BYTES = 16 * 1024  # a TLS record; asyncio's default of 256 KiB is most of an idle connection's memory
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-type: text/plain; charset=utf-8\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -25,36 +25,36 @@ _TOO_LARGE = (
 
 
 class Limits(Struct, frozen=True):
-    """What one server grants its clients together (`connections`) and each of them (all others)."""
+    """What a server grants all its clients together (`connections`) and each of them (all other fields)."""
 
     connections: int = 256
     head_bytes: int = 64 * 1024  # request line and header fields
     head_fields: int = 200
-    head_seconds: float = 20.0  # from being accepted to the end of the header
+    head_seconds: float = 20.0  # from the accepted connection to the end of the header
     body_seconds: float = 60.0
-    idle_seconds: float = 120.0  # longer than clients keep a connection, so that they are the ones who close it
-    stall_seconds: float = 60.0  # for a client to take the rest of an answer
-    grace_seconds: float = 5.0  # for an answer that says why, and for the end of an answer, before it is cut off
+    idle_seconds: float = 120.0  # longer than clients keep connections, so that they are the ones to close them
+    stall_seconds: float = 60.0  # for a client to read the rest of an answer
+    grace_seconds: float = 5.0  # for an error answer, and for the end of any answer, before it is cut off
 
 
 class Stage(Enum):
-    HEAD = auto()  # no complete header: silent, in its TLS handshake, or sending one
-    BODY = auto()  # no complete body
+    HEAD = auto()  # no complete header yet: silent, in its TLS handshake, or sending it
+    BODY = auto()  # no complete body yet
     IDLE = auto()  # between two requests
-    STALLED = auto()  # does not take its answer
-    CLOSING = auto()  # the end of its last answer is on its way
-    ANSWER = auto()  # the turn of the application; may last, for a watch
+    STALLED = auto()  # does not read its answer
+    CLOSING = auto()  # the end of its last answer is under way
+    ANSWER = auto()  # the application is answering, perhaps for long, as with a watch
 
 
 _WAITING = (Stage.HEAD, Stage.BODY, Stage.IDLE, Stage.STALLED, Stage.CLOSING)
 
 
 class Connections:
-    """The connections of one server by stage, the longest in each first.
+    """The connections of one server by stage, the oldest in each first.
 
-    Every stage but `ANSWER` may hold a sixth of all connections: one that comes above that displaces the oldest of its
-    stage. So whatever clients do, newcomers are let in and the application has connections to answer. When answers take
-    more than their share and all connections are in use, those without a complete header go first.
+    Every stage except `ANSWER` may have a sixth of all connections: one more displaces the oldest of its stage. So
+    whatever clients do, new ones are accepted and the application has connections to answer. When answers take more
+    than their share and all connections are in use, those without a complete header are closed first.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -79,7 +79,7 @@ class Connections:
         self.move(connection, Stage.HEAD)
 
     def move(self, connection: "Connection", stage: Stage) -> None:
-        """One that stays in its stage keeps the deadline it has."""
+        """A connection that stays in its stage keeps its deadline."""
         if connection.stage is stage:
             return
         self.leave(connection)
@@ -95,14 +95,14 @@ class Connections:
             connection.stage = None
 
     def expire(self) -> None:
-        """Drops what is past its deadline; to be called a few times per second."""
+        """Drops connections past their deadline; to be called a few times per second."""
         now = asyncio.get_running_loop().time()
         for stage, seconds in self._seconds.items():
             for connection in self._older(stage, now - seconds):
                 self._drop(connection)
 
     def drop_waiting(self) -> None:
-        """For a server that stops: what has not asked anything yet is not waited for."""
+        """For a server that stops: drops connections that have not sent a request."""
         for connection in list(self._since[Stage.HEAD]):
             self._drop(connection)
 
@@ -124,16 +124,16 @@ class Connections:
 
     def _drop(self, connection: "Connection") -> None:
         if connection.stage is Stage.IDLE:
-            connection.close()  # what it was answered may still be on its way
+            connection.close()  # its last answer may still be under way
         else:
             self.leave(connection)
             connection.drop()
 
 
 class Connection(HttpToolsProtocol):
-    """One client: its requests one after the other, and the stage that it is in."""
+    """One client with its stage; it sends requests one after the other."""
 
-    stage: Stage | None = None  # kept by `Connections`
+    stage: Stage | None = None  # set by `Connections`
 
     def __init__(self, connections: Connections, **of_server: Any) -> None:
         super().__init__(**of_server)
@@ -144,33 +144,33 @@ class Connection(HttpToolsProtocol):
         self._in_body = False
         self._head_bytes = 0
         self._unread_bytes = 0
-        self._ending = False  # what still comes is not looked at
+        self._ending = False  # further input is ignored
 
-    # While it lasts
+    # Life cycle
 
     def accepted(self, socket: asyncio.BaseTransport) -> None:
-        """`socket` is what to close, whatever is spoken over it."""
+        """`socket` is the transport to close, below TLS."""
         self._socket = socket
         self._all.admit(self)
 
     def left(self) -> None:
         self._all.leave(self)
-        self.parser = None  # type: ignore[assignment]  # with it in a cycle, its memory would wait for the collector
+        self.parser = None  # type: ignore[assignment]  # breaks a cycle that would wait for the garbage collector
 
     def drop(self) -> None:
         assert isinstance(self._socket, asyncio.WriteTransport)
         self._socket.abort()
 
     def close(self) -> None:
-        """In good order: closed at once, what the client is still sending would reset the answer it has not read."""
+        """Closes in an orderly way: an abrupt end would reset an answer that a client still sending has not read."""
         self._ending = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
         elif self._in_head or self._in_body:
-            self.loop.call_later(_LINGER_SECONDS, self.transport.close)  # TLS has no half of a connection to close
+            self.loop.call_later(_LINGER_SECONDS, self.transport.close)  # TLS cannot close half of a connection
         else:
             self.transport.close()
-        self._settle()
+        self._update_stage()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._socket is None:
@@ -180,9 +180,9 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.left()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # a timer would keep all of it for as long as an idle connection
+        self._unset_keepalive_if_required()  # its timer would keep the connection in memory
 
-    # What it sends
+    # Input
 
     def data_received(self, data: bytes) -> None:
         while data and not self._ending and not self.transport.is_closing():
@@ -196,9 +196,9 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if not self._in_head:  # the first one began when the connection was accepted
+        if not self._in_head:  # the first request began with the connection
             self._in_head, self._head_bytes = True, 0
-        self._settle()
+        self._update_stage()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -210,7 +210,7 @@ class Connection(HttpToolsProtocol):
             return
         self._in_head, self._in_body, self._unread_bytes = False, True, 0
         super().on_headers_complete()
-        self._settle()
+        self._update_stage()
 
     def on_body(self, body: bytes) -> None:
         if not self._in_body:
@@ -226,32 +226,32 @@ class Connection(HttpToolsProtocol):
             return
         self._in_body = False
         super().on_message_complete()
-        self._settle()
+        self._update_stage()
 
     def _refuse_head(self) -> None:
         if not self._ending:
             self.transport.write(_TOO_LARGE)
             self.close()
 
-    # What it gets
+    # Output
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._settle()
+        self._update_stage()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._settle()
+        self._update_stage()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._settle()
+        self._update_stage()
 
-    def _settle(self) -> None:
-        if self.stage is not None:  # else it was dropped
-            self._all.move(self, self._now())
+    def _update_stage(self) -> None:
+        if self.stage is not None:  # otherwise it was dropped
+            self._all.move(self, self._current_stage())
 
-    def _now(self) -> Stage:
+    def _current_stage(self) -> Stage:
         if self._ending or self.transport.is_closing():
             return Stage.CLOSING
         if self.flow.write_paused:
@@ -266,7 +266,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Tls(SSLProtocol):
-    """TLS below a connection, so that it is counted from the first byte on, and with a buffer of a modest size."""
+    """TLS below a connection, so that it is counted from the first byte, with a buffer of modest size."""
 
     max_size = _TLS_BUFFER_BYTES
 
@@ -281,15 +281,15 @@ class Tls(SSLProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         assert self._connection is not None
-        self._connection.left()  # it hears of its end only after a handshake
+        self._connection.left()  # before a handshake nothing else reports the end
         super().connection_lost(exc)
-        self._connection = None  # as above
+        self._connection = None  # breaks a cycle, as above
 
 
 class _Gathering:
-    """A transport that sends at once what is written in one step of the loop: a head with its body, events of a commit.
+    """A transport that sends everything written in one step of the loop together, such as a head with its body.
 
-    Each piece by itself would be encrypted and sent by itself, which is most of what an answer costs.
+    Encrypting and sending each piece alone would be most of the cost of an answer.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -306,7 +306,7 @@ class _Gathering:
             self._loop.call_soon(self._send)
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > _GATHERED_BYTES:  # so that a client that does not read is noticed as ever
+        if self._size > _GATHERED_BYTES:  # so that a client that does not read is noticed
             self._send()
 
     def write_eof(self) -> None:

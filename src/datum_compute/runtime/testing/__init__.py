@@ -1,4 +1,4 @@
-"""For tests of controllers: a loop with simulated time, a server in memory, and faults between the two.
+"""Tests of controllers: an event loop with simulated time, a server in memory, and faults between the two.
 
 Entry points: `Simulation`, `Server`, `Faults`, `ShiftedClock`, `background`.
 """

@@ -6,7 +6,7 @@ from datum_compute.runtime.clock import Clock
 
 
 class ShiftedClock:
-    """The clock of a machine that is `ahead` of another one by so many seconds, or behind it when negative."""
+    """A clock that is `ahead` of another one by so many seconds, or behind it if negative."""
 
     def __init__(self, clock: Clock, ahead: float = 0.0) -> None:
         self.ahead = ahead

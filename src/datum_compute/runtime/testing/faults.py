@@ -1,10 +1,10 @@
-"""What can go wrong between a client and its server, on purpose. Entry points: `Faults`, `calls`, `writes`.
+"""Injects faults between a client and its server. Entry points: `Faults`, `calls`, `writes`.
 
-For tests and fault drills. It wraps any transport and works on the simulated and on the real loop. Every fault is what
-a network or a server can really do: a call that never arrives or is refused, an answer that is late or lost, a watch
-that goes quiet, late or blind, stammers or breaks, an object that makes no sense, a plane that is away.
+For tests and fault drills. `Faults` wraps any transport and works on the simulated and the real event loop. Every fault
+is one that networks and servers really have: calls that never arrive or are refused, answers that are late or lost,
+watches that are silent, late, broken, or lose, repeat and reorder events, malformed objects, planes that are away.
 
-A `Fault` happens once, with the nth match; a `Lasting` one happens with every match until it is lifted.
+A `Fault` happens once, at the nth match; a `Lasting` one happens at every match until it is lifted.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from datum_compute.kube.patches import merge
 from datum_compute.kube.transport import Answer, Call, Transport
 
 Match = Callable[[Call], bool]
-Spoil = Callable[[Json], Json]  # an object as the server has it to the object as it arrives
+Spoil = Callable[[Json], Json]  # from an object as the server sends it to the object as it arrives
 
 
 def calls(method: str = "", path: str = "") -> Match:
-    """Calls of a method (any, when empty) whose path contains `path`."""
+    """Calls of a method (any if empty) whose path contains `path`."""
     return lambda call: method in ("", call.method) and path in call.path
 
 
@@ -36,7 +36,7 @@ def writes(call: Call) -> bool:
 
 
 def reads(call: Call) -> bool:
-    """Lists and single objects, but no watch."""
+    """Lists and single objects, but not watches."""
     return call.method == "GET" and not watches(call)
 
 
@@ -45,19 +45,19 @@ def watches(call: Call) -> bool:
 
 
 def merged(patch: Json) -> Spoil:
-    """Spoils an object as a merge patch changes it: another type for a field, a field that is missing."""
+    """Spoils an object with a merge patch: changes the type of a field, or removes it."""
     return lambda object_: merge(object_, patch)
 
 
-ENDLESS_VERSION = merged({"metadata": {"resourceVersion": "9" * 4301}})  # more digits than Python reads
+ENDLESS_VERSION = merged({"metadata": {"resourceVersion": "9" * 4301}})  # more digits than Python parses
 ODD_VERSION = merged({"metadata": {"resourceVersion": "not-a-number"}})
 ODD_LABELS = merged({"metadata": {"labels": 7}})  # cannot be decoded at all
-ODD_SPEC = merged({"spec": ["not", "an", "object"]})  # decoded only when somebody looks
+ODD_SPEC = merged({"spec": ["not", "an", "object"]})  # decoded only when it is used
 ODD_STATUS = merged({"status": "not an object"})
 
 
 class Fault:
-    """Happens once, with the nth match counted from now. One that has not `fired` met fewer matches than that."""
+    """Happens once, at the nth match from now. `fired` is false while there were fewer matches."""
 
     def __init__(self, matches: Match, nth: int) -> None:
         self.fired = False
@@ -73,7 +73,7 @@ class Fault:
 
 
 class Lasting:
-    """Happens with every match until it is lifted. `times` counts the matches."""
+    """Happens at every match until it is lifted. `times` counts the matches."""
 
     def __init__(self, matches: Match) -> None:
         self.times = 0
@@ -91,7 +91,7 @@ class Lasting:
 
 
 class Faults:
-    """A transport that does what the one it wraps does, except where it was told otherwise."""
+    """A transport that wraps another one and breaks the calls it is asked to."""
 
     def __init__(self, transport: Transport, generator: random.Random) -> None:
         self.written: list[Call] = []  # every write that reached the server
@@ -118,32 +118,32 @@ class Faults:
         return _added(self._failing, Fault(matches, nth))
 
     def lose_answer(self, matches: Match, nth: int = 1) -> Fault:
-        """The nth such call happens, but its caller hears only `Timeout`."""
+        """The nth such call happens, but its caller gets `Timeout`."""
         return _added(self._losing, Fault(matches, nth))
 
     def answer(self, matches: Match, error: ApiError, nth: int = 1) -> Fault:
-        """The nth such call is answered with the error and does not happen: a 409, 410, 429 or 500. Watches too.
+        """The nth such call or watch is answered with the error, such as a 409, 410, 429 or 500, and does not happen.
 
-        An error with `retry_after` is answered with that header.
+        An error with `retry_after` is sent with that header.
         """
         fault = Fault(matches, nth)
         self._refusing.append((fault, error))
         return fault
 
     def refuse(self, matches: Match, error: ApiError) -> Lasting:
-        """Every such call is answered with the error, and no such watch opens; those that are open go on."""
+        """Every such call is answered with the error, and no such watch opens; open ones go on."""
         refusal = Lasting(matches)
         self._refusing.append((refusal, error))
         return refusal
 
     def slow_down(self, seconds: float, matches: Match = writes) -> Lasting:
-        """Every such call takes this long and is answered; a watch takes this long to open. See `delay_watches`."""
+        """Every such call takes this long; a watch takes this long to open. See also `delay_watches`."""
         slowness = Lasting(matches)
         self._slowing.append((slowness, seconds))
         return slowness
 
     def poison(self, matches: Match, name: str, spoil: Spoil) -> Lasting:
-        """The objects of this name arrive spoiled in every answer and event of such calls, as if stored like that."""
+        """Objects of this name arrive spoiled in every answer and event of such calls, as if stored like that."""
         poison = Lasting(matches)
         self._poisoning.append((poison, name, spoil))
         return poison
@@ -151,7 +151,7 @@ class Faults:
     # Watches
 
     def drop_event(self, matches: Match, nth: int = 1) -> Fault:
-        """The nth event of such watches is lost; the watch goes on. Only changes of objects count."""
+        """The nth event of such watches is lost; the watch goes on. Bookmarks do not count."""
         return _added(self._dropping, Fault(matches, nth))
 
     def duplicate_event(self, matches: Match, nth: int = 1) -> Fault:
@@ -159,37 +159,37 @@ class Faults:
         return _added(self._doubling, Fault(matches, nth))
 
     def reorder_events(self, matches: Match, nth: int = 1) -> Fault:
-        """The nth event of such watches comes after the one that follows it."""
+        """The nth event of such watches comes after the next one."""
         return _added(self._holding, Fault(matches, nth))
 
     def cut_watches(self) -> None:
-        """Every watch that is open breaks in the middle; new ones can be opened."""
+        """Every open watch breaks; new ones can be opened."""
         for stream in self._open:
             stream.cut()
 
     def silence_watches(self) -> None:
-        """Every watch that is open, or will be, stays open and delivers nothing, not even its end."""
+        """Every open or new watch stays open and delivers nothing, not even its end."""
         self._silent = True
         for stream in self._open:
             stream.silent = True
 
     def restore_watches(self) -> None:
-        """Watches opened from now on deliver again; one that was silenced stays so, as a dead connection does."""
+        """New watches deliver again; silenced ones stay silent, as dead connections do."""
         self._silent = False
 
     def delay_watches(self, shortest: float, longest: float) -> None:
-        """Every event from now on is under way for a random time; those of one watch stay in order."""
+        """From now on every event is delayed by a random time; those of one watch stay in order."""
         self._delay = (shortest, longest)
 
     # The plane
 
     def take_away(self) -> None:
-        """Every call fails with `Unavailable`, and so do open watches; answers under way are lost: `Timeout`."""
+        """Every call and open watch fails with `Unavailable`; answers under way are lost with `Timeout`."""
         self._away = True
         self.cut_watches()
 
     def take_away_after(self, matches: Match, nth: int = 1) -> Fault:
-        """The nth such call happens, and nothing after it: as when the process that made it dies in that moment."""
+        """The nth such call happens, and nothing after it, as if its process died at that moment."""
         return _added(self._leaving, Fault(matches, nth))
 
     def bring_back(self) -> None:
@@ -266,8 +266,8 @@ class Faults:
                     if _strikes(self._doubling, call):
                         delivered.insert(0, line)
                 held.clear()
-                for one in delivered:
-                    stream.put(loop.time() + self._generator.uniform(*self._delay), one)
+                for event in delivered:
+                    stream.put(loop.time() + self._generator.uniform(*self._delay), event)
         except ApiError as error:
             stream.end(error)
         else:
@@ -279,7 +279,7 @@ class _Type(Struct, frozen=True):
 
 
 class _Stream:
-    """One open watch: the lines under way with the time each is due, and how it ends."""
+    """One open watch: the lines under way, each with the time it is due, and how it ends."""
 
     def __init__(self, *, silent: bool, broken: bool) -> None:
         self.silent = silent
@@ -324,7 +324,7 @@ class _Stream:
 
 
 def _spoiled_answer(body: bytes, spoils: list[tuple[str, Spoil]]) -> bytes:
-    """The answer with the objects spoiled, be it a list or a single object."""
+    """The answer with its objects spoiled, whether a list or a single object."""
     answer = decode(body, dict[str, Any])
     if "items" in answer:
         return encode(answer | {"items": [_spoiled(item, spoils) for item in answer["items"]]})
@@ -356,7 +356,7 @@ def _added(faults: list[Fault], fault: Fault) -> Fault:
 
 
 def _strikes(faults: list[Fault], call: Call) -> bool:
-    """Every fault counts the call, so that the nth means the same whatever else was asked for."""
+    """Every fault counts the call, so that the nth means the same whatever other faults there are."""
     struck = [fault for fault in faults if fault.strikes(call)]
     for fault in struck:
         faults.remove(fault)

@@ -1,4 +1,4 @@
-"""An API server in memory for tests of controllers: the rules that the runtime relies on, and nothing else.
+"""An API server in memory for tests of controllers. It has the rules that the runtime relies on, and no others.
 
 Entry points: `Server` for `InProcess`, the kinds `WIDGET` and `GADGET`, and `background`.
 """
@@ -45,20 +45,20 @@ Key = tuple[str, str, str]  # plural, namespace, name
 
 
 class Server:
-    """One plane. The plain methods are what somebody else does on it; every answer to a call waits for `answering`."""
+    """The server of one plane. Tests act as other clients through its methods; answers wait for `answering`."""
 
     def __init__(self) -> None:
         self.revision = 100
         self.calls: list[Call] = []
-        self.refuse: list[ApiError] = []  # raised by the next lists and watches, one each
+        self.refuse: list[ApiError] = []  # errors for the next lists and watches, one each
         self.refuse_watches: ApiError | None = None
-        self.short = False  # every watch ends as soon as it is open
-        self.endless = False  # no watch ends, whatever was asked for
-        self.unserved: set[str] = set()  # plurals that this server does not know now
-        self.garbage: list[bytes] = []  # what the next calls are answered instead
+        self.short = False  # every watch ends as soon as it opens
+        self.endless = False  # no watch ends, whatever timeout was requested
+        self.unserved: set[str] = set()  # plurals that are not served
+        self.garbage: list[bytes] = []  # raw answers for the next calls
         self.answering = asyncio.Event()
         self.answering.set()
-        self.sending = asyncio.Event()  # what lists found leaves the server when it is set
+        self.sending = asyncio.Event()  # answers to reads leave the server when it is set
         self.sending.set()
         self._objects: dict[Key, Json] = {}
         self._log: list[tuple[int, str, bytes]] = []  # revision, plural, line
@@ -67,7 +67,7 @@ class Server:
         self._pages: list[Json] = []
         self._watches: list[_Watch] = []
 
-    # What others do
+    # As another client
 
     def make(self, name: str, kind: Kind[Any] = WIDGET, **metadata: Any) -> Json:
         _, namespace, _ = _key(kind, name)
@@ -90,7 +90,7 @@ class Server:
         return [msgspec.json.decode(line)["object"] for _, _, line in self._log]
 
     def versions(self, kind: Kind[Any] = WIDGET) -> dict[str, str]:
-        """The resourceVersion of everything there is, by name."""
+        """The resourceVersion of every object, by name."""
         return {
             name: object_["metadata"]["resourceVersion"]
             for (plural, _, name), object_ in sorted(self._objects.items())
@@ -98,7 +98,7 @@ class Server:
         }
 
     def forget_history(self) -> None:
-        """As after a compaction: a watch can start from the next list at the earliest."""
+        """Compacts: a watch can start from the next list at the earliest."""
         self.revision += 1
         self._oldest = self.revision
 
@@ -106,7 +106,7 @@ class Server:
         return Snapshot(self.revision, self._objects.copy())
 
     def restore(self, snapshot: "Snapshot") -> None:
-        """As from a backup: what was written since never happened, and revisions are counted from there again."""
+        """Restores a backup: later writes never happened, and revisions count from there again."""
         self.revision, self._objects = snapshot.revision, snapshot.objects.copy()
         self._log = [entry for entry in self._log if entry[0] <= snapshot.revision]
         self._oldest = min(self._oldest, self.revision)
@@ -118,7 +118,7 @@ class Server:
             watch.changed.set()
 
     def send(self, line: bytes) -> None:
-        """Puts a raw line into every open watch."""
+        """Sends a raw line to every open watch."""
         for watch in self._watches:
             watch.extra.append(line)
             watch.changed.set()
@@ -175,7 +175,7 @@ class Server:
         raise MethodNotAllowed(call.method)
 
     def _listing(self, plural: str, limit: int, goes_on: str) -> Json:
-        """All pages of a list are of the moment of the first; a server that has forgotten it says so."""
+        """All pages are as of the first; a server that has forgotten that moment answers `Gone`."""
         if not goes_on:
             self._pages = [object_ for other, object_ in sorted(self._objects.items()) if other[0] == plural]
             at, start = self.revision, 0
@@ -275,14 +275,14 @@ class Server:
             watch.changed.clear()
             while watch.extra:
                 yield watch.extra.pop(0)
-            news = [entry for entry in self._log if entry[0] > after and entry[1] == plural]
-            for revision, _, line in news:
+            entries = [entry for entry in self._log if entry[0] > after and entry[1] == plural]
+            for revision, _, line in entries:
                 after = revision
                 yield line
             if loop.time() >= bookmark:
                 bookmark = loop.time() + BOOKMARK_SECONDS
                 if self.revision < after:
-                    continue  # a watch from the future hears nothing until it is there, not even bookmarks
+                    continue  # a watch from the future gets nothing until then, not even bookmarks
                 after = self.revision
                 yield encode({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(after)}}})
             if not watch.changed.is_set():
@@ -329,7 +329,7 @@ def _target(path: str) -> tuple[Key, bool]:
 
 @asynccontextmanager
 async def background(*coroutines: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Runs them for as long as the block does; one that fails, fails the block."""
+    """Runs coroutines for the duration of the block; one that fails, fails the block."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         yield

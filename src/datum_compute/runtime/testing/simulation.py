@@ -1,8 +1,8 @@
 """An event loop in which time jumps and the order of steps is drawn from a seed. Entry point: `Simulation`.
 
-Used through `asyncio.Runner(loop_factory=...)`. Whatever runs here is exactly repeatable from its seed: the next step
-is drawn from everything that could run now, and when nothing can, time jumps to the next timer. Sockets, threads and
-executors are not implemented, so code that reaches outside fails loudly.
+Used through `asyncio.Runner(loop_factory=...)`. A run is exactly repeatable from its seed: the next step is drawn from
+everything that could run now, and when nothing can, time jumps to the next timer. Sockets, threads and executors are
+not implemented, so code that reaches outside fails loudly.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
-_STEPS_WITHOUT_TIME = 2_000_000  # more than any honest work; a loop that never sleeps is reported instead of hanging
+_STEPS_WITHOUT_TIME = 2_000_000  # more than any real work: a busy loop is reported instead of hanging
 
 
 class Deadlock(Exception):
@@ -29,7 +29,7 @@ class Stalled(Exception):
 
 
 class _Task(asyncio.Task[T]):
-    """Hashed by its number: asyncio keeps tasks in sets, and addresses would make the order they are cancelled in."""
+    """Hashed by its number: asyncio keeps tasks in sets, whose order would otherwise depend on addresses."""
 
     def __init__(self, coro: Coroutine[Any, Any, T], number: int, **options: Any) -> None:
         self._number = number  # before it is put into the first set
@@ -58,7 +58,7 @@ class Simulation(asyncio.AbstractEventLoop):
         self._running = False
         self._failures: list[BaseException] = []
 
-    # What tests use
+    # For tests
 
     @classmethod
     def seeded(cls, seed: int) -> "Simulation":
@@ -66,24 +66,24 @@ class Simulation(asyncio.AbstractEventLoop):
         return cls(seed)
 
     def now(self) -> datetime:
-        """Wall time; the simulation is its own clock."""
+        """Wall time: the simulation is its own clock."""
         return START + timedelta(seconds=self._time)
 
     async def settle(self) -> None:
-        """Returns when nothing else is due now; time has not moved."""
+        """Returns when nothing else is due now; time does not move."""
         quiet = self.create_future()
         self._quiet.append(quiet)
         await quiet
 
     async def advance(self, seconds: float) -> None:
-        """Lets simulated time pass, and everything happen that is due in it."""
+        """Lets simulated time pass, with everything that is due in it."""
         passed = self.create_future()
         self.call_later(seconds, passed.set_result, None)
         await passed
         await self.settle()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], within: float, what: str = "") -> None:
-        """Returns as soon as the condition holds, jumping from timer to timer for at most `within` seconds."""
+        """Returns as soon as the condition holds; jumps from timer to timer for at most `within` seconds."""
         deadline = self._time + within
         while True:
             await self.settle()
@@ -111,7 +111,7 @@ class Simulation(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         return handle
 
-    # Only the handler for Ctrl-C uses this, to wake a loop that waits; ours never does.
+    # Only the handler for Ctrl-C uses this, to wake a waiting loop; this one never waits.
     call_soon_threadsafe = call_soon
 
     def call_later(
@@ -163,7 +163,7 @@ class Simulation(asyncio.AbstractEventLoop):
             while not main.done():
                 self._step()
                 if self._failures:
-                    failures, self._failures = self._failures, []  # told once, so that cleaning up can go on
+                    failures, self._failures = self._failures, []  # raised once, so that cleanup can go on
                     raise failures[0]
                 steps = steps + 1 if self._time == steps_at else 0
                 steps_at = self._time
@@ -201,7 +201,7 @@ class Simulation(asyncio.AbstractEventLoop):
         return ", ".join(sorted(task.get_name() for task in asyncio.all_tasks(self)))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A failure nobody waits for ends the simulation; in production it would only be a line in a log."""
+        """A failure that nobody awaits ends the simulation; in production it would only be a log line."""
         error = context.get("exception") or RuntimeError(context.get("message"))
         self._failures.append(error)
 
