@@ -24,11 +24,11 @@ class Trouble(Struct, frozen=True):
 
 
 class City(Struct, frozen=True):
-    """A place with its numbers. `asked`: the spec names it; `known`: its numbers were reported, not assumed."""
+    """A place with its numbers. `requested`: the spec names it; `known`: its numbers were reported, not assumed."""
 
     place: Place
     numbers: Counts
-    asked: bool
+    requested: bool
     trouble: Trouble | None = None
     known: bool = True
 

@@ -92,10 +92,10 @@ def picture(
             is_current = answered and observed(deployment) and (bool(held) or not behind)
             if behind:
                 counted = replace(counted, updated=0)  # the site counts by the earlier template
-            seen = _row(
+            state = _row(
                 place, counted, deployment, members.get(deployment.name, ()), answered=is_current, behind=behind
             )
-            rows.append(replace(seen, held=bool(held) and counted.updated < counted.desired))
+            rows.append(replace(state, held=bool(held) and counted.updated < counted.desired))
     leftover = tuple(deployment.name for place, deployment in sorted(by_place.items()) if place not in wanted)
     return Picture(tuple(rows), leftover, held)
 
@@ -162,16 +162,16 @@ def _template_hash_of(instance: Instance) -> str:
     return instance.spec.controller.template_hash if instance.spec.controller else ""
 
 
-def phase(seen: RowState, *, stalled: bool) -> Phase:
+def phase(state: RowState, *, stalled: bool) -> Phase:
     """`stalled`: nothing has changed for too long, and the cause is known."""
-    now, stuck = seen.numbers, stalled or seen.certain
-    if not seen.answered:
-        return Phase.BLOCKED if stuck and seen.is_explained else Phase.PENDING
+    now, stuck = state.numbers, stalled or state.certain
+    if not state.answered:
+        return Phase.BLOCKED if stuck and state.is_explained else Phase.PENDING
     if now.desired == 0:
         return Phase.DONE
     if now.ready >= now.desired and now.updated >= now.desired and now.replicas <= now.updated:
         return Phase.DONE
-    if seen.held and now.ready >= now.desired and now.replicas <= now.desired:
+    if state.held and now.ready >= now.desired and now.replicas <= now.desired:
         return Phase.PAUSED
     if stuck:
         return Phase.BLOCKED
@@ -181,7 +181,7 @@ def phase(seen: RowState, *, stalled: bool) -> Phase:
 class Row(Struct, frozen=True):
     """A row to show; `blocked` is set the first time that this cause blocks anything."""
 
-    seen: RowState
+    state: RowState
     phase: Phase
     changed: bool
     blocked: Block | None = None
@@ -211,26 +211,26 @@ class Tracker:
         rows = []
         phases = []
         self.causes = {}
-        for seen in picture.rows:
-            stalled = self._quiet_for(now, seen) > STALL_SECONDS and seen.cause is not None
-            at = phase(seen, stalled=stalled)
+        for state in picture.rows:
+            stalled = self._quiet_for(now, state) > STALL_SECONDS and state.cause is not None
+            at = phase(state, stalled=stalled)
             phases.append(at)
-            shown = (seen.numbers, seen.old, at)
-            changed = self._shown.get(seen.place) != shown
-            self._shown[seen.place] = shown
-            if at not in (Phase.DONE, Phase.PAUSED) and seen.cause is not None and seen.is_explained:
-                self.causes[seen.place] = seen.cause
-            blocked = self._first_time(seen.cause) if at is Phase.BLOCKED else None
+            entry = (state.numbers, state.old, at)
+            changed = self._shown.get(state.place) != entry
+            self._shown[state.place] = entry
+            if at not in (Phase.DONE, Phase.PAUSED) and state.cause is not None and state.is_explained:
+                self.causes[state.place] = state.cause
+            blocked = self._first_time(state.cause) if at is Phase.BLOCKED else None
             if changed or blocked:
-                rows.append(Row(seen, at, changed, blocked))
+                rows.append(Row(state, at, changed, blocked))
         self.settled = not picture.leftover and all(at in (Phase.DONE, Phase.PAUSED) for at in phases)
         self.complete = self.settled and not picture.held
         return rows
 
-    def _quiet_for(self, now: float, seen: RowState) -> float:
-        still = self._still.get(seen.place)
-        if still is None or still.numbers != seen.numbers or still.answered != seen.answered:
-            still = self._still[seen.place] = _Unchanged(seen.numbers, seen.answered, now)
+    def _quiet_for(self, now: float, state: RowState) -> float:
+        still = self._still.get(state.place)
+        if still is None or still.numbers != state.numbers or still.answered != state.answered:
+            still = self._still[state.place] = _Unchanged(state.numbers, state.answered, now)
         return now - still.since
 
     def _first_time(self, cause: Block | None) -> Block | None:

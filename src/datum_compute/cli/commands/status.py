@@ -99,7 +99,7 @@ def _city_table(status: _Status) -> list[Item]:
         numbers = city.numbers
         name = city.place.placement if city.place.placement != previous else ""
         previous = city.place.placement
-        mark = () if city.asked and not city.degraded else (busy("[degraded]") if city.asked else "[removing]",)
+        mark = () if city.requested and not city.degraded else (busy("[degraded]") if city.requested else "[removing]",)
         # An instance of an earlier deployment of the same name may still be stopping there.
         ready = f"{numbers.ready}/{numbers.replicas}" if city.known else "—"
         kind = instance_type(workload.spec.template.spec)

@@ -93,9 +93,9 @@ class LiveBoard:
         if not self._rows:
             self._terminal.note("")
         for row in rows:
-            before = self._rows.get(row.seen.place)
+            before = self._rows.get(row.state.place)
             blocked = row.blocked or (before.blocked if before and row.phase is Phase.BLOCKED else None)
-            self._rows[row.seen.place] = Row(row.seen, row.phase, row.changed, blocked)
+            self._rows[row.state.place] = Row(row.state, row.phase, row.changed, blocked)
         self._order = [row.place for row in picture.rows if row.place in self._rows]
         ordered = [self._rows[place] for place in self._order]
         fitting = _fitting(ordered, self._drawing.room - _LINES_AROUND, self._drawing.columns)
@@ -169,15 +169,15 @@ class JsonBoard:
 
     def show(self, rows: Sequence[Row], picture: Picture) -> None:
         for row in rows:
-            numbers, cause = row.seen.numbers, row.blocked or (row.seen.cause if row.seen.is_explained else None)
+            numbers, cause = row.state.numbers, row.blocked or (row.state.cause if row.state.is_explained else None)
             self._run.terminal.record(
                 {
                     "time": timestamp(self._run.clock.now()),
-                    "placement": row.seen.place.placement,
-                    "city": row.seen.place.city,
-                    "updated": numbers.updated if row.seen.answered else None,
+                    "placement": row.state.place.placement,
+                    "city": row.state.place.city,
+                    "updated": numbers.updated if row.state.answered else None,
                     "ready": numbers.ready,
-                    "old": row.seen.old,
+                    "old": row.state.old,
                     "desired": numbers.desired,
                     "phase": row.phase.value,
                     "reason": cause.reason if cause else "",
@@ -199,11 +199,11 @@ def _widths(picture: Picture) -> list[int]:
 
 def _cells(row: Row) -> tuple[Piece, ...]:
     """The cells of a row, with a dash for numbers from before the change."""
-    seen, counted = row.seen, row.seen.numbers
-    updated = str(counted.updated) if seen.answered else NONE
-    old = NONE if seen.old is None else str(seen.old)
+    state, counted = row.state, row.state.numbers
+    updated = str(counted.updated) if state.answered else NONE
+    old = NONE if state.old is None else str(state.old)
     numbers = (str(counted.desired), updated, str(counted.ready), old)
-    return (seen.place.placement, seen.place.city, *numbers, _TONES[row.phase](row.phase.value))
+    return (state.place.placement, state.place.city, *numbers, _TONES[row.phase](row.phase.value))
 
 
 def _cause_lines(cause: Block) -> list[str]:
