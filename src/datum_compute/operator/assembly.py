@@ -52,8 +52,8 @@ HOST = "@host"
 class Assembly:
     """Built on a running loop. `run` works until `stop` or a lost lease; then `close` ends the connections.
 
-    Finding and engaging projects is done on every replica, whether it leads or not: its caches are warm when its turn
-    comes, and admission is asked of any.
+    Every replica finds and engages projects, whether it leads or not: its caches are warm when its turn comes, and any
+    replica may be called for admission.
     """
 
     def __init__(self, settings: Settings, endpoints: Endpoints, *, clock: Clock, generator: random.Random) -> None:
@@ -68,11 +68,11 @@ class Assembly:
         self.fleet.join(self.planes)
         self._leaving = False
         self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._own: list[str] = []  # planes without which there is nothing to do
+        self._own: list[str] = []  # planes without which this process can do nothing
         self._discovery: ProjectDiscovery | DirectoryDiscovery | None = None
         self._name_lease = self._exclusive_name()
         self._ledger = Ledger(self._own_namespace or "default", QUOTA_GATE) if settings.abandon_claims_after else None
-        # One for all planes that are reached with it: a plugin is run once, not once a project.
+        # Shared by all planes reached with them: a plugin runs once, not once per project.
         self._host_credentials = _credentials(endpoints.host)
         self._project_credentials = _credentials(endpoints.project)
         self._claim_credentials = _credentials(endpoints.quota)
@@ -93,7 +93,7 @@ class Assembly:
 
     @property
     def host(self) -> Client:
-        """The cluster that the process works for, for what every replica asks of it."""
+        """The cluster that the process works for, for calls that every replica makes."""
         assert self._host is not None
         return Client(HOST, self._host)
 
@@ -102,9 +102,9 @@ class Assembly:
         await first(self.manager.run(), *(run() for run in self._background))
 
     def leave(self) -> None:
-        """Stops after a while in which all goes on but this replica is not ready, so that nobody is sent here any more.
+        """Stops after a delay in which work continues but this replica is not ready, so that it gets no more calls.
 
-        Asked for a second time, it stops at once.
+        A second call stops it at once.
         """
         if self._leaving:
             self.stop()
@@ -113,7 +113,7 @@ class Assembly:
         asyncio.get_running_loop().call_later(self._settings.shutdown_delay, self.stop)
 
     def stop(self) -> None:
-        """Lets passes that run end; `run` returns then."""
+        """Lets running passes finish; then `run` returns."""
         self._leaving = True
         self.manager.stop()
 
@@ -125,7 +125,7 @@ class Assembly:
     def probes(self) -> Probes:
         """Alive while the loop and the caches keep up; ready when this replica could take over, and admit.
 
-        Ready once is ready until it stops: a project that comes or fails later says nothing about this replica.
+        Once ready it stays ready until it stops: a project that appears or fails later says nothing about this replica.
         """
         ready: dict[str, Check] = {
             "shutdown": self._stays,
@@ -140,7 +140,7 @@ class Assembly:
                 ready["projects-engaged"] = latched(partial(_all_tried, discovery))
         notes: dict[str, Note] = {"planes": away(self.fleet)}
         if (lease := self._name_lease) is not None:
-            notes["cell-name"] = lambda: lease.obstacle if self.manager.working else ""  # only who leads asks for it
+            notes["cell-name"] = lambda: lease.obstacle if self.manager.working else ""  # only the leader takes it
         return Probes(self.manager.live_checks(), ready, notes=notes)
 
     def _stays(self) -> bool:
@@ -148,7 +148,7 @@ class Assembly:
             raise Unhealthy("the process is stopping")
         return True
 
-    # What it works on
+    # Planes
 
     def _add_fixed_planes(self) -> None:
         settings, endpoints = self._settings, self._endpoints
@@ -169,23 +169,23 @@ class Assembly:
         settings, discovery = self._settings, self._settings.config.discovery
         if settings.projects and discovery.mode == MILO:
             self.fleet.add(self.planes.plane(ROOT_PLANE, ROOT, _needed(self._endpoints.root)))
-            found = ProjectDiscovery(self.fleet, self._milo_project, internal=discovery.internal_service_discovery)
-            self._background.append(Controller(found, self.fleet, self._clock).run)
-            self._discovery = found
+            projects = ProjectDiscovery(self.fleet, self._milo_project, internal=discovery.internal_service_discovery)
+            self._background.append(Controller(projects, self.fleet, self._clock).run)
+            self._discovery = projects
         elif settings.projects and discovery.mode == KUBECONFIGS:
-            listed = DirectoryDiscovery(
+            directory = DirectoryDiscovery(
                 self.fleet,
                 Path(discovery.kubeconfig_dir),
                 self._project,
                 trusted=settings.trust_project_kubeconfigs,
             )
-            self._background.append(listed.run)
-            self._discovery = listed
+            self._background.append(directory.run)
+            self._discovery = directory
         if settings.cell and settings.quota and not settings.projects:
             self._find_claims()
 
     def _find_claims(self) -> None:
-        """A cell alone asks for quota where its namespaces say; beside management the projects are here already."""
+        """A cell alone claims quota in the projects that its namespaces name; management knows the projects already."""
         discovery = self._settings.config.discovery
         if discovery.mode != KUBECONFIGS:
             claims = Controller(ClaimDiscovery(self.fleet, self._milo_claims, self._abandoned), self.fleet, self._clock)
@@ -201,14 +201,14 @@ class Assembly:
             Path(discovery.kubeconfig_dir), changed, trusted=self._settings.trust_project_kubeconfigs
         )
 
-        def listed(project: str) -> Plane:
+        def plane_of(project: str) -> Plane:
             return self.planes.plane(project, CLAIMS, directory.endpoint(project))
 
-        claims = Controller(ClaimDiscovery(self.fleet, listed, self._abandoned), self.fleet, self._clock)
+        claims = Controller(ClaimDiscovery(self.fleet, plane_of, self._abandoned), self.fleet, self._clock)
         self._background += [claims.run, directory.run]
 
     def _abandoned(self) -> Iterable[str]:
-        """Projects in which a claim waits to be removed, also when the cell holds nothing else of them."""
+        """Projects in which a claim is still to be deleted, even when the cell runs nothing else for them."""
         return self._ledger.projects() if self._ledger is not None else ()
 
     def _milo_project(self, name: str) -> Plane:
@@ -223,7 +223,7 @@ class Assembly:
         endpoint = self._endpoints.of_quota(name)
         return self.planes.plane(name, CLAIMS, endpoint, credentials=self._claim_credentials)
 
-    # What it does there
+    # Controllers
 
     def _controllers(self) -> list[Reconciler]:
         settings = self._settings
@@ -263,7 +263,7 @@ class Assembly:
         return [*of_projects, *of_cell]
 
     def _exclusive_name(self) -> NameLease | None:
-        """Cells that nobody named are all called the same, and cannot be told apart by it."""
+        """None for a cell without a configured name: such cells all share the default one."""
         settings = self._settings
         if not (settings.cell and settings.config.discovery.cluster_name and self._endpoints.hub is not None):
             return None
@@ -271,7 +271,7 @@ class Assembly:
 
     @property
     def _own_namespace(self) -> str:
-        """Where the process keeps what is its own."""
+        """The namespace for this process's own objects."""
         host = self._endpoints.host
         return self._settings.leader_elect_namespace or (host.namespace if host is not None else "")
 
@@ -287,12 +287,12 @@ def _credentials(endpoint: Endpoint | None) -> EndpointCredentials | None:
 
 
 def _needed(endpoint: Endpoint | None) -> Endpoint:
-    assert endpoint is not None, "settings decide what is needed, and endpoints are read by them"
+    assert endpoint is not None, "Endpoints.read loads every endpoint that the settings need"
     return endpoint
 
 
 def _all_tried(discovery: ProjectDiscovery | DirectoryDiscovery) -> bool:
-    """Projects are engaged, or cannot be now: one that is away must not keep admission from all the others."""
+    """Every project was tried: one that is unreachable must not keep admission from all the others."""
     if not discovery.synced():
         raise Unhealthy("it is not known yet which projects there are")
     if untried := discovery.untried():

@@ -1,7 +1,6 @@
 """The config file of compute-manager. Entry points: `read`, `WorkloadOperator`.
 
-Decoding is strict: a field that is unknown, or there twice, is an error, because what is misspelt would silently not
-happen.
+Decoding is strict: an unknown or repeated field is an error, because a misspelt setting would silently have no effect.
 """
 
 import re
@@ -57,7 +56,7 @@ class MetricsServer(_Part, frozen=True):
 
 
 class Controllers(_Part, frozen=True):
-    """Who writes deployments beside those that the shipped manifests name."""
+    """Writers of deployments in addition to those that the shipped manifests name."""
 
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -86,7 +85,7 @@ _Amount = Annotated[int, Meta(ge=0)]
 
 
 class Grants(_Part, frozen=True):
-    """What a project may use as soon as it has compute."""
+    """Quota of a project as soon as it has compute."""
 
     instances: _Amount = DEFAULT_LIMITS[INSTANCES]
     millicores: _Amount = DEFAULT_LIMITS[VCPUS]
@@ -137,7 +136,7 @@ class PodPolicy(_Part, frozen=True):
 
 
 class Pods(_Part, frozen=True):
-    """What the provider `pods` does with every Pod; rules and tolerations are in the form of Kubernetes."""
+    """Settings of the provider `pods` for every Pod; rules and tolerations are written as in Kubernetes."""
 
     runtime_class_name: str = ""
     node_selector: dict[str, str] = field(default_factory=dict)
@@ -165,7 +164,7 @@ def read(path: Path) -> WorkloadOperator:
 
 
 def decoded(path: Path, text: bytes) -> WorkloadOperator:
-    """`path` is only for the sentence that says what is wrong."""
+    """`path` is used only in error messages."""
     try:
         untrusted_yaml.check(text)
         loader = _LOADER(text)
@@ -238,7 +237,7 @@ _AT = re.compile(r" - at `\$(?P<path>.*)`$")
 
 
 def _explained(path: Path, node: yaml.Node | None, message: str) -> str:
-    """The decoder's word for what is wrong, with the line and the field as the file has it."""
+    """The decoder's message, with the line and the field as written in the file."""
     at = _AT.search(message)
     above = at["path"].removeprefix(".") if at else ""
     what = _AT.sub("", message)
@@ -259,18 +258,18 @@ def _place(path: Path, node: yaml.Node | None, field_: str) -> str:
 
 
 def _node(node: yaml.Node | None, field_: str) -> yaml.Node | None:
-    """The key of a field in the file; of one that is not there, the nearest above it."""
-    found = node
+    """The node of a field's key, or of the nearest enclosing field when it is absent."""
+    nearest = node
     for name in _STEP.findall(field_):
         if isinstance(node, yaml.SequenceNode) and name.isdecimal() and int(name) < len(node.value):
-            found = node = node.value[int(name)]
+            nearest = node = node.value[int(name)]
             continue
         if not isinstance(node, yaml.MappingNode):
             break
         for key, value in node.value:
             if key.value == name:
-                found, node = key, value
+                nearest, node = key, value
                 break
         else:
             break
-    return found
+    return nearest

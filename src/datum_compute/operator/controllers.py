@@ -60,11 +60,11 @@ def cell_controllers(
     remove_leftovers: bool = True,
     leftover_grace: float = GRACE_SECONDS,
 ) -> list[Reconciler]:
-    """`cell_name` is what a cell calls itself on claims and hub copies; it must be its own among all cells.
+    """`cell_name` identifies the cell on claims and hub copies, and must be unique among all cells.
 
-    `named` says that somebody chose it: only then may copies that carry it be taken for this cell's leftovers. A cell
-    without write-back stands alone: what it is asked to run comes from anybody, not from a hub. Without a `ledger`
-    claims that a project refuses to remove are never let go of.
+    `named` means that it was configured: only then may copies that carry it count as this cell's leftovers. A cell
+    without write-back stands alone: its deployments come from anybody, not from a hub. Without a `ledger`, claims that
+    a project refuses to delete are never abandoned.
     """
     metrics = metrics or Metrics()
     claims = (
@@ -83,7 +83,7 @@ def cell_controllers(
         else None
     )
     instances = InstanceController(networking=networking, waits_for_hub=write_back and not named)
-    found: list[Reconciler] = [
+    controllers: list[Reconciler] = [
         DeploymentController(
             fleet,
             networking=networking,
@@ -95,7 +95,7 @@ def cell_controllers(
         QuotaGate(fleet, clock, claims or Disabled(), metrics=metrics),
     ]
     if claims is not None and ledger is not None:
-        found.append(AbandonedClaims(claims, ledger, metrics=metrics))
+        controllers.append(AbandonedClaims(claims, ledger, metrics=metrics))
     if write_back:
-        found.append(WriteBack(fleet, cell_name, named=named, is_current=instances.is_current, metrics=metrics))
-    return found
+        controllers.append(WriteBack(fleet, cell_name, named=named, is_current=instances.is_current, metrics=metrics))
+    return controllers

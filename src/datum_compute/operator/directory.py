@@ -1,4 +1,4 @@
-"""Projects that are kubeconfig files in a directory. Entry points: `DirectoryDiscovery`, `KubeconfigDirectory`."""
+"""Projects as kubeconfig files in a directory. Entry points: `DirectoryDiscovery`, `KubeconfigDirectory`."""
 
 import asyncio
 import re
@@ -19,12 +19,11 @@ _log = structlog.get_logger(__name__)
 
 
 class KubeconfigDirectory:
-    """One kubeconfig per project, named after it; files that come, change and go are noticed by looking again.
+    """One kubeconfig per project, named after it; the directory is polled for files that appear, change and disappear.
 
-    A file that cannot be used leaves what was read before in force and is looked at until it can: it may be half
-    written, or name a certificate that is mounted a moment later. Whatever is wrong with it costs its project only.
-    Unless they are `trusted`, whoever writes these files is let into a project and not into this process: no programs,
-    no local files as tokens, no plain HTTP.
+    A file that cannot be used leaves the previous content in force and is tried again: it may be half written, or name
+    a certificate that is mounted a moment later. A bad file affects only its project. Unless they are `trusted`, these
+    files give access to a project and not to this process: no programs, no local files as tokens, no plain HTTP.
     """
 
     def __init__(self, directory: Path, changed: Callable[[str], None], *, trusted: bool = False) -> None:
@@ -33,14 +32,14 @@ class KubeconfigDirectory:
         self._trusted = trusted
         self._contents: dict[str, bytes] = {}  # of the files in force
         self._endpoints: dict[str, Endpoint] = {}
-        self._unusable: dict[str, str] = {}  # why, as it was logged
-        self.looked = False  # at all files that there were
+        self._unusable: dict[str, str] = {}  # the reason, as logged
+        self.listed = False  # whether all files were read once
 
     def endpoint(self, project: str) -> Endpoint:
-        found = self._endpoints.get(project)
-        if found is None:
+        endpoint = self._endpoints.get(project)
+        if endpoint is None:
             raise KubeconfigError(f'{self._directory} has no kubeconfig for project "{project}"')
-        return found
+        return endpoint
 
     def projects(self) -> list[str]:
         return sorted(self._endpoints)
@@ -49,18 +48,18 @@ class KubeconfigDirectory:
         try:
             files = self._files()
         except OSError as error:
-            # Nothing that runs is left because a directory could not be read.
+            # A directory that cannot be read is no reason to leave a project.
             _log.warning("kubeconfigs cannot be listed", directory=str(self._directory), error=error.strerror)
             return
         for project in sorted(self._endpoints.keys() - files.keys()):
             del self._endpoints[project]
             self._changed(project)
-        for memory in (self._contents, self._unusable):
-            for project in memory.keys() - files.keys():
-                del memory[project]
+        for records in (self._contents, self._unusable):
+            for project in records.keys() - files.keys():
+                del records[project]
         for project, path in files.items():
             self._read(project, path)
-        self.looked = True
+        self.listed = True
 
     async def run(self) -> None:
         while True:
@@ -68,13 +67,13 @@ class KubeconfigDirectory:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _files(self) -> dict[str, Path]:
-        """By project. What is hidden belongs to whoever mounted the directory."""
-        found: dict[str, Path] = {}
+        """By project. Hidden files belong to whoever mounted the directory."""
+        files: dict[str, Path] = {}
         for path in sorted(self._directory.iterdir()):
             project = path.name.partition(".")[0]
             if _PROJECT_NAME.fullmatch(project) and path.is_file():
-                found.setdefault(project, path)
-        return found
+                files.setdefault(project, path)
+        return files
 
     def _read(self, project: str, path: Path) -> None:
         try:
@@ -85,47 +84,47 @@ class KubeconfigDirectory:
         if content == self._contents.get(project):
             return
         try:
-            # Without its source: what is in force is what was looked at here, not what the file says a moment later.
+            # Without its source: the content read here is in force, not what the file contains a moment later.
             endpoint = replace(load([path]), source=None)
             if not self._trusted:
                 _refuse_unsafe(endpoint, path)
         except Exception as error:
-            self._tell_unusable(project, error)
+            self._report_unusable(project, error)
             return
         if endpoint != self._endpoints.get(project):
             self._endpoints[project] = endpoint
             try:
                 self._changed(project)
             except Exception as error:
-                del self._endpoints[project]  # so that the next look tries again
-                self._tell_unusable(project, error)
+                del self._endpoints[project]  # so that the next round tries again
+                self._report_unusable(project, error)
                 return
         self._contents[project] = content
         self._unusable.pop(project, None)
 
-    def _tell_unusable(self, project: str, error: Exception) -> None:
-        """Once, however often it is looked at."""
-        foreseen = isinstance(error, KubeconfigError)
-        sentence = str(error) if foreseen else f"a defect ({type(error).__name__})"
+    def _report_unusable(self, project: str, error: Exception) -> None:
+        """Logs each reason once, however often the file is read."""
+        expected = isinstance(error, KubeconfigError)
+        sentence = str(error) if expected else f"a defect ({type(error).__name__})"
         if self._unusable.get(project) != sentence:
             self._unusable[project] = sentence
-            trace = None if foreseen else error
+            trace = None if expected else error
             _log.error("kubeconfig cannot be used", project=project, error=sentence, exc_info=trace)
 
 
 def _refuse_unsafe(endpoint: Endpoint, path: Path) -> None:
-    """Raises for what would reach from a project's kubeconfig into this process."""
-    asked = {
+    """Raises for anything in a project's kubeconfig that would reach into this process."""
+    unsafe = {
         "runs a program (exec); put a token or a certificate into it": endpoint.plugin is not None,
         "sends a local file as its token (tokenFile); put the token into it": bool(endpoint.token_file),
         "has a server without TLS (http://); use https://": not endpoint.server.startswith("https://"),
     }
-    if refused := next((sentence for sentence, is_asked in asked.items() if is_asked), ""):
+    if refused := next((sentence for sentence, is_present in unsafe.items() if is_present), ""):
         raise KubeconfigError(f"kubeconfig {path} {refused}, or allow it with --trust-project-kubeconfigs")
 
 
 class DirectoryDiscovery:
-    """Without Milo: a project is engaged while there is a kubeconfig for it, and anew when that changes."""
+    """Without Milo: a project is engaged while there is a kubeconfig for it, and engaged again when that changes."""
 
     def __init__(
         self,
@@ -143,11 +142,11 @@ class DirectoryDiscovery:
         await self._directory.run()
 
     def synced(self) -> bool:
-        """Whether it is known which projects there are."""
-        return self._directory.looked
+        """Whether the list of projects is known."""
+        return self._directory.listed
 
     def untried(self) -> list[str]:
-        """The projects whose first attempt to be engaged has not ended, well or badly."""
+        """The projects whose first attempt to be engaged has neither succeeded nor failed yet."""
         return [project for project in self._directory.projects() if not self._fleet.tried(project)]
 
     def _changed(self, project: str) -> None:

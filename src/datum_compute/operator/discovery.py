@@ -23,7 +23,7 @@ PlaneOf = Callable[[str], Plane]
 
 
 class _Announced(Struct, frozen=True):
-    """What says that a project's plane can be worked on."""
+    """The kind and condition that report a project's plane as usable."""
 
     kind: Kind[Any]
     condition: str
@@ -34,7 +34,7 @@ _CONTROL_PLANES = _Announced(PROJECT_CONTROL_PLANE, CONTROL_PLANE_READY)
 
 
 class ProjectDiscovery:
-    """Milo's way: a Project that is Ready is engaged under its bare name, one that is not, or is gone, is left."""
+    """With Milo: a Project is engaged under its bare name while it is Ready, and left when it is not or was deleted."""
 
     name = "project-discovery"
 
@@ -57,7 +57,7 @@ class ProjectDiscovery:
             self._fleet.remove(name)
 
     async def is_gone(self, project: str) -> bool:
-        """By the word of the server: whether there is no such project any more."""
+        """Whether the server reports that the project no longer exists."""
         for root in self._fleet.of_role(ROOT):
             try:
                 await root.client.get(self._announced.kind, project)
@@ -66,11 +66,11 @@ class ProjectDiscovery:
         return False
 
     def synced(self) -> bool:
-        """Whether it is known which projects there are."""
+        """Whether the list of projects is known."""
         return bool(self._fleet.of_role(ROOT))
 
     def untried(self) -> list[str]:
-        """The projects that are Ready and whose first attempt to be engaged has not ended, well or badly."""
+        """The Ready projects whose first attempt to be engaged has neither succeeded nor failed yet."""
         return [
             project.name
             for root in self._fleet.of_role(ROOT)
@@ -83,9 +83,9 @@ class ProjectDiscovery:
 
 
 class ClaimDiscovery:
-    """For a cell: it asks for quota, and listens for grants, in the projects that it holds something of.
+    """For a cell: it claims quota, and watches for grants, in the projects whose deployments or Instances it has.
 
-    `also` names projects that it has to do with all the same; they are asked for regularly.
+    `also` returns further projects, and is called regularly.
     """
 
     name = "claim-discovery"
@@ -99,11 +99,11 @@ class ClaimDiscovery:
 
     def sources(self) -> Sequence[Source[Any]]:
         indexes: dict[str, Callable[[Any], Iterable[str]]] = {_HOLDS: lambda object_: [object_.namespace]}
-        # The deployment comes before its Instances: by the time they ask for quota, there is somebody to ask.
+        # The deployment arrives before its Instances: by the time they claim quota, the project is engaged.
         return (
             Source(CELL, NAMESPACE, whole_cell),
-            Source(CELL, WORKLOAD_DEPLOYMENT, _come_and_gone, indexes),
-            Source(CELL, INSTANCE, _come_and_gone, indexes),
+            Source(CELL, WORKLOAD_DEPLOYMENT, _created_or_deleted, indexes),
+            Source(CELL, INSTANCE, _created_or_deleted, indexes),
         )
 
     def sweep(self, plane: Plane) -> Iterable[Request]:
@@ -126,11 +126,11 @@ class ClaimDiscovery:
 
 
 def whole_cell(plane: Plane, change: Change[Any]) -> Iterable[Request]:
-    """What a cell holds is looked at as a whole, so that a burst of changes is one look."""
+    """One request for the whole cell, so that a burst of changes is a single pass."""
     yield Request(plane.name, "", plane.name)
 
 
-def _come_and_gone(plane: Plane, change: Change[Any]) -> Iterable[Request]:
+def _created_or_deleted(plane: Plane, change: Change[Any]) -> Iterable[Request]:
     if change.before is None or change.after is None:
         yield from whole_cell(plane, change)
 
@@ -146,7 +146,7 @@ def _projects_in(cell: Plane) -> Iterable[str]:
 
 
 def engage(fleet: Fleet, plane_of: PlaneOf, project: str) -> None:
-    """Raises `Unfinished` when there is no way to reach it."""
+    """Raises `Unfinished` when the project cannot be reached as configured."""
     try:
         plane = plane_of(project)
     except (KubeconfigError, ValueError) as error:

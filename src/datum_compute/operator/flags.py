@@ -14,7 +14,7 @@ class UsageError(Exception):
 
 
 class Flags(Struct, frozen=True):
-    """What was asked for; `FLAGS` says what each means."""
+    """The values of all flags; `FLAGS` describes them."""
 
     server_config: str = ""
     kubeconfig: str = ""
@@ -41,7 +41,7 @@ class Flags(Struct, frozen=True):
 
 
 class Flag(Struct, frozen=True):
-    """`value` is what stands for its value in help and docs; a switch has none."""
+    """`value` is the placeholder for its value in help and docs; a switch has none."""
 
     name: str
     help: str
@@ -54,7 +54,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable that is read when the flag is not given."""
+        """The environment variable that is read when the flag is absent."""
         return self.field.upper()
 
     @property
@@ -71,55 +71,55 @@ class Flag(Struct, frozen=True):
 
 FLAGS = (
     Flag("server-config", "The config file. Required.", "FILE"),
-    Flag("kubeconfig", "The cluster this process works for; without it, the one that it runs in.", "FILE"),
+    Flag("kubeconfig", "The cluster this process works for; by default the one it runs in.", "FILE"),
     Flag("federation-kubeconfig", "The hub.", "FILE"),
-    Flag("federation-context", "The context in it; without it, the current one.", "NAME"),
+    Flag("federation-context", "The context in that kubeconfig; by default the current one.", "NAME"),
     Flag("enable-management-controllers", "Run the controllers of the management plane."),
     Flag("enable-cell-controllers", "Run the controllers of a cell."),
-    Flag("stand-alone-cell", "Let a cell run without a hub. What it runs is then shown nowhere else."),
+    Flag("stand-alone-cell", "Let a cell run without a hub. Its Instances are then visible nowhere else."),
     Flag("provider", "What runs the Instances of this cell: none, simulated or pods.", "NAME"),
     Flag(
         "builtins",
-        "What to serve because nobody else does, separated by commas: quota, network, entitlement, locations.",
+        "Built-ins to run, separated by commas: quota, network, entitlement, locations.",
         "NAMES",
     ),
-    Flag("recreate-denied-claims", "Ask again, slowly, for quota that was denied."),
+    Flag("recreate-denied-claims", "Claim quota again, slowly, after it was denied."),
     Flag(
         "abandon-claims-after-seconds",
-        "How long a project must have refused to remove a quota claim before its Instance goes without; 0 is never.",
+        "How long a project must refuse to delete a quota claim before its Instance is deleted anyway; 0 means never.",
         "SECONDS",
     ),
-    Flag("remove-leftovers", "Remove what was withdrawn and an outage left behind; off: keep it and report it."),
+    Flag("remove-leftovers", "Delete leftovers of withdrawn deployments; when false, keep and report them."),
     Flag(
         "leftover-grace-seconds",
-        "How long the original of a deployment must be missing before anything is decided about what is left of it.",
+        "How long the original of a deployment must be missing before its copy counts as a leftover.",
         "SECONDS",
     ),
-    Flag("feature-gates", "What to switch on or off, separated by commas: Name=true,Other=false.", "GATES"),
+    Flag("feature-gates", "Features to switch on or off, separated by commas: Name=true,Other=false.", "GATES"),
     Flag(
         "trust-project-kubeconfigs",
         "Let the kubeconfigs of projects run programs, send local files as tokens, and call servers without TLS.",
     ),
-    Flag("leader-elect", "Of several replicas, let one work while the others stand by."),
-    Flag("leader-elect-namespace", "Where the lease lives; without it, the namespace it runs in.", "NAMESPACE"),
-    Flag("health-probe-bind-address", "Where /healthz and /readyz answer; 0 is nowhere.", "ADDRESS"),
+    Flag("leader-elect", "Let one of several replicas work while the others stand by."),
+    Flag("leader-elect-namespace", "The namespace of the lease; by default the one this process runs in.", "NAMESPACE"),
+    Flag("health-probe-bind-address", "The address of /healthz and /readyz; 0 disables them.", "ADDRESS"),
     Flag(
         "webhook-client-ca",
-        "Admit only for API servers that show a certificate signed by this authority; without it, for anybody.",
+        "Answer only API servers that present a certificate signed by this authority; by default anybody.",
         "FILE",
     ),
     Flag(
         "shutdown-delay-seconds",
-        "How long to go on, not ready, after a request to stop; without it, as the config file says.",
+        "How long to keep running, not ready, after a request to stop; by default as in the config file.",
         "SECONDS",
     ),
-    Flag("log-level", f"The least that is logged: {', '.join(LEVELS)}.", "LEVEL", tuple(LEVELS)),
-    Flag("log-format", f"How log lines look: {', '.join(ENCODERS)}.", "FORMAT", ENCODERS),
+    Flag("log-level", f"The lowest level that is logged: {', '.join(LEVELS)}.", "LEVEL", tuple(LEVELS)),
+    Flag("log-format", f"The format of log lines: {', '.join(ENCODERS)}.", "FORMAT", ENCODERS),
 )
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Flags:
-    """A flag wins over its variable, a variable over the default; a variable that is empty counts as not set.
+    """A flag overrides its variable, and a variable the default; an empty variable counts as not set.
 
     Raises `UsageError`; `--help` and `--version` print and end the process.
     """
@@ -127,7 +127,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
         prog="compute-manager",
         allow_abbrev=False,
         description="Runs the controllers of federated compute: those of the management plane, of a cell, or both.",
-        epilog="Each flag can be given as an environment variable: --leader-elect is LEADER_ELECT.",
+        epilog="Each flag can be set by an environment variable: --leader-elect is LEADER_ELECT.",
     )
     parser.add_argument("--version", action="version", version=f"compute-manager {version}")
     for flag in FLAGS:
@@ -138,7 +138,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
             metavar=flag.value or "true|false",
             type=flag.read,
             default=_from(environment, flag),
-            help=f"{flag.help} (default: {_shown(flag.default)})" if flag.default not in ("", False) else flag.help,
+            help=f"{flag.help} (default: {_default_text(flag.default)})"
+            if flag.default not in ("", False)
+            else flag.help,
             **switch,
         )
     return Flags(**vars(parser.parse_args(arguments)))
@@ -161,7 +163,7 @@ def _switch(text: str) -> bool:
     return values[text.lower()]
 
 
-def _shown(default: object) -> str:
+def _default_text(default: object) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 

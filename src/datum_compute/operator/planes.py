@@ -20,14 +20,14 @@ from datum_compute.operator.config import KUBECONFIGS, MILO
 from datum_compute.operator.settings import Refused, Settings
 from datum_compute.runtime import Plane, Writes
 
-# No project can have these names, so that none is ever taken for another plane.
+# No project can have these names, so none is ever mistaken for another plane.
 HUB_PLANE = "@hub"
 ROOT_PLANE = "@root"
 CELL_PLANE = "@cell"
 
 _AGENT = f"compute-manager/{__version__}"
-# For what passes off in a moment. Whoever hangs must not hold a worker, which has other planes to serve: a pass that
-# fails is queued again, with pauses that grow. Shorter than any `Retry-After`, which is not for one call alone to heed.
+# For failures that pass in a moment. A plane that hangs must not hold a worker, which has other planes to serve: a pass
+# that fails is queued again with growing delays. Shorter than any `Retry-After`, which concerns more than one call.
 _PATIENCE = Policy(tries=3, first_pause=0.05, deadline=0.9)
 _ANSWER_SECONDS = 10.0
 _INTERNAL_URL = "https://milo-apiserver.project-{project}.svc.cluster.local:6443"
@@ -36,18 +36,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Endpoints(Struct, frozen=True):
-    """Where everything is; what is not needed is None. Reading it is the proof that each file is usable."""
+    """The endpoint of every plane, None where none is needed. Reading them proves that each file is usable."""
 
     host: Endpoint | None = None  # the cluster this process works for
     hub: Endpoint | None = None
     root: Endpoint | None = None  # where projects are listed
-    project: Endpoint | None = None  # from which a project's own is derived
+    project: Endpoint | None = None  # from which the endpoint of each project is derived
     quota: Endpoint | None = None  # the same, for claims
     project_url: str = ""
 
     @classmethod
     def read(cls, settings: Settings, environment: Mapping[str, str]) -> "Endpoints":
-        """Raises `Refused` with the flag or field that names a file which cannot be used."""
+        """Raises `Refused` with the flag or field that names an unusable file."""
         discovery = settings.config.discovery
         quota_path = discovery.quota_kubeconfig_path or discovery.project_kubeconfig_path
         milo = settings.projects and discovery.mode == MILO
@@ -60,26 +60,26 @@ class Endpoints(Struct, frozen=True):
             except KubeconfigError as error:
                 raise Refused(f"--kubeconfig: {error}") from None
 
-        def given(field: str, path: str) -> Endpoint:
+        def configured(field: str, path: str) -> Endpoint:
             return _load(f"discovery.{field}", path) if path else host()
 
         if settings.config.discovery.mode == KUBECONFIGS and not Path(discovery.kubeconfig_dir).is_dir():
             raise Refused(f"discovery.kubeconfigDir: {discovery.kubeconfig_dir} is not a directory")
-        found = cls(
+        endpoints = cls(
             host=host() if settings.needs_host else None,
             hub=_load("--federation-kubeconfig", settings.federation_kubeconfig, settings.federation_context)
             if settings.federation_kubeconfig
             else None,
-            root=given("discoveryKubeconfigPath", discovery.discovery_kubeconfig_path) if milo else None,
-            project=given("projectKubeconfigPath", discovery.project_kubeconfig_path) if milo else None,
+            root=configured("discoveryKubeconfigPath", discovery.discovery_kubeconfig_path) if milo else None,
+            project=configured("projectKubeconfigPath", discovery.project_kubeconfig_path) if milo else None,
             quota=_load(f"discovery.{_quota_field(settings)}", quota_path) if quota_path else None,
             project_url=_INTERNAL_URL if discovery.internal_service_discovery else discovery.project_url_template,
         )
-        found.refuse_template()
-        return found
+        endpoints.refuse_template()
+        return endpoints
 
     def refuse_template(self) -> None:
-        """Tried on any name, so that a bad template is told at the start and not once a project."""
+        """Tries the template with any name, so that a bad one is reported at the start and not once per project."""
         base = self.project or self.quota
         if base is None or not self.project_url:
             return
@@ -112,20 +112,20 @@ def _load(field: str, path: str, context: str = "") -> Endpoint:
         raise Refused(f"{field}: {error}") from None
 
 
-class _Way(Struct, frozen=True):
-    """How a plane is called, and the connections of it that have to be closed."""
+class _Connection(Struct, frozen=True):
+    """A client of a plane, and its transport, which has to be closed."""
 
     http: HttpTransport
     client: Client
 
 
 class Planes:
-    """Makes planes and ends their connections when they leave; joins the fleet to hear of that."""
+    """Creates planes and closes their connections when they leave; a member of the fleet, to be notified of that."""
 
     def __init__(self, writes: Writes, generator: random.Random) -> None:
         self._writes = writes
         self._generator = generator
-        self._ways: dict[str, _Way] = {}
+        self._connections: dict[str, _Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def plane(
@@ -137,26 +137,28 @@ class Planes:
         *,
         credentials: EndpointCredentials | None = None,
     ) -> Plane:
-        """`credentials` are shared by planes that are derived from one kubeconfig: its plugin is run once for all."""
+        """`credentials` are shared by planes derived from one kubeconfig, so that its plugin runs once for all."""
         transport = HttpTransport(endpoint, credentials=credentials, agent=_AGENT, answer_seconds=_ANSWER_SECONDS)
         retrying = Retrying(transport, self._generator.random, policy=_PATIENCE)
         plane = Plane(name, role, retrying, writes=self._writes, generator=self._generator, also=also)
-        self._ways[name] = _Way(transport, plane.unguarded)
+        self._connections[name] = _Connection(transport, plane.unguarded)
         return plane
 
     def client(self, name: str) -> Client:
-        """For calls that every replica makes, whether it leads or not; `KeyError` for a plane that is not here."""
-        return self._ways[name].client
+        """For calls that every replica makes, whether it leads or not; `KeyError` for an unknown plane."""
+        return self._connections[name].client
 
     async def close(self) -> None:
-        for name in list(self._ways):
+        for name in list(self._connections):
             self._leave(name)
         await asyncio.gather(*self._closing)
 
     def _leave(self, name: str) -> None:
-        way = self._ways.pop(name, None)
-        if way is not None:
-            closing = asyncio.get_running_loop().create_task(way.http.close(for_good=True), name=f"leaving {name}")
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            closing = asyncio.get_running_loop().create_task(
+                connection.http.close(for_good=True), name=f"leaving {name}"
+            )
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

@@ -34,26 +34,28 @@ def main() -> int:
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """0 after a stop that was asked for; 1 with one sentence if it cannot start or must not go on; 2 for bad usage."""
+    """Returns 0 after a requested stop, 1 with one sentence when it cannot start or continue, 2 for bad usage."""
     try:
         flags = parse(arguments, environment, __version__)
         if not flags.server_config:
             raise UsageError("--server-config is required: name the config file")
     except UsageError as error:
-        return _told(MISUSED, f"{error}; see compute-manager --help")
+        return _fail(MISUSED, f"{error}; see compute-manager --help")
     logs.configure(flags.log_level, flags.log_format)
     try:
         settings = settled(flags, read(Path(flags.server_config)))
         asyncio.run(_run(settings, Endpoints.read(settings, environment)))
     except (ConfigError, Refused, ServingError, LeaseLost) as error:
-        return _told(FAILED, str(error))
+        return _fail(FAILED, str(error))
     return 0
 
 
 async def _run(settings: Settings, endpoints: Endpoints) -> None:
     assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, assembly.leave)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, assembly.stop)  # somebody waits for it at a terminal
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGINT, assembly.stop
+    )  # sent from a terminal, where somebody waits
     servers = Servers(settings, assembly)
     _log.info(
         "starting",
@@ -74,7 +76,7 @@ async def _run(settings: Settings, endpoints: Endpoints) -> None:
     _log.info("stopped")
 
 
-def _told(code: int, sentence: str) -> int:
+def _fail(code: int, sentence: str) -> int:
     print(f"compute-manager: {sentence}", file=sys.stderr, flush=True)
     return code
 

@@ -1,4 +1,4 @@
-"""What flags and config file together ask for, or why they cannot be done. Entry points: `settled`, `Settings`."""
+"""The settings that flags and config file amount to, or why they conflict. Entry points: `settled`, `Settings`."""
 
 from msgspec import Struct
 
@@ -12,13 +12,13 @@ QUOTA, NETWORK, ENTITLEMENT, LOCATIONS = "quota", "network", "entitlement", "loc
 BUILTINS = (QUOTA, NETWORK, ENTITLEMENT, LOCATIONS)
 NETWORKING_INTEGRATION = "NetworkingIntegration"
 GATES = {NETWORKING_INTEGRATION: False}  # feature gates and their defaults
-_OF_PROJECTS = (QUOTA, ENTITLEMENT)  # what works in projects only, so where management runs
+_OF_PROJECTS = (QUOTA, ENTITLEMENT)  # built-ins that work in projects only, so where management runs
 _LONGEST_DELAY = 3600
 _LONGEST_WAIT = 30 * 24 * 3600
 
 
 class Refused(Exception):
-    """One sentence why the process does not start, with what to change."""
+    """One sentence on why the process does not start, and what to change."""
 
 
 class Address(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Address(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """All that was decided before anything is started."""
+    """Everything that is decided before anything starts."""
 
     config: WorkloadOperator
     kubeconfig: str
@@ -38,11 +38,11 @@ class Settings(Struct, frozen=True):
     provider: str
     builtins: frozenset[str]
     recreate_denied_claims: bool
-    abandon_claims_after: float  # seconds; 0 is never
+    abandon_claims_after: float  # seconds; 0 means never
     remove_leftovers: bool
     leftover_grace: float  # seconds
     networking: bool
-    quota: bool  # whether there is a credential to ask for it with
+    quota: bool  # whether there is a credential to claim it with
     cluster_name: str  # of this cell on claims and hub copies
     trust_project_kubeconfigs: bool
     leader_elect: bool
@@ -59,12 +59,12 @@ class Settings(Struct, frozen=True):
 
     @property
     def projects(self) -> bool:
-        """Whether this process has anything to do in projects."""
+        """Whether this process works in projects."""
         return self.management or self.config.webhook_server is not None
 
     @property
     def needs_host(self) -> bool:
-        """Whether the cluster that the process works for is ever asked."""
+        """Whether the process calls the cluster it works for."""
         webhook, metrics = self.config.webhook_server, self.config.metrics_server
         secrets = (metrics.tls.secret_ref if self.metrics else None, webhook.tls.secret_ref if webhook else None)
         in_place = self.projects and self.config.discovery.mode == SINGLE
@@ -88,7 +88,7 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
     _refuse_names(flags, builtins)
     _refuse_half(flags, builtins)
     if discovery.mode == KUBECONFIGS and not discovery.kubeconfig_dir:
-        raise Refused("discovery.mode kubeconfigs needs discovery.kubeconfigDir, a directory with a file a project")
+        raise Refused("discovery.mode kubeconfigs needs discovery.kubeconfigDir, a directory with one file per project")
     if discovery.mode != KUBECONFIGS and discovery.kubeconfig_dir:
         raise Refused(f"discovery.kubeconfigDir is only for mode kubeconfigs, and the mode is {discovery.mode}")
     if flags.enable_cell_controllers and not flags.enable_management_controllers and config.webhook_server is not None:
@@ -204,7 +204,7 @@ def _refuse_half(flags: Flags, builtins: frozenset[str]) -> None:
 
 
 def address(name: str, text: str) -> Address | None:
-    """`:8081`, `127.0.0.1:8081`, `[::1]:8081`; None for `0`, which is nowhere. An empty host is every one."""
+    """`:8081`, `127.0.0.1:8081` or `[::1]:8081`; None for `0`. An empty host means every address."""
     if text == "0":
         return None
     host, colon, port = text.rpartition(":")
