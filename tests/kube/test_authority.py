@@ -38,7 +38,7 @@ def test_who_trusts_one_authority_trusts_no_other_of_its_name(authority: Pair) -
         verify_server(server, authority, NOW)
 
 
-def test_a_client_is_who_its_subject_says_and_no_server(authority: Pair) -> None:
+def test_a_client_certificate_is_not_a_server_certificate(authority: Pair) -> None:
     client = issue(authority, "ada", NOW, 10, purposes=[CLIENT], organisation="engineers")
     client.certificate.verify_directly_issued_by(authority.certificate)
     subject = client.certificate.subject

@@ -1,4 +1,4 @@
-"""What a client sends for each thing it can be asked, and what it makes of the answers."""
+"""What a client sends for each thing it can be first, and what it makes of the answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -39,8 +39,8 @@ def failure(error: ApiError) -> Answer:
     return Answer(error.code, msgspec.json.encode(error.status()))
 
 
-class Told:
-    """Answers what it is told, one after the other, and notes what it was asked."""
+class Scripted:
+    """Gives one answer after the other and records the calls."""
 
     def __init__(self, *answers: Answer, lines: list[bytes] | None = None) -> None:
         self.answers = list(answers)
@@ -94,18 +94,18 @@ MERGE = "application/merge-patch+json"
 async def test_what_is_asked_is_what_is_sent(
     ask: Ask, method: str, path: str, query: dict[str, str], content_type: str
 ) -> None:
-    told = Told(Answer(200, msgspec.json.encode(BODY)))
-    found = await ask(Client("hub", told))
-    [call] = told.calls
+    transport = Scripted(Answer(200, msgspec.json.encode(BODY)))
+    widget_ = await ask(Client("hub", transport))
+    [call] = transport.calls
     assert (call.method, call.path, call.query, call.content_type) == (method, path, query, content_type)
-    assert found.name == "a"
+    assert widget_.name == "a"
 
 
 async def test_a_status_is_replaced_as_it_was_seen() -> None:
-    told = Told(Answer(200, msgspec.json.encode(BODY)))
+    transport = Scripted(Answer(200, msgspec.json.encode(BODY)))
     seen = msgspec.json.decode(msgspec.json.encode(BODY), type=Widget)
-    await Client("hub", told).replace_status(WIDGET, seen, {"ready": 1})
-    [call] = told.calls
+    await Client("hub", transport).replace_status(WIDGET, seen, {"ready": 1})
+    [call] = transport.calls
     assert call.path == f"{PATH}/a/status"
     assert msgspec.json.decode(call.body) == BODY | {"status": {"ready": 1}}
 
@@ -122,73 +122,73 @@ async def test_a_status_is_replaced_as_it_was_seen() -> None:
     ],
 )
 async def test_a_delete_says_under_which_conditions(options: Json, sent: Json) -> None:
-    told = Told(Answer(200, b'{"kind":"Status","status":"Success"}'))
-    assert await Client("hub", told).delete(WIDGET, "a", "default", **options) is None
-    [call] = told.calls
+    transport = Scripted(Answer(200, b'{"kind":"Status","status":"Success"}'))
+    assert await Client("hub", transport).delete(WIDGET, "a", "default", **options) is None
+    [call] = transport.calls
     assert (call.method, call.path) == ("DELETE", f"{PATH}/a")
     assert msgspec.json.decode(call.body) == {"kind": "DeleteOptions", "apiVersion": "v1", **sent}
 
 
-async def test_a_delete_that_waits_gives_what_waits() -> None:
+async def test_a_delete_that_waits_for_finalizers_returns_the_object() -> None:
     waiting = widget(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["x"])
-    told = Told(Answer(200, msgspec.json.encode(waiting)))
-    found = await Client("hub", told).delete(WIDGET, "a", "default")
-    assert found is not None
-    assert found.metadata.finalizers == ("x",)
+    transport = Scripted(Answer(200, msgspec.json.encode(waiting)))
+    widget_ = await Client("hub", transport).delete(WIDGET, "a", "default")
+    assert widget_ is not None
+    assert widget_.metadata.finalizers == ("x",)
 
 
 # Lists
 
 
 async def test_a_list_without_a_limit_is_one_call() -> None:
-    told = Told(page("a", "b"))
-    listing = await Client("hub", told).list(WIDGET, "default", "app=web", fields="metadata.name=a")
+    transport = Scripted(page("a", "b"))
+    listing = await Client("hub", transport).list(WIDGET, "default", "app=web", fields="metadata.name=a")
     assert ([item.name for item in listing.items], listing.resource_version) == (["a", "b"], "9")
-    assert told.calls == [Call("GET", PATH, {"labelSelector": "app=web", "fieldSelector": "metadata.name=a"})]
+    assert transport.calls == [Call("GET", PATH, {"labelSelector": "app=web", "fieldSelector": "metadata.name=a"})]
 
 
 async def test_a_long_list_comes_in_pages() -> None:
-    told = Told(page("a", "b", more="t1"), page("c", "d", more="t2"), page("e"))
-    listing = await Client("hub", told).list(WIDGET, selector="app=web", limit=2)
+    transport = Scripted(page("a", "b", more="t1"), page("c", "d", more="t2"), page("e"))
+    listing = await Client("hub", transport).list(WIDGET, selector="app=web", limit=2)
     assert [item.name for item in listing.items] == ["a", "b", "c", "d", "e"]
-    asked = {"labelSelector": "app=web", "limit": "2"}
-    assert [call.query for call in told.calls] == [asked, asked | {"continue": "t1"}, asked | {"continue": "t2"}]
+    first = {"labelSelector": "app=web", "limit": "2"}
+    assert [call.query for call in transport.calls] == [first, first | {"continue": "t1"}, first | {"continue": "t2"}]
 
 
 async def test_a_list_that_expires_in_the_middle_begins_again_in_one_piece() -> None:
-    told = Told(page("a", "b", more="t1"), failure(Gone("too old")), page("b", "c", "d", version="12"))
-    listing = await Client("hub", told).list(WIDGET, selector="app=web", limit=2)
+    transport = Scripted(page("a", "b", more="t1"), failure(Gone("too old")), page("b", "c", "d", version="12"))
+    listing = await Client("hub", transport).list(WIDGET, selector="app=web", limit=2)
     assert ([item.name for item in listing.items], listing.resource_version) == (["b", "c", "d"], "12")
-    assert told.calls[-1].query == {"labelSelector": "app=web"}
+    assert transport.calls[-1].query == {"labelSelector": "app=web"}
 
 
 async def test_a_list_that_expires_at_once_is_an_error() -> None:
     with pytest.raises(Gone):
-        await Client("hub", Told(failure(Gone("too old")))).list(WIDGET, limit=2)
+        await Client("hub", Scripted(failure(Gone("too old")))).list(WIDGET, limit=2)
 
 
 async def test_any_other_failure_in_the_middle_of_a_list_is_an_error() -> None:
-    told = Told(page("a", more="t1"), failure(ServerError("oh")))
+    transport = Scripted(page("a", more="t1"), failure(ServerError("oh")))
     with pytest.raises(ServerError, match="oh"):
-        await Client("hub", told).list(WIDGET, limit=1)
+        await Client("hub", transport).list(WIDGET, limit=1)
 
 
 # Watches
 
 
-async def test_a_watch_asks_for_bookmarks_and_what_is_selected() -> None:
+async def test_a_watch_requests_bookmarks_and_selects_objects() -> None:
     lines = [
         msgspec.json.encode({"type": "ADDED", "object": widget()}),
         b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"8"}}}',
     ]
-    told = Told(lines=lines)
-    watch = Client("hub", told).watch(
+    transport = Scripted(lines=lines)
+    watch = Client("hub", transport).watch(
         WIDGET, "5", timeout_seconds=60, namespace="default", selector="a=b", fields="c=d"
     )
     async with watch as events:
         found: list[WatchEvent[Widget]] = [event async for event in events]
     assert [(event.type, event.resource_version) for event in found] == [("ADDED", "5"), ("BOOKMARK", "8")]
-    [call] = told.calls
+    [call] = transport.calls
     assert call == Call(
         "GET",
         PATH,
@@ -203,10 +203,10 @@ async def test_a_watch_asks_for_bookmarks_and_what_is_selected() -> None:
     )
 
 
-async def test_an_error_in_a_watch_is_raised_as_what_it_is() -> None:
+async def test_an_error_event_in_a_watch_is_raised() -> None:
     line = msgspec.json.encode({"type": "ERROR", "object": Gone("too old").status()})
     with pytest.raises(Gone, match="too old") as error:
-        async with Client("hub", Told(lines=[line])).watch(WIDGET, "5", timeout_seconds=60) as events:
+        async with Client("hub", Scripted(lines=[line])).watch(WIDGET, "5", timeout_seconds=60) as events:
             await anext(events)
     assert error.value.plane == "hub"
 
@@ -217,7 +217,7 @@ async def test_an_error_in_a_watch_is_raised_as_what_it_is() -> None:
 async def test_an_error_says_where_and_why() -> None:
     body = b'{"reason":"Invalid","message":"no","details":{"causes":[{"field":"spec.x","message":"too long"}]}}'
     with pytest.raises(Invalid) as error:
-        await Client("hub", Told(Answer(422, body))).create(WIDGET, BODY)
+        await Client("hub", Scripted(Answer(422, body))).create(WIDGET, BODY)
     assert (error.value.plane, error.value.causes[0].field, error.value.retryable) == ("hub", "spec.x", False)
 
 
@@ -227,13 +227,13 @@ async def test_an_error_says_where_and_why() -> None:
 )
 async def test_an_error_says_when_to_come_back(header: int, body: bytes, expected: int) -> None:
     with pytest.raises(TooManyRequests) as error:
-        await Client("hub", Told(Answer(429, body, retry_after=header))).get(WIDGET, "a", "default")
+        await Client("hub", Scripted(Answer(429, body, retry_after=header))).get(WIDGET, "a", "default")
     assert (error.value.retry_after, error.value.retryable) == (expected, True)
 
 
-async def test_an_answer_that_makes_no_sense_is_the_fault_of_the_server() -> None:
+async def test_an_undecodable_answer_is_a_server_error() -> None:
     with pytest.raises(ServerError, match="makes no sense"):
-        await Client("hub", Told(Answer(200, b'{"metadata":'))).get(WIDGET, "a", "default")
+        await Client("hub", Scripted(Answer(200, b'{"metadata":'))).get(WIDGET, "a", "default")
 
 
 # Against a server
@@ -283,7 +283,7 @@ def test_a_dry_run_changes_nothing(api: Background) -> None:
     on_the_server(api, scenario)
 
 
-def test_a_delete_spares_what_is_not_meant(api: Background) -> None:
+def test_a_delete_spares_a_later_object_of_the_same_name(api: Background) -> None:
     async def scenario(client: Client) -> None:
         made = await client.create(NAMESPACE, NAMESPACE.body("spared"))
         with pytest.raises(Conflict):

@@ -45,7 +45,7 @@ def test_conditions_of_others_are_left_alone() -> None:
     assert updated([AVAILABLE], [ready("True")]) == (AVAILABLE, ready("True"))
 
 
-def test_saying_the_same_again_gives_an_equal_result() -> None:
+def test_an_unchanged_condition_stays_equal() -> None:
     before = (AVAILABLE, ready("True"))
     assert updated(before, []) == before
     assert (

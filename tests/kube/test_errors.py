@@ -42,7 +42,7 @@ def test_an_error_survives_the_wire(kind: type[ApiError]) -> None:
     assert received.status() == sent.status()
 
 
-def test_each_error_has_a_reason_of_its_own() -> None:
+def test_each_error_has_its_own_reason() -> None:
     assert len({kind.reason for kind in KINDS}) == len(KINDS)
 
 
@@ -111,7 +111,7 @@ def test_the_reason_names_the_error_and_the_code_is_the_fallback(code: int, reas
         (b'{"message": "why", "unknown": {"any": 1}}', "why"),
     ],
 )
-def test_any_body_gives_a_useful_sentence(body: bytes, message: str) -> None:
+def test_any_body_gives_a_useful_message(body: bytes, message: str) -> None:
     error = from_status(503, body, "cell")
     assert type(error) is Unavailable
     assert error.message == message
@@ -127,7 +127,7 @@ def test_a_cause_without_all_its_parts_is_still_read() -> None:
     assert error.causes == (Cause(message="only this"), Cause(field="spec"))
 
 
-def test_a_namespace_that_terminates_is_told_from_other_refusals_by_its_cause() -> None:
+def test_a_terminating_namespace_is_distinguished_from_other_refusals_by_its_cause() -> None:
     cause = Cause("NamespaceTerminating", "namespace team is being terminated", "metadata.namespace")
     body = msgspec.json.encode(Forbidden("unable to create new content", causes=[cause]).status())
     assert type(from_status(403, body, "project")) is NamespaceTerminating

@@ -227,7 +227,7 @@ def test_nobody_listening_is_unavailable() -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_does_not_speak_tls_is_an_error_of_its_own() -> None:
+def test_a_server_without_tls_is_reported_as_such() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -278,7 +278,7 @@ def test_a_line_may_be_as_long_as_it_likes() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_that_breaks_gives_what_came_and_then_fails() -> None:
+def test_a_broken_stream_delivers_what_arrived_and_then_fails() -> None:
     async def scenario() -> None:
         server = Scripted(chunked(b'{"a":1}\n', ending=b""))
         async with server.serving({"token": TOKEN}) as transport, transport.stream(WATCH) as lines:
@@ -403,7 +403,7 @@ def test_a_server_is_verified_by_the_authority_that_is_given(api: Background) ->
     assert listed(api.server.endpoint("demo")) == ["default"]
 
 
-def test_a_server_that_is_not_trusted_is_not_talked_to(api: Background, tmp_path: Path) -> None:
+def test_an_untrusted_server_is_not_called(api: Background, tmp_path: Path) -> None:
     endpoint = api.server.endpoint("demo")
     other = Credentials.ensure(tmp_path, datetime.now(UTC)).authority_pem
     for untrusted in (structs.replace(endpoint, ca_pem=""), structs.replace(endpoint, ca_pem=other)):

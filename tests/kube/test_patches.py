@@ -303,7 +303,7 @@ def test_a_patch_of_very_many_operations_is_refused() -> None:
         ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}, {"a": {"c": 3}}),
     ],
 )
-def test_the_difference_is_what_a_merge_patch_has_to_carry(before: Json, after: Json, patch: Json) -> None:
+def test_the_difference_is_a_merge_patch(before: Json, after: Json, patch: Json) -> None:
     assert difference(before, after) == patch
     assert merge(before, patch) == after
 
@@ -339,5 +339,5 @@ FOUND = Kind("example.test", "v1", "Widget", "widgets", KubeObject).decode(
         ({"spec": Raw(b'{"size": 2}')}, {"spec": {"size": 2, "list": None}}),
     ],
 )
-def test_changes_are_what_an_object_lacks_of_what_is_wanted(wanted: Any, patch: Json) -> None:
+def test_changes_contain_only_what_differs(wanted: Any, patch: Json) -> None:
     assert changes(FOUND, **wanted) == patch

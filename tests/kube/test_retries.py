@@ -36,7 +36,7 @@ def test_a_read_without_an_answer_is_made_again(error: ApiError) -> None:
     assert pause(GET, error) is not None
 
 
-def test_a_server_that_is_not_trusted_is_not_asked_again() -> None:
+def test_an_untrusted_server_is_not_called_again() -> None:
     assert pause(GET, Untrusted("who is that")) is None
 
 
@@ -52,10 +52,10 @@ def test_pauses_double_until_the_tries_are_used_up(tries: int, expected: float |
     assert pause(GET, Answer(503, b""), tries) == (expected and pytest.approx(expected))
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(0, 0.1), (1, 1), (7, 7), (30, 30), (3600, 30)])
-def test_a_server_that_asks_for_patience_gets_it_within_reason(asked: int, expected: float) -> None:
-    assert pause(GET, Answer(429, b"", retry_after=asked)) == pytest.approx(expected)
-    assert pause(GET, Unavailable("away", retry_after=asked)) == pytest.approx(expected)
+@pytest.mark.parametrize(("retry_after", "expected"), [(0, 0.1), (1, 1), (7, 7), (30, 30), (3600, 30)])
+def test_a_server_that_asks_for_patience_gets_it_within_reason(retry_after: int, expected: float) -> None:
+    assert pause(GET, Answer(429, b"", retry_after=retry_after)) == pytest.approx(expected)
+    assert pause(GET, Unavailable("away", retry_after=retry_after)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("spent", "again"), [(0, True), (55, True), (58, False), (61, False)])
@@ -68,35 +68,35 @@ def test_no_try_begins_after_the_deadline(spent: float, again: bool) -> None:
     tries=st.integers(1, 20),
     spent=st.floats(0, 200),
     jitter=st.floats(0, 1),
-    asked=st.integers(0, 10_000),
+    retry_after=st.integers(0, 10_000),
     code=st.sampled_from([200, 404, 429, 500, 503]),
 )
-def test_every_pause_is_within_the_policy(tries: int, spent: float, jitter: float, asked: int, code: int) -> None:
+def test_every_pause_is_within_the_policy(tries: int, spent: float, jitter: float, retry_after: int, code: int) -> None:
     policy = Policy(tries=4, first_pause=0.5, longest_pause=10, deadline=30)
-    outcome = Answer(code, b"", retry_after=asked)
-    found = pause_before_retry(GET, outcome, tries=tries, spent=spent, jitter=jitter, policy=policy)
-    if found is not None:
+    outcome = Answer(code, b"", retry_after=retry_after)
+    seconds = pause_before_retry(GET, outcome, tries=tries, spent=spent, jitter=jitter, policy=policy)
+    if seconds is not None:
         assert tries < 4
         assert code in (429, 500, 503)
-        assert min(asked, 10) <= found <= 10
-        assert found >= 0.375
-        assert spent + found <= 30
+        assert min(retry_after, 10) <= seconds <= 10
+        assert seconds >= 0.375
+        assert spent + seconds <= 30
 
 
 POST = Call("POST", "/x", body=b"{}")
 
 
 class Scripted:
-    """Gives one outcome after the other and notes when it was asked."""
+    """Gives one outcome after the other and records when it was called."""
 
     def __init__(self, *outcomes: Answer | Exception, seconds: float = 0.0) -> None:
         self.outcomes = list(outcomes)
-        self.asked: list[float] = []
+        self.called_at: list[float] = []
         self.streams = 0
         self._seconds = seconds
 
     async def call(self, call: Call) -> Answer:
-        self.asked.append(asyncio.get_running_loop().time())
+        self.called_at.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self._seconds)
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -108,7 +108,7 @@ class Scripted:
         raise Unavailable("away")
 
     def pauses(self) -> list[float]:
-        return [round(after - before, 3) for before, after in zip(self.asked, self.asked[1:], strict=False)]
+        return [round(after - before, 3) for before, after in zip(self.called_at, self.called_at[1:], strict=False)]
 
 
 def retrying(transport: Scripted, policy: Policy | None = None) -> Retrying:
@@ -116,47 +116,47 @@ def retrying(transport: Scripted, policy: Policy | None = None) -> Retrying:
 
 
 async def test_a_read_is_made_again_until_it_succeeds() -> None:
-    told = Scripted(Unavailable("away"), Answer(500, b""), Timeout("late"), Answer(200, b"{}"))
-    assert await retrying(told).call(GET) == Answer(200, b"{}")
-    assert told.pauses() == [0.1, 0.2, 0.4]
+    transport = Scripted(Unavailable("away"), Answer(500, b""), Timeout("late"), Answer(200, b"{}"))
+    assert await retrying(transport).call(GET) == Answer(200, b"{}")
+    assert transport.pauses() == [0.1, 0.2, 0.4]
 
 
 async def test_the_last_outcome_is_what_the_caller_gets() -> None:
-    told = Scripted(*[Answer(503, b"no")] * 5, Answer(200, b""))
-    assert await retrying(told).call(GET) == Answer(503, b"no")
-    told = Scripted(*[Unavailable("away")] * 5, Answer(200, b""))
+    transport = Scripted(*[Answer(503, b"no")] * 5, Answer(200, b""))
+    assert await retrying(transport).call(GET) == Answer(503, b"no")
+    transport = Scripted(*[Unavailable("away")] * 5, Answer(200, b""))
     with pytest.raises(Unavailable, match="away"):
-        await retrying(told).call(GET)
-    assert len(told.asked) == 5
+        await retrying(transport).call(GET)
+    assert len(transport.called_at) == 5
 
 
 async def test_retry_after_is_waited_for_by_reads_and_writes() -> None:
     for call in (GET, POST):
-        told = Scripted(Answer(429, b"", retry_after=7), Answer(200, b""))
-        assert (await retrying(told).call(call)).code == 200
-        assert told.pauses() == [7.0]
+        transport = Scripted(Answer(429, b"", retry_after=7), Answer(200, b""))
+        assert (await retrying(transport).call(call)).code == 200
+        assert transport.pauses() == [7.0]
 
 
 async def test_a_write_whose_outcome_is_not_known_is_made_once() -> None:
-    told = Scripted(Timeout("late"), Answer(200, b""))
+    transport = Scripted(Timeout("late"), Answer(200, b""))
     with pytest.raises(Timeout):
-        await retrying(told).call(POST)
-    assert len(told.asked) == 1
+        await retrying(transport).call(POST)
+    assert len(transport.called_at) == 1
 
 
 async def test_all_tries_together_end_by_the_deadline() -> None:
-    told = Scripted(*[Timeout("late")] * 5, seconds=30.0)
+    transport = Scripted(*[Timeout("late")] * 5, seconds=30.0)
     with pytest.raises(Timeout):
-        await retrying(told, Policy(deadline=45)).call(GET)
-    assert len(told.asked) == 2
+        await retrying(transport, Policy(deadline=45)).call(GET)
+    assert len(transport.called_at) == 2
 
 
 async def test_a_watch_is_not_made_again() -> None:
-    told = Scripted()
+    transport = Scripted()
     with pytest.raises(Unavailable):
-        async with retrying(told).stream(GET):
+        async with retrying(transport).stream(GET):
             pass
-    assert told.streams == 1
+    assert transport.streams == 1
 
 
 async def test_sleeping_can_be_given() -> None:
@@ -165,6 +165,6 @@ async def test_sleeping_can_be_given() -> None:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    told = Scripted(Answer(429, b"", retry_after=20), Answer(200, b""))
-    assert (await Retrying(told, lambda: 0.0, sleep=sleep).call(GET)).code == 200
+    transport = Scripted(Answer(429, b"", retry_after=20), Answer(200, b""))
+    assert (await Retrying(transport, lambda: 0.0, sleep=sleep).call(GET)).code == 200
     assert slept == [20]

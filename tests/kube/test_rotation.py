@@ -40,7 +40,7 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
 
 
 class Gate:
-    """A server that lets one token in; `on_refusal` happens before anybody is told no."""
+    """A server that lets one token in; `on_refusal` happens before a refusal is sent."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -85,9 +85,9 @@ def test_a_one_shot_call_is_made_once_more_as_well(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with gate.server.listening():
-            plain = BlockingTransport(Endpoint(gate.server.url, token_file=str(file)))
-            assert (await asyncio.to_thread(plain.call, POST)).code == 200
-            plain.close()
+            blocking = BlockingTransport(Endpoint(gate.server.url, token_file=str(file)))
+            assert (await asyncio.to_thread(blocking.call, POST)).code == 200
+            blocking.close()
 
     asyncio.run(scenario())
     assert gate.server.sent("Authorization") == ["Bearer one", "Bearer two"]
@@ -218,14 +218,14 @@ class Guests:
 def test_a_client_certificate_says_who_calls(identity: Credentials) -> None:
     certificate, key = client_certificate("somebody")
     guests = Guests(identity, certificate)
-    shown: Json = {"ca_pem": identity.authority_pem, "client_cert": certificate, "client_key": key}
+    options: Json = {"ca_pem": identity.authority_pem, "client_cert": certificate, "client_key": key}
 
     async def scenario() -> None:
-        async with guests.server.serving(shown) as transport:
+        async with guests.server.serving(options) as transport:
             assert (await transport.call(GET)).code == 200
-            plain = BlockingTransport(Endpoint(guests.server.url, **shown))
-            assert (await asyncio.to_thread(plain.call, GET)).code == 200
-            plain.close()
+            blocking = BlockingTransport(Endpoint(guests.server.url, **options))
+            assert (await asyncio.to_thread(blocking.call, GET)).code == 200
+            blocking.close()
 
     asyncio.run(scenario())
     assert guests.names == ["somebody", "somebody"]
@@ -273,12 +273,12 @@ def test_a_plugin_may_give_the_certificate_of_a_connection(identity: Credentials
 async def both(endpoint: Endpoint) -> list[Answer]:
     """What the two HTTP transports bring back."""
     transport = HttpTransport(endpoint)
-    plain = BlockingTransport(endpoint, pause=lambda _: None)
+    blocking = BlockingTransport(endpoint, pause=lambda _: None)
     try:
-        return [await transport.call(GET), await asyncio.to_thread(plain.call, GET)]
+        return [await transport.call(GET), await asyncio.to_thread(blocking.call, GET)]
     finally:
         await transport.close()
-        plain.close()
+        blocking.close()
 
 
 @pytest.mark.parametrize("server_name", ["", "localhost"])
@@ -296,7 +296,7 @@ def test_connections_go_through_the_proxy(identity: Credentials, server_name: st
     asyncio.run(scenario())
 
 
-def test_a_proxy_may_ask_who_is_there(identity: Credentials) -> None:
+def test_a_proxy_may_require_credentials(identity: Credentials) -> None:
     login = base64.b64encode(b"me:s3cret").decode()
     server, proxy = Scripted(answering(b"{}"), server_tls(identity)), Proxy(f"Basic {login}")
 
@@ -316,22 +316,22 @@ def test_a_proxy_may_ask_who_is_there(identity: Credentials) -> None:
     asyncio.run(scenario())
 
 
-def test_a_proxy_that_is_not_there_is_named() -> None:
+def test_a_missing_proxy_is_named() -> None:
     async def scenario() -> None:
         async with Proxy().listening() as address:
             pass
         endpoint = Endpoint("https://server.test", proxy=f"http://{address}")
-        transport, plain = HttpTransport(endpoint), BlockingTransport(endpoint, pause=lambda _: None)
+        transport, blocking = HttpTransport(endpoint), BlockingTransport(endpoint, pause=lambda _: None)
         with pytest.raises(Unavailable, match=r"the proxy to server\.test:443 cannot be reached"):
             await transport.call(GET)
         with pytest.raises(Unavailable, match=f"nothing listens on the proxy {address}"):
-            await asyncio.to_thread(plain.call, GET)
+            await asyncio.to_thread(blocking.call, GET)
         await transport.close()
 
     asyncio.run(scenario())
 
 
 def test_one_shot_calls_refuse_a_proxy_they_cannot_use() -> None:
-    plain = BlockingTransport(Endpoint("https://server.test", proxy="https://proxy.test"))
+    blocking = BlockingTransport(Endpoint("https://server.test", proxy="https://proxy.test"))
     with pytest.raises(KubeconfigError, match=r"the proxy of https://server\.test has no http:// address"):
-        plain.call(GET)
+        blocking.call(GET)

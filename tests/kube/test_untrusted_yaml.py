@@ -59,7 +59,7 @@ def test_readers_of_files_answer_with_a_sentence_instead_of_a_crash(module: str,
 
 
 @pytest.mark.parametrize("value", ["!!bool maybe", "!!timestamp soon", "!!int ''", "!!float ''", "!!set [1]"])
-def test_a_tag_that_does_not_fit_its_value_is_no_crash(value: str, tmp_path: Path) -> None:
+def test_a_tag_that_does_not_fit_its_value_is_an_error(value: str, tmp_path: Path) -> None:
     text = f"a: {value}"
     file = tmp_path / "file"
     file.write_text(text)

@@ -26,5 +26,5 @@ def test_only_numbers_are_older_or_newer_than_each_other(version: str, other: st
 @pytest.mark.parametrize(
     ("version", "expected"), [("42", 42), ("", 0), ("v42", 0), ("-1", 0), (str(2**64 - 1), 2**64 - 1), ("9" * 5000, 0)]
 )
-def test_a_version_that_is_no_number_counts_as_none(version: str, expected: int) -> None:
+def test_a_version_that_is_not_a_number_counts_as_zero(version: str, expected: int) -> None:
     assert as_number(version) == expected

@@ -172,7 +172,7 @@ async def test_an_object_that_an_index_fails_on_is_counted_like_one_that_a_map_f
     with capture_logs() as logs:
         async with world.running(simulation):
             assert sorted(world.recorder.requests) == ["bad:default/poison", "bad:default/w", "good:default/w"]
-            assert [found.name for found in world.fleet.plane("bad").informer(WIDGET).by("name", "w")] == ["w"]
+            assert [widget.name for widget in world.fleet.plane("bad").informer(WIDGET).by("name", "w")] == ["w"]
     assert world.controller.dropped == {"crashed": 1}
     assert (world.controller.panics, len(world.controller.crashes)) == (1, 1)
     assert [line["phase"] for line in logs if line["log_level"] == "error"] == ["index"]
@@ -210,8 +210,8 @@ async def test_an_event_that_is_dropped_is_logged_once_per_object(simulation: Si
             await simulation.settle()
             server.remove("v")
             await simulation.settle()
-    said = [entry for entry in logs if entry["event"] == "event dropped" and entry["log_level"] == "warning"]
-    assert [(entry["object"], entry["reason"], entry["plane"]) for entry in said] == [
+    lines = [entry for entry in logs if entry["event"] == "event dropped" and entry["log_level"] == "warning"]
+    assert [(entry["object"], entry["reason"], entry["plane"]) for entry in lines] == [
         ("default/v", "unlabelled", "a"),
         ("default/w", "unlabelled", "a"),
     ]
@@ -236,8 +236,8 @@ async def test_events_for_a_plane_that_is_not_engaged_are_logged_once(simulation
             for number in range(5):
                 server.make(f"w{number}", labels={"to": "a"})
             await simulation.settle()
-    said = [entry for entry in logs if entry["event"] == "events wait for their plane"]
-    assert [(entry["plane"], entry["log_level"]) for entry in said] == [("a", "info")]
+    lines = [entry for entry in logs if entry["event"] == "events wait for their plane"]
+    assert [(entry["plane"], entry["log_level"]) for entry in lines] == [("a", "info")]
 
 
 # Predicates
@@ -370,7 +370,7 @@ class Sweeping(Recorder):
             yield Request(plane.name, widget.namespace, widget.name)
 
 
-async def test_a_sweep_is_made_when_a_plane_comes_and_regularly_until_it_goes(simulation: Simulation) -> None:
+async def test_a_sweep_runs_when_a_plane_is_engaged_and_regularly_until_it_leaves(simulation: Simulation) -> None:
     sweeping = Sweeping()
     world = World(recorder=sweeping)
     world.add("a").make("w")
@@ -486,7 +486,7 @@ async def grouped(*errors: Exception) -> None:
         ([Conflict("changed"), LookupError("a defect"), ServerError("no")], 0.005, 1),
     ],
 )
-async def test_of_what_failed_at_once_the_worst_counts(
+async def test_of_several_failures_the_worst_counts(
     simulation: Simulation, errors: list[Exception], gap: float, crashes: int
 ) -> None:
     async def act(request: Request, pass_: Pass) -> None:
@@ -553,7 +553,7 @@ async def test_a_success_resets_the_backoff(simulation: Simulation) -> None:
         assert world.recorder.gaps == [0.005, 0.01]
 
 
-async def test_a_conflict_runs_again_soon_and_is_no_failure(simulation: Simulation) -> None:
+async def test_a_conflict_runs_again_soon_and_is_not_a_failure(simulation: Simulation) -> None:
     world = World()
     world.recorder.act = raising(Conflict("changed"))
     world.add("a").make("w")
@@ -568,7 +568,7 @@ async def test_a_conflict_runs_again_soon_and_is_no_failure(simulation: Simulati
 
 
 @pytest.mark.parametrize(("floor", "expected"), [(None, 5), (1, 1), (30, 5)])
-async def test_a_namespace_that_goes_is_waited_for_and_is_no_failure(
+async def test_a_terminating_namespace_is_waited_for_and_is_not_a_failure(
     simulation: Simulation, floor: float | None, expected: float
 ) -> None:
     world = World()
@@ -581,12 +581,12 @@ async def test_a_namespace_that_goes_is_waited_for_and_is_no_failure(
 
 
 @pytest.mark.parametrize("floor", [None, 1, 30, 300])
-@pytest.mark.parametrize(("asked", "expected"), [(10, 10), (60, 60), (3600, 60)])
+@pytest.mark.parametrize(("retry_after", "expected"), [(10, 10), (60, 60), (3600, 60)])
 async def test_the_server_says_when_a_pass_runs_again_whatever_its_floor(
-    simulation: Simulation, floor: float | None, asked: int, expected: float
+    simulation: Simulation, floor: float | None, retry_after: int, expected: float
 ) -> None:
     world = World()
-    world.recorder.act = raising(TooManyRequests("patience", retry_after=asked), floor)
+    world.recorder.act = raising(TooManyRequests("patience", retry_after=retry_after), floor)
     world.add("a").make("w")
     async with world.running(simulation):
         await asyncio.sleep(200)
@@ -723,10 +723,10 @@ async def test_conflicts_are_logged_once_they_repeat_and_again_when_they_do_not_
     with capture_logs() as logs:
         async with world.running(simulation):
             await asyncio.sleep(60)
-    said = [(entry["log_level"], entry["conflicts"]) for entry in logs if "conflicts" in entry]
-    above_debug = [entry for entry in said if entry[0] != "debug"]
+    lines = [(entry["log_level"], entry["conflicts"]) for entry in logs if "conflicts" in entry]
+    above_debug = [entry for entry in lines if entry[0] != "debug"]
     assert above_debug == [("info", SEVERAL_CONFLICTS), ("warning", MANY_CONFLICTS)]
-    assert len(said) == len(world.recorder.ran)
+    assert len(lines) == len(world.recorder.ran)
 
 
 async def test_a_change_during_a_pass_runs_it_again(simulation: Simulation) -> None:

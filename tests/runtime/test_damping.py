@@ -46,7 +46,7 @@ def test_from_the_eleventh_on_there_is_one_per_minute() -> None:
     assert made[LIMIT:] == pytest.approx([0.9 + WINDOW * n for n in range(1, 10)])
 
 
-def test_ten_per_minute_for_ever_are_no_fight() -> None:
+def test_ten_writes_per_minute_are_not_a_fight() -> None:
     times = [second * 6.0 for second in range(600)]
     assert tried(Damper(), times) == times
 
@@ -165,7 +165,9 @@ def has_our_label(widget: Json) -> bool:
     return bool(widget["metadata"]["labels"].get("by") == "us")
 
 
-async def test_a_fight_over_a_label_is_damped_told_once_and_costs_no_other_object(simulation: Simulation) -> None:
+async def test_a_fight_over_a_label_is_damped_and_reported_once_and_delays_no_other_object(
+    simulation: Simulation,
+) -> None:
     world, server = small_world()
     world.recorder.act = labelled(world, "us")
     async with world.running(simulation):
@@ -305,7 +307,7 @@ async def test_a_status_that_goes_up_and_down_is_never_held_up(simulation: Simul
             await asyncio.sleep(0.1)
 
 
-async def test_many_objects_of_one_content_are_no_fight(simulation: Simulation) -> None:
+async def test_many_objects_with_the_same_content_are_not_a_fight(simulation: Simulation) -> None:
     world = World()
     world.recorder.act = labelled(world, "us")
     server = world.add("a")
@@ -315,7 +317,7 @@ async def test_many_objects_of_one_content_are_no_fight(simulation: Simulation) 
         assert all(server.get(f"w{number}")["metadata"]["labels"] == {"by": "us"} for number in range(300))
 
 
-async def test_an_object_that_is_made_anew_for_another_owner_is_no_fight(simulation: Simulation) -> None:
+async def test_creating_an_object_again_for_another_owner_is_not_a_fight(simulation: Simulation) -> None:
     server, writes = Server(), Writes(simulation)
     plane = Plane("p", "east", InProcess(server), writes=writes, generator=random.Random(1))
     plane.informer(WIDGET)
@@ -333,7 +335,7 @@ async def test_an_object_that_is_made_anew_for_another_owner_is_no_fight(simulat
     assert not writes.damped
 
 
-async def test_a_write_that_does_not_succeed_is_no_fight(simulation: Simulation) -> None:
+async def test_a_failed_write_is_not_a_fight(simulation: Simulation) -> None:
     world, server = small_world()
     world.recorder.act = labelled(world, "us")
     refusal = world.faults["a"].refuse(calls("PATCH", "/w"), ServerError("not now"))

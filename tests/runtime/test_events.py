@@ -34,7 +34,7 @@ class World:
         widget = WIDGET.mark(Widget(ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}")))
         self.recorder.warning("signer", widget, reason, message, now=self.simulation.now())
 
-    def told(self) -> list[Json]:
+    def events(self) -> list[Json]:
         """Every event there is, in the order in which they were created."""
         return [self.server.get(name, EVENT) for name in self._names()]
 
@@ -48,14 +48,14 @@ def world(simulation: Simulation) -> World:
     return World(simulation)
 
 
-# What is told
+# Content
 
 
-async def test_an_event_says_what_happened_to_which_object(world: World, simulation: Simulation) -> None:
+async def test_an_event_names_its_object_and_reason(world: World, simulation: Simulation) -> None:
     world.tell("no room in the east")
     async with background(world.recorder.run()):
         await simulation.settle()
-    [event] = world.told()
+    [event] = world.events()
     del event["metadata"]
     assert event == {
         "apiVersion": "v1",
@@ -77,12 +77,12 @@ async def test_an_event_says_what_happened_to_which_object(world: World, simulat
     }
 
 
-async def test_the_events_of_what_has_no_namespace_are_in_default(world: World, simulation: Simulation) -> None:
+async def test_events_of_cluster_scoped_objects_are_in_default(world: World, simulation: Simulation) -> None:
     site = SITE.mark(KubeObject(ObjectMeta(name="dfw", uid="uid-dfw")))
     world.recorder.normal("signer", site, "Opened", "welcome", now=simulation.now())
     async with background(world.recorder.run()):
         await simulation.settle()
-    [event] = world.told()
+    [event] = world.events()
     assert event["metadata"]["namespace"] == "default"
     assert "namespace" not in event["involvedObject"]
     assert event["type"] == "Normal"
@@ -92,29 +92,29 @@ async def test_the_events_of_what_has_no_namespace_are_in_default(world: World, 
 def test_a_message_is_passed_on_as_it_is_up_to_1024_bytes(message: str) -> None:
     """No format, no template: what a user wrote in a name can be in it."""
 
-    async def told(loop: Simulation) -> str:
+    async def recorded(loop: Simulation) -> str:
         world = World(loop)
         world.tell(message)
         async with background(world.recorder.run()):
             await loop.settle()
-        [event] = world.told()
+        [event] = world.events()
         text: str = event["message"]
         return text
 
     loop = Simulation.seeded(1)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        text = runner.run(told(loop))
+        text = runner.run(recorded(loop))
     assert message.startswith(text)
     assert len(text.encode()) <= LONGEST_MESSAGE
     assert text == message or len(text.encode()) > LONGEST_MESSAGE - 4
 
 
 @pytest.mark.parametrize("message", ["{0} %s {name}", "x" * 5000, "é" * 5000, "\ud800 alone"])
-async def test_odd_messages_are_told_too(world: World, simulation: Simulation, message: str) -> None:
+async def test_odd_messages_are_recorded_too(world: World, simulation: Simulation, message: str) -> None:
     world.tell(message)
     async with background(world.recorder.run()):
         await simulation.settle()
-    [event] = world.told()
+    [event] = world.events()
     assert 0 < len(event["message"].encode()) <= LONGEST_MESSAGE
 
 
@@ -125,29 +125,29 @@ async def test_the_name_of_an_event_fits_whatever_its_object_is_called(
     world.tell(name=name)
     async with background(world.recorder.run()):
         await simulation.settle()
-    [event] = world.told()
+    [event] = world.events()
     assert len(event["metadata"]["name"]) <= 253
     assert all(part and part[-1] != "-" for part in event["metadata"]["name"].split("."))
 
 
-async def test_events_are_told_in_the_order_they_happened(world: World, simulation: Simulation) -> None:
+async def test_events_are_recorded_in_order(world: World, simulation: Simulation) -> None:
     expected = [f"reason-{number}" for number in range(20)]
     for reason in expected:
         world.tell(reason=reason)
     async with background(world.recorder.run()):
         await simulation.settle()
-    assert [event["reason"] for event in world.told()] == expected
+    assert [event["reason"] for event in world.events()] == expected
 
 
 # LogThrottle
 
 
-async def test_what_repeats_is_counted_on_the_event_it_repeats(world: World, simulation: Simulation) -> None:
+async def test_a_repeated_event_is_counted_on_the_first(world: World, simulation: Simulation) -> None:
     async with background(world.recorder.run()):
         for _ in range(3):
             world.tell()
             await simulation.advance(60)
-    [event] = world.told()
+    [event] = world.events()
     assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (
         3,
         "2026-06-01T12:00:00Z",
@@ -160,7 +160,7 @@ async def test_what_repeats_before_it_is_told_is_told_once(world: World, simulat
         world.tell()
     async with background(world.recorder.run()):
         await simulation.settle()
-    [event] = world.told()
+    [event] = world.events()
     assert event["count"] == 1000
     assert world.writes.counts == {Write("a", "signer", "create", "Event"): 1}
 
@@ -171,19 +171,19 @@ async def test_what_differs_is_another_event(world: World, simulation: Simulatio
     world.tell(**other)
     async with background(world.recorder.run()):
         await simulation.settle()
-    assert [event["count"] for event in world.told()] == [1, 1]
+    assert [event["count"] for event in world.events()] == [1, 1]
 
 
-async def test_an_event_that_the_server_forgot_is_told_anew(world: World, simulation: Simulation) -> None:
+async def test_an_event_that_the_server_forgot_is_created_again(world: World, simulation: Simulation) -> None:
     async with background(world.recorder.run()):
         world.tell()
         await simulation.settle()
-        [first] = world.told()
+        [first] = world.events()
         world.server.remove(first["metadata"]["name"], EVENT)
         await simulation.advance(3600)
         world.tell()
         await simulation.settle()
-    [second] = world.told()
+    [second] = world.events()
     assert (second["count"], second["firstTimestamp"]) == (1, "2026-06-01T13:00:00Z")
 
 
@@ -235,11 +235,11 @@ async def test_an_event_that_is_refused_holds_up_nobody(
     async with background(world.recorder.run()):
         await simulation.settle()
         assert simulation.time() == 0.0
-    assert [event["reason"] for event in world.told()] == ["Fine"]
+    assert [event["reason"] for event in world.events()] == ["Fine"]
     assert world.recorder.dropped == {"refused": 1}
 
 
-async def test_a_plane_that_comes_back_is_told_what_happened(world: World, simulation: Simulation) -> None:
+async def test_events_are_recorded_when_their_plane_returns(world: World, simulation: Simulation) -> None:
     world.faults.take_away()
     async with background(world.recorder.run()):
         world.tell(reason="First")
@@ -248,7 +248,7 @@ async def test_a_plane_that_comes_back_is_told_what_happened(world: World, simul
             world.tell(reason="Second")
         world.faults.bring_back()
         await simulation.advance(PAUSE_SECONDS)
-    assert [(event["reason"], event["count"]) for event in world.told()] == [("First", 1), ("Second", 5)]
+    assert [(event["reason"], event["count"]) for event in world.events()] == [("First", 1), ("Second", 5)]
     assert world.recorder.dropped == {}
 
 
@@ -268,7 +268,7 @@ async def test_a_lost_answer_makes_no_second_event(world: World, simulation: Sim
         for _ in range(3):
             world.tell()
             await simulation.advance(PAUSE_SECONDS)
-    [event] = world.told()
+    [event] = world.events()
     assert fault.fired
     assert event["count"] == 3
 
@@ -284,7 +284,7 @@ async def test_a_defect_is_counted_and_ends_nothing(
         world.tell(reason="Second")
         await simulation.settle()
     assert world.recorder.dropped == {"crashed": 1}
-    assert [event["reason"] for event in world.told()] == ["Second"]
+    assert [event["reason"] for event in world.events()] == ["Second"]
 
 
 async def defective(*arguments: object) -> None:
@@ -299,7 +299,7 @@ async def test_only_creates_and_patches_are_asked_for(world: World, simulation: 
     assert {call.method for call in world.server.calls} == {"POST", "PATCH"}
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     async def story(loop: Simulation) -> list[str]:
         world = World(loop)
         world.faults.fail(calls("POST"), 2)
@@ -308,11 +308,11 @@ def test_the_same_seed_tells_the_same_story() -> None:
                 world.tell(reason=str(number % 3))
                 await loop.advance(number)
             await loop.advance(60)
-        return [event["metadata"]["name"] for event in world.told()]
+        return [event["metadata"]["name"] for event in world.events()]
 
-    def told() -> list[str]:
+    def names() -> list[str]:
         loop = Simulation.seeded(7)
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(story(loop))
 
-    assert told() == told()
+    assert names() == names()

@@ -19,24 +19,24 @@ from datum_compute.runtime.writes import Writes
 
 
 class Member:
-    """Caches widgets on every plane of the east, and notes what it is told."""
+    """Caches widgets on every plane of the east, and records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.seen: dict[str, list[str]] = {}
 
     def prepare(self, plane: Plane) -> None:
-        self.told.append(f"prepare {plane.name}")
+        self.calls.append(f"prepare {plane.name}")
         if "east" in plane.roles:
             plane.informer(WIDGET)
 
     def engaged(self, plane: Plane) -> None:
-        self.told.append(f"engaged {plane.name}")
+        self.calls.append(f"engaged {plane.name}")
         if "east" in plane.roles:
             self.seen[plane.name] = [widget.name for widget in plane.informer(WIDGET).all()]
 
     def disengaged(self, plane: Plane) -> None:
-        self.told.append(f"disengaged {plane.name}")
+        self.calls.append(f"disengaged {plane.name}")
 
 
 class Cache:
@@ -89,7 +89,7 @@ async def test_a_plane_is_engaged_when_its_caches_are_filled(world: World, simul
     assert not world.fleet.has("a")
     async with world.running(simulation):
         assert world.fleet.plane("a").name == "a"
-        assert world.member.told == ["prepare a", "engaged a"]
+        assert world.member.calls == ["prepare a", "engaged a"]
         assert world.member.seen == {"a": ["w"]}
 
 
@@ -206,7 +206,7 @@ async def test_a_plane_that_goes_is_no_longer_followed(world: World, simulation:
         world.fleet.remove("a")
         await simulation.settle()
         assert not world.fleet.has("a")
-        assert world.member.told[-1] == "disengaged a"
+        assert world.member.calls[-1] == "disengaged a"
         calls = len(world.servers["a"].calls)
         for server in world.servers.values():
             server.make("w")
@@ -216,7 +216,7 @@ async def test_a_plane_that_goes_is_no_longer_followed(world: World, simulation:
         assert world.fleet.plane("b").informer(WIDGET).get(NAMESPACE, "w") is not None
 
 
-async def test_a_plane_that_goes_before_it_was_engaged_is_told_of_and_never_engaged(
+async def test_a_plane_that_leaves_before_it_was_engaged_is_only_disengaged(
     world: World, simulation: Simulation
 ) -> None:
     world.add("a").answering.clear()
@@ -224,7 +224,7 @@ async def test_a_plane_that_goes_before_it_was_engaged_is_told_of_and_never_enga
         world.fleet.remove("a")
         world.servers["a"].answering.set()
         await asyncio.sleep(60)
-        assert world.member.told == ["prepare a", "disengaged a"]
+        assert world.member.calls == ["prepare a", "disengaged a"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -238,19 +238,19 @@ async def test_a_plane_may_come_and_go_at_any_moment(world: World, simulation: S
         world.add("a").make("w")
         await simulation.settle()
         assert world.fleet.plane("a").informer(WIDGET).get(NAMESPACE, "w") is not None
-        assert world.member.told[-1] == "engaged a"
+        assert world.member.calls[-1] == "engaged a"
 
 
 async def test_removing_what_is_not_there_is_fine(world: World) -> None:
     world.fleet.remove("nowhere")
-    assert world.member.told == []
+    assert world.member.calls == []
 
 
 # Members that raise
 
 
 class Clumsy(Member):
-    """Raises the first times it is told a certain thing."""
+    """Raises the first times that a certain method is called."""
 
     def __init__(self, step: str, times: int) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class Clumsy(Member):
 
 
 @pytest.mark.parametrize("step", ["prepare", "engage"])
-async def test_a_member_that_raises_is_told_again_and_nobody_else_notices(
+async def test_a_member_that_raises_is_called_again_without_affecting_others(
     world: World, simulation: Simulation, step: str
 ) -> None:
     clumsy = Clumsy(step, 3)
@@ -284,11 +284,11 @@ async def test_a_member_that_raises_is_told_again_and_nobody_else_notices(
     world.add("b")
     with capture_logs() as logs:
         async with world.running(simulation):
-            told = ["prepare a", "prepare b", "engaged a", "engaged b"]
-            assert sorted(world.member.told) == sorted(told)
-            assert "engaged a" not in clumsy.told
+            calls = ["prepare a", "prepare b", "engaged a", "engaged b"]
+            assert sorted(world.member.calls) == sorted(calls)
+            assert "engaged a" not in clumsy.calls
             await asyncio.sleep(LONGEST_PAUSE)
-            assert (world.member.told.count("engaged a"), clumsy.told.count("engaged a")) == (1, 1)
+            assert (world.member.calls.count("engaged a"), clumsy.calls.count("engaged a")) == (1, 1)
             assert clumsy.seen["a"] == ["w"]
             assert world.fleet.plane("a").failures.defects == {("", step): 3}
     (line,) = [line for line in logs if line["log_level"] == "error"]
@@ -303,7 +303,7 @@ async def test_a_member_that_raises_when_a_plane_goes_does_not_keep_it(world: Wo
     with capture_logs():
         async with world.running(simulation):
             world.fleet.remove("a")
-            assert (world.member.told[-1], later.told[-1]) == ("disengaged a", "disengaged a")
+            assert (world.member.calls[-1], later.calls[-1]) == ("disengaged a", "disengaged a")
             world.add("a")
             await simulation.settle()
             assert world.fleet.has("a")

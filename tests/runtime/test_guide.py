@@ -61,7 +61,7 @@ def kitchen(simulation: Simulation) -> Kitchen:
     return Kitchen(simulation)
 
 
-async def test_the_guide_bakes_a_loaf_and_tells_of_it_once(kitchen: Kitchen, simulation: Simulation) -> None:
+async def test_the_guide_bakes_a_loaf_and_records_one_event(kitchen: Kitchen, simulation: Simulation) -> None:
     kitchen.order("bread")
     async with background(kitchen.manager.run()):
         await simulation.settle()
@@ -116,7 +116,7 @@ def test_the_guides_own_test_passes_and_crashes_after_every_write() -> None:
     assert len(crashes) > 3  # a loaf, two states and an event
 
 
-async def test_the_guide_answers_probes_and_tells_its_figures(kitchen: Kitchen, simulation: Simulation) -> None:
+async def test_the_guide_serves_probes_and_metrics(kitchen: Kitchen, simulation: Simulation) -> None:
     code, text, _ = await ask(kitchen.probes, "/readyz")
     assert (code, text) == (500, "[+]ping ok\n[-]kitchen failed: not engaged yet: main\nreadyz check failed\n")
     kitchen.order("bread")

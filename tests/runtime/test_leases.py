@@ -73,10 +73,10 @@ def server(simulation: Simulation) -> Server:
 
 
 async def test_the_first_candidate_leads_at_once_and_says_so(simulation: Simulation, server: Server) -> None:
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.settle()
-        assert one.election.leading
+        assert first.election.leading
         assert spec(server) == {
             "holderIdentity": "one",
             "leaseDurationSeconds": LEASE_SECONDS,
@@ -87,13 +87,13 @@ async def test_the_first_candidate_leads_at_once_and_says_so(simulation: Simulat
 
 
 async def test_a_holder_renews_with_one_call_and_others_wait(simulation: Simulation, server: Server) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    async with background(first.run()):
         await simulation.settle()
-        async with background(two.run()):
+        async with background(second.run()):
             await simulation.advance(3600)
-            assert one.led == [0.0]
-            assert two.led == []
+            assert first.led == [0.0]
+            assert second.led == []
             assert spec(server)["acquireTime"] == "2026-06-01T12:00:00.000000Z"
             assert spec(server)["renewTime"] > "2026-06-01T12:59:57"
     assert {(call.method, call.path) for call in server.calls} == {
@@ -131,14 +131,14 @@ async def test_what_others_wrote_on_the_lease_stays(simulation: Simulation, serv
 async def test_a_holder_that_died_is_followed_when_its_lease_has_run_out(
     simulation: Simulation, server: Server
 ) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    async with background(first.run()):
         await simulation.settle()
-        async with background(two.run()):
+        async with background(second.run()):
             await simulation.advance(60)
-            one.faults.take_away()
+            first.faults.take_away()
             died = simulation.time()
-            await simulation.until(that(lambda: two.election.leading), within=LEASE_SECONDS + LONGEST_RETRY)
+            await simulation.until(that(lambda: second.election.leading), within=LEASE_SECONDS + LONGEST_RETRY)
             assert simulation.time() - died > RENEW_SECONDS
             assert spec(server)["leaseTransitions"] == 1
             assert spec(server)["acquireTime"] == spec(server)["renewTime"]
@@ -146,64 +146,64 @@ async def test_a_holder_that_died_is_followed_when_its_lease_has_run_out(
 
 @pytest.mark.parametrize("skew", [-86_400.0, -10.0, 10.0, 86_400.0])
 async def test_clocks_that_differ_change_nothing(simulation: Simulation, server: Server, skew: float) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two", skew)
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two", skew)
+    async with background(first.run()):
         await simulation.settle()
-        async with background(two.run()):
+        async with background(second.run()):
             await simulation.advance(600)
-            assert (one.led, two.led) == ([0.0], [])
-            one.faults.take_away()
+            assert (first.led, second.led) == ([0.0], [])
+            first.faults.take_away()
             gone = simulation.time()
-            await simulation.until(that(lambda: two.election.leading), within=LEASE_SECONDS + LONGEST_RETRY)
+            await simulation.until(that(lambda: second.election.leading), within=LEASE_SECONDS + LONGEST_RETRY)
             assert simulation.time() - gone > LEASE_SECONDS - LONGEST_RETRY
-            one.faults.bring_back()
+            first.faults.bring_back()
             await simulation.advance(600)
-            assert (len(one.led), len(two.led)) == (1, 1)
+            assert (len(first.led), len(second.led)) == (1, 1)
 
 
 async def test_a_released_lease_is_taken_at_the_next_look(simulation: Simulation, server: Server) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    await one.election.acquire()
-    async with background(two.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    await first.election.acquire()
+    async with background(second.run()):
         await simulation.advance(5)
-        await one.election.release()
-        assert not one.election.leading
+        await first.election.release()
+        assert not first.election.leading
         assert (spec(server)["holderIdentity"], spec(server)["leaseDurationSeconds"]) == ("", 1)
-        await simulation.until(that(lambda: two.election.leading), within=LONGEST_RETRY)
+        await simulation.until(that(lambda: second.election.leading), within=LONGEST_RETRY)
         assert spec(server)["leaseTransitions"] == 1
 
 
 async def test_a_lease_of_another_is_not_released(simulation: Simulation, server: Server) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    async with background(first.run()):
         await simulation.settle()
         before = server.versions(LEASE)
-        await two.election.release()
+        await second.election.release()
         assert server.versions(LEASE) == before
 
 
 async def test_the_duration_that_the_holder_asked_for_counts(simulation: Simulation, server: Server) -> None:
     server.make("lead", LEASE)
     server.change("lead", {"spec": {"holderIdentity": "slow", "leaseDurationSeconds": 120, "renewTime": "x"}}, LEASE)
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.advance(119)
-        assert one.led == []
+        assert first.led == []
         await simulation.advance(2 + LONGEST_RETRY)
-        assert one.election.leading
+        assert first.election.leading
 
 
 async def test_a_lease_that_was_deleted_leaves_its_holder_the_rest_of_its_time(
     simulation: Simulation, server: Server
 ) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    async with background(first.run()):
         await simulation.settle()
-        async with background(two.run()):
+        async with background(second.run()):
             await simulation.advance(30)
             server.remove("lead", LEASE)
             await simulation.advance(60)
-            assert (one.led, two.led) == ([0.0], [])
+            assert (first.led, second.led) == ([0.0], [])
             assert spec(server)["holderIdentity"] == "one"
             assert spec(server)["acquireTime"] == "2026-06-01T12:00:00.000000Z"
 
@@ -213,8 +213,8 @@ async def test_a_lease_that_was_deleted_leaves_its_holder_the_rest_of_its_time(
 
 async def test_the_deadline_counts_from_the_sending_of_the_last_renewal(simulation: Simulation, server: Server) -> None:
     """Its answer may be late, and the time until it came belongs to the others."""
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.settle()
         server.answering.clear()
         await simulation.advance(LONGEST_RETRY)
@@ -222,71 +222,71 @@ async def test_the_deadline_counts_from_the_sending_of_the_last_renewal(simulati
         await simulation.advance(RENEW_SECONDS / 2 - LONGEST_RETRY)
         server.answering.set()
         await simulation.settle()
-        assert one.election.leading
-        one.faults.take_away()
-        await simulation.until(that(lambda: bool(one.ended)), within=RENEW_SECONDS)
+        assert first.election.leading
+        first.faults.take_away()
+        await simulation.until(that(lambda: bool(first.ended)), within=RENEW_SECONDS)
         assert simulation.time() <= sent + RENEW_SECONDS
 
 
 async def test_a_holder_that_cannot_renew_stops_before_another_may_start(
     simulation: Simulation, server: Server
 ) -> None:
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.settle()
-        one.faults.take_away()
+        first.faults.take_away()
         await simulation.advance(RENEW_SECONDS - 0.001)
-        assert one.ended == []
+        assert first.ended == []
         await simulation.advance(0.001)
-        assert not one.election.leading
-        assert one.ended == [
+        assert not first.election.leading
+        assert first.ended == [
             "lease default/lead could not be renewed for 10 s; another replica may take over",
         ]
 
 
 async def test_a_call_that_hangs_leaves_time_for_another(simulation: Simulation, server: Server) -> None:
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.settle()
         server.answering.clear()
         await simulation.advance(LONGEST_RETRY + RENEW_SECONDS / 2)
         server.answering.set()
         await simulation.advance(600)
-        assert one.led == [0.0]
+        assert first.led == [0.0]
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 async def test_an_answer_that_was_lost_is_made_up_for(simulation: Simulation, server: Server, nth: int) -> None:
     """The write may have happened all the same; the next look shows it."""
-    one = Candidate(simulation, server, "one")
-    fault = one.faults.lose_answer(LEASES, nth)
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    fault = first.faults.lose_answer(LEASES, nth)
+    async with background(first.run()):
         await simulation.advance(60)
         assert fault.fired
-        assert len(one.led) == 1
-        assert one.election.leading
+        assert len(first.led) == 1
+        assert first.election.leading
 
 
 async def test_a_holder_that_sees_another_ends_at_once(simulation: Simulation, server: Server) -> None:
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.settle()
         server.change("lead", {"spec": {"holderIdentity": "usurper"}}, LEASE)
         await simulation.advance(LONGEST_RETRY)
-        assert one.ended == ["lease default/lead is held by usurper now"]
-        assert not one.election.leading
+        assert first.ended == ["lease default/lead is held by usurper now"]
+        assert not first.election.leading
 
 
-async def test_a_lease_that_makes_no_sense_is_nobodys(simulation: Simulation, server: Server) -> None:
+async def test_a_lease_that_cannot_be_decoded_has_no_holder(simulation: Simulation, server: Server) -> None:
     server.make("lead", LEASE)
     server.change("lead", {"spec": {"holderIdentity": 7}}, LEASE)
-    one = Candidate(simulation, server, "one")
-    async with background(one.run()):
+    first = Candidate(simulation, server, "one")
+    async with background(first.run()):
         await simulation.advance(60)
-        assert one.led == []
+        assert first.led == []
         server.remove("lead", LEASE)
         await simulation.advance(LONGEST_RETRY)
-        assert one.election.leading
+        assert first.election.leading
 
 
 # The guard
@@ -297,14 +297,14 @@ def write(path: str = WIDGET.path(NAMESPACE)) -> Call:
 
 
 async def test_only_the_leader_may_write(simulation: Simulation, server: Server) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
-    async with background(one.run()):
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    async with background(first.run()):
         await simulation.settle()
-        async with background(two.run()):
+        async with background(second.run()):
             await simulation.settle()
-            one.election.check(write())
+            first.election.check(write())
             with pytest.raises(NotLeading, match="two does not hold lease default/lead; nothing was written"):
-                two.election.check(write())
+                second.election.check(write())
 
 
 async def test_who_does_not_lead_may_write_its_lease_and_no_other(simulation: Simulation, server: Server) -> None:
@@ -368,13 +368,13 @@ class _Unused:
 async def test_a_lease_that_cannot_be_taken_is_one_warning_that_says_what_to_check(
     simulation: Simulation, server: Server, error: ApiError, phase: str, check: str
 ) -> None:
-    one = Candidate(simulation, server, "one")
+    first = Candidate(simulation, server, "one")
     if phase == "connect":
-        one.faults.take_away()
+        first.faults.take_away()
     else:
-        one.faults.refuse(calls("POST" if isinstance(error, NotFound) else "", "/leases"), error)
+        first.faults.refuse(calls("POST" if isinstance(error, NotFound) else "", "/leases"), error)
     with capture_logs() as logs:
-        async with background(one.run()):
+        async with background(first.run()):
             await simulation.advance(REPEAT_SECONDS - 10)
             warnings = [line for line in logs if line["log_level"] == "warning"]
             assert [(line["lease"], line["phase"]) for line in warnings] == [(f"{NAMESPACE}/lead", phase)]
@@ -384,8 +384,8 @@ async def test_a_lease_that_cannot_be_taken_is_one_warning_that_says_what_to_che
 
 
 async def test_waiting_for_another_is_no_reason_for_a_warning(simulation: Simulation, server: Server) -> None:
-    one, two = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
+    first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
     with capture_logs() as logs:
-        async with background(one.run(), two.run()):
+        async with background(first.run(), second.run()):
             await simulation.advance(60)
     assert [line for line in logs if line["log_level"] == "warning"] == []

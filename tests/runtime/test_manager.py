@@ -35,7 +35,7 @@ class Signer:
     def __init__(self, by: str) -> None:
         self._by = by
         self.times, self.pause = 1, 0.0
-        self.stubborn = False  # goes on writing when it is told to end, and when it is told that it may not
+        self.stubborn = False  # goes on writing when it is cancelled, and when a write is refused
         self.tried: list[float] = []
         self.started: list[str] = []
         self.finished: list[str] = []
@@ -83,7 +83,7 @@ class Replica:
         self.task = asyncio.create_task(self.manager.run(), name=name)
 
     async def kill(self) -> None:
-        """As a power cut: nothing it sends arrives any more, and nobody is told."""
+        """A power cut: nothing it sends arrives any more, without notice."""
         self.way.take_away()
         self.host.take_away()
         self.task.cancel()
@@ -122,16 +122,16 @@ class World:
 
     def signatures(self) -> list[str]:
         """Whose writes the server took, in its order; a new holder of the lease is `lease:` and its name."""
-        found: list[str] = []
+        signatures: list[str] = []
         holder = ""
         for object_ in self.server.history():
             spec = object_.get("spec", {})
             if "by" in spec:
-                found.append(spec["by"])
+                signatures.append(spec["by"])
             elif (new := spec.get("holderIdentity", "")) not in ("", holder):
                 holder = new
-                found.append(f"lease:{holder}")
-        return found
+                signatures.append(f"lease:{holder}")
+        return signatures
 
 
 @pytest.fixture
@@ -213,9 +213,7 @@ async def test_after_a_stop_the_next_one_leads_at_its_next_look(
     await world.stop()
 
 
-async def test_one_that_is_cancelled_gives_its_lease_back_too(
-    world: World, server: Server, simulation: Simulation
-) -> None:
+async def test_a_cancelled_replica_releases_its_lease_too(world: World, server: Server, simulation: Simulation) -> None:
     leader, _ = await world.start()
     await leader.end()
     assert server.get("lead", LEASE)["spec"]["holderIdentity"] == ""
@@ -275,7 +273,7 @@ async def test_a_pass_that_will_not_end_does_not_keep_a_replica_that_lost_its_le
     await world.stop()
 
 
-async def test_every_way_to_write_is_closed_to_who_does_not_lead(
+async def test_a_replica_that_does_not_lead_cannot_write_in_any_way(
     world: World, server: Server, simulation: Simulation
 ) -> None:
     server.make("w")

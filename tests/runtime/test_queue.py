@@ -99,7 +99,7 @@ async def test_the_earliest_of_several_delays_wins(
     assert len(queue) == 0
 
 
-async def test_a_pass_decides_anew_when_to_run_again(queue: WorkQueue[str]) -> None:
+async def test_each_pass_decides_when_to_run_again(queue: WorkQueue[str]) -> None:
     queue.add_after("a", 5)
     queue.add("a")
     assert await taken(queue) == ["a"]

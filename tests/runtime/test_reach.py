@@ -181,7 +181,7 @@ async def test_one_lost_call_does_not_keep_the_next_from_the_plane(setup: Setup)
 # Coming back
 
 
-async def test_a_plane_that_flaps_is_told_of_less_and_less_often(setup: Setup, simulation: Simulation) -> None:
+async def test_callbacks_become_rarer_for_a_plane_that_flaps(setup: Setup, simulation: Simulation) -> None:
     for _ in range(3000):
         setup.faults.fail(calls())
         await setup.ask()
@@ -197,7 +197,7 @@ async def test_a_plane_that_flaps_is_told_of_less_and_less_often(setup: Setup, s
     assert setup.returns[-1] == simulation.time()
 
 
-async def test_a_plane_that_is_away_again_is_not_told_of_as_back(setup: Setup, simulation: Simulation) -> None:
+async def test_a_plane_that_is_away_again_is_not_reported_as_back(setup: Setup, simulation: Simulation) -> None:
     for _ in range(2):
         setup.faults.fail(calls())
         await setup.ask()

@@ -263,7 +263,7 @@ async def test_an_object_that_is_not_being_deleted_stays_without_its_finalizers(
         assert setup.seen().metadata.finalizers == ()
 
 
-async def test_letting_go_of_what_is_gone_is_fine(setup: Setup) -> None:
+async def test_removing_finalizers_of_a_deleted_object_is_fine(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours"])
     async with setup.running():
         seen = setup.seen()
@@ -304,7 +304,7 @@ async def test_deleting_what_is_gone_is_fine_and_forgets_it(setup: Setup) -> Non
         assert setup.cached() is None
 
 
-async def test_a_delete_by_name_takes_what_no_cache_has_seen(setup: Setup) -> None:
+async def test_a_delete_by_name_removes_objects_that_no_cache_has(setup: Setup) -> None:
     async with setup.running():
         setup.server.make("w")
         await setup.writer.delete_named(WIDGET, "w", NAMESPACE)

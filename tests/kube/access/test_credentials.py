@@ -1,4 +1,4 @@
-"""What is shown to a server while others rotate it."""
+"""Credentials that are rotated while a program runs."""
 
 import base64
 import os
@@ -57,7 +57,7 @@ def test_a_token_inside_a_kubeconfig_is_taken_up_when_the_file_changes(tmp_path:
     assert credentials.authorization() == "Bearer three"
 
 
-def test_another_plugin_in_a_kubeconfig_is_asked_anew(tmp_path: Path) -> None:
+def test_a_changed_plugin_in_a_kubeconfig_is_run(tmp_path: Path) -> None:
     file = tmp_path / "config"
     for token in ("one", "two"):
         folder = tmp_path / token
@@ -91,7 +91,7 @@ def test_a_token_file_without_a_token_is_named(tmp_path: Path, content: str | No
 
 
 @pytest.mark.parametrize("content", ["update available\ns3cret\n", "s3cret two", "s3cret\x07", "s3crét"])
-def test_what_can_be_no_token_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
+def test_an_invalid_token_is_refused_without_being_quoted(tmp_path: Path, content: str) -> None:
     file = tmp_path / "token"
     file.write_text(content)
     program = Program(tmp_path, token=content)
@@ -149,7 +149,7 @@ def credentials_of(program: Program, time: Time) -> EndpointCredentials:
     return EndpointCredentials(program.endpoint(SERVER), now=time.now, monotonic=time.monotonic)
 
 
-def test_a_plugin_is_run_once_and_again_when_what_it_gave_has_expired(tmp_path: Path) -> None:
+def test_a_plugin_is_run_again_when_its_credential_has_expired(tmp_path: Path) -> None:
     program, time = Program(tmp_path, token="one", expirationTimestamp="2026-06-01T00:10:00Z"), Time()
     credentials = credentials_of(program, time)
     assert not credentials.ready
@@ -183,16 +183,16 @@ def test_what_does_not_expire_is_kept_until_it_is_refused(tmp_path: Path) -> Non
     assert (credentials.authorization(), program.runs) == ("Bearer two", 2)
 
 
-def test_many_who_are_refused_at_once_run_it_once(tmp_path: Path) -> None:
+def test_concurrent_refusals_run_the_plugin_once(tmp_path: Path) -> None:
     program = Program(tmp_path, token="one")
     credentials = credentials_of(program, Time())
-    shown = credentials.current()
+    credential = credentials.current()
     program.gives(token="two")
-    assert all(credentials.renew(shown) for _ in range(5))
+    assert all(credentials.renew(credential) for _ in range(5))
     assert program.runs == 2
 
 
-def test_a_plugin_that_gives_the_refused_token_again_is_left_alone_for_a_while(tmp_path: Path) -> None:
+def test_a_plugin_that_repeats_a_refused_token_is_not_run_again_for_a_while(tmp_path: Path) -> None:
     program, time = Program(tmp_path, token="one"), Time()
     credentials = credentials_of(program, time)
     credentials.current()
@@ -222,7 +222,7 @@ def test_a_plugin_may_give_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_plugin_is_told_what_it_may_need(tmp_path: Path, version: str) -> None:
+def test_a_plugin_gets_its_arguments_and_environment(tmp_path: Path, version: str) -> None:
     api_version = f"client.authentication.k8s.io/{version}"
     program = Program(tmp_path)
     program.gives(token="t", api_version=api_version)
@@ -232,7 +232,7 @@ def test_a_plugin_is_told_what_it_may_need(tmp_path: Path, version: str) -> None
     assert (tmp_path / "rest").read_text() == "get token/me/"
 
 
-def test_a_plugin_is_told_about_the_cluster_when_it_asks_for_that(tmp_path: Path) -> None:
+def test_a_plugin_gets_the_cluster_if_it_asks_for_it(tmp_path: Path) -> None:
     program = Program(tmp_path, token="t")
     endpoint = msgspec.structs.replace(
         program.endpoint(SERVER, provide_cluster_info=True, config={"audience": "a"}),
@@ -277,7 +277,7 @@ JWT = "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"
         ),
     ],
 )
-def test_a_plugin_that_is_no_use_is_told_in_a_sentence(
+def test_a_failing_plugin_is_reported_in_one_sentence(
     tmp_path: Path, stdout: str, code: int, stderr: str, sentence: str
 ) -> None:
     program = Program(tmp_path)
@@ -288,7 +288,7 @@ def test_a_plugin_that_is_no_use_is_told_in_a_sentence(
     assert JWT not in str(error.value)
 
 
-def test_a_plugin_that_is_not_there_is_named_with_its_hint() -> None:
+def test_a_missing_plugin_is_named_with_its_hint() -> None:
     plugin = Plugin("/nowhere/login-helper", V1, install_hint="get it\nfrom the store")
     with pytest.raises(KubeconfigError, match=r'"login-helper" cannot be run: No such file .*; get it from the store'):
         run(plugin, Endpoint(SERVER), interactive=False)

@@ -1,4 +1,4 @@
-"""Kubeconfig files: what they say, what is wrong with them, and one that is written."""
+"""Reading, validating and writing kubeconfig files."""
 
 import base64
 import subprocess
@@ -107,8 +107,8 @@ def test_the_current_context_is_taken_unless_one_is_named(tmp_path: Path) -> Non
     ],
 )
 def test_what_a_context_says(tmp_path: Path, cluster: Json, user: Json, expected: Json) -> None:
-    found = endpoint(tmp_path, config(cluster, user))
-    assert found == Endpoint("https://one.test:6443/path", **expected)
+    loaded = endpoint(tmp_path, config(cluster, user))
+    assert loaded == Endpoint("https://one.test:6443/path", **expected)
 
 
 def test_the_namespace_of_a_context(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_files_are_meant_from_the_folder_of_the_file_that_names_them(tmp_path: P
     for name in ("ca.crt", "client.crt", "client.key", "token"):
         (folder / name).write_text(f"{name} {PEM}")
     user = {"client-certificate": "client.crt", "client-key": str(folder / "client.key"), "tokenFile": "token"}
-    found = load([written(folder / "config", config({"certificate-authority": "ca.crt"}, user))])
-    assert replace(found, source=None) == Endpoint(
+    loaded = load([written(folder / "config", config({"certificate-authority": "ca.crt"}, user))])
+    assert replace(loaded, source=None) == Endpoint(
         "https://one.test:6443/path",
         ca_pem=f"ca.crt {PEM}",
         token_file=str(folder / "token"),
@@ -200,18 +200,18 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, content: Any, conte
     assert "secret" not in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="nope cannot be read: No such file"):
         load([tmp_path / "nope"])
 
 
 def test_nothing_secret_is_in_the_representation() -> None:
-    shown = repr(Endpoint("https://one.test", token="secret-token", client_key="secret-key", ca_pem=PEM))
-    assert "https://one.test" in shown
-    assert "secret" not in shown
+    text = repr(Endpoint("https://one.test", token="secret-token", client_key="secret-key", ca_pem=PEM))
+    assert "https://one.test" in text
+    assert "secret" not in text
 
 
-def test_certificates_that_are_none_are_told(tmp_path: Path) -> None:
+def test_invalid_certificates_are_reported(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match=r"certificate authority of https://one\.test is not a PEM"):
         Endpoint("https://one.test", ca_pem="nonsense").tls()
     with pytest.raises(KubeconfigError, match="client certificate and key"):
@@ -236,8 +236,8 @@ PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects/{project}/contr
     ],
 )
 def test_a_template_replaces_the_path_or_all_of_the_address(template: str, server: str) -> None:
-    found = BASE.at(template, project="demo")
-    assert found == Endpoint(server, token="t", ca_pem=PEM, server_name="x")
+    loaded = BASE.at(template, project="demo")
+    assert loaded == Endpoint(server, token="t", ca_pem=PEM, server_name="x")
 
 
 def test_an_address_of_numbers_keeps_its_brackets() -> None:
@@ -258,7 +258,7 @@ def test_a_name_cannot_lead_elsewhere(name: str) -> None:
         ("projects/{project}", "begins neither with a slash nor with https://"),
     ],
 )
-def test_a_template_that_makes_no_sense_is_refused(template: str, sentence: str) -> None:
+def test_an_invalid_template_is_refused(template: str, sentence: str) -> None:
     with pytest.raises(KubeconfigError, match=sentence):
         BASE.at(template, project="demo")
 

@@ -163,7 +163,7 @@ def test_an_endpoint_that_is_wrong_from_the_start_is_one_warning_that_names_the_
 # Watches
 
 
-async def test_a_watch_that_is_refused_is_a_warning_of_its_own(setup: Setup, simulation: Simulation) -> None:
+async def test_a_refused_watch_has_its_own_warning(setup: Setup, simulation: Simulation) -> None:
     setup.server.refuse_watches = ServerError("no room for watches")
     with capture_logs() as logs:
         async with background(setup.plane.run()):
@@ -176,9 +176,7 @@ async def test_a_watch_that_is_refused_is_a_warning_of_its_own(setup: Setup, sim
             assert setup.plane.failures.phase is None
 
 
-async def test_a_watch_that_breaks_off_and_can_be_opened_again_is_no_outage(
-    setup: Setup, simulation: Simulation
-) -> None:
+async def test_a_broken_watch_that_can_be_reopened_is_not_an_outage(setup: Setup, simulation: Simulation) -> None:
     with capture_logs() as logs:
         async with background(setup.plane.run()):
             for _ in range(10):

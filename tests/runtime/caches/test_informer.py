@@ -69,18 +69,18 @@ class Setup:
         return {widget.name: widget.metadata.resource_version for widget in self.informer.all()}
 
     def widget(self, name: str) -> Widget:
-        found = self.informer.get(NAMESPACE, name)
-        assert found is not None
-        return found
+        object_ = self.informer.get(NAMESPACE, name)
+        assert object_ is not None
+        return object_
 
     async def agrees(self) -> bool:
         return self.informer.synced.is_set() and self.versions() == self.server.versions()
 
-    def told(self) -> list[str]:
-        """The changes so far as `+a`, `~a` and `-a`; forgotten once told."""
+    def take_changes(self) -> list[str]:
+        """The changes so far as `+a`, `~a` and `-a`; forgotten afterwards."""
         signs = {(False, True): "+", (True, True): "~", (True, False): "-"}
-        told, self.changes[:] = list(self.changes), []
-        return [signs[change.before is not None, change.after is not None] + change.object.name for change in told]
+        changes, self.changes[:] = list(self.changes), []
+        return [signs[change.before is not None, change.after is not None] + change.object.name for change in changes]
 
 
 @pytest.fixture
@@ -98,13 +98,13 @@ async def following(setup: Setup, simulation: Simulation) -> AsyncIterator[None]
 # Listing and following
 
 
-async def test_the_initial_list_tells_of_every_object_as_new(setup: Setup, simulation: Simulation) -> None:
+async def test_the_initial_list_reports_every_object_as_new(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("b")
     setup.server.make("a")
     async with following(setup, simulation):
         assert [widget.name for widget in setup.informer.all()] == ["a", "b"]
         assert all(change.initial for change in setup.changes)
-        assert sorted(setup.told()) == ["+a", "+b"]
+        assert sorted(setup.take_changes()) == ["+a", "+b"]
 
 
 async def test_changes_arrive_with_what_was_before(setup: Setup, simulation: Simulation) -> None:
@@ -123,7 +123,7 @@ async def test_changes_arrive_with_what_was_before(setup: Setup, simulation: Sim
         assert setup.informer.all() == []
 
 
-async def test_a_late_subscriber_is_told_of_what_is_there(setup: Setup, simulation: Simulation) -> None:
+async def test_a_late_subscriber_gets_every_cached_object(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a")
     async with following(setup, simulation):
         late: list[Change[Widget]] = []
@@ -140,7 +140,7 @@ async def test_one_kind_hears_nothing_of_another(setup: Setup, simulation: Simul
     async with following(setup, simulation):
         setup.server.make("a", GADGET)
         await simulation.settle()
-        assert setup.told() == []
+        assert setup.take_changes() == []
 
 
 async def test_reading_by_namespace(setup: Setup, simulation: Simulation) -> None:
@@ -195,7 +195,7 @@ async def test_a_list_whose_moment_is_forgotten_between_two_pages_is_made_at_onc
         assert len(setup.informer) == 2 * PAGE
 
 
-# What is kept of an object
+# Metadata only
 
 
 async def test_managed_fields_are_not_kept(setup: Setup, simulation: Simulation) -> None:
@@ -233,11 +233,11 @@ async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(sim
 # Missed events
 
 
-async def test_a_relist_tells_of_deletes_nobody_saw(setup: Setup, simulation: Simulation) -> None:
+async def test_a_relist_reports_missed_deletes(setup: Setup, simulation: Simulation) -> None:
     for name in ("gone", "reborn", "same"):
         setup.server.make(name)
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.faults.take_away()
         await simulation.settle()
         setup.server.remove("gone")
@@ -246,7 +246,7 @@ async def test_a_relist_tells_of_deletes_nobody_saw(setup: Setup, simulation: Si
         setup.server.forget_history()
         setup.faults.bring_back()
         await simulation.until(setup.agrees, within=10)
-        assert sorted(setup.told()) == ["-gone", "~reborn"]
+        assert sorted(setup.take_changes()) == ["-gone", "~reborn"]
 
 
 @pytest.mark.parametrize("way", ["refused", "in the stream"])
@@ -260,7 +260,7 @@ async def test_410_lists_again(setup: Setup, simulation: Simulation, way: str) -
         else:
             setup.server.send(encode({"type": "ERROR", "object": Gone("too old").status()}))
         await simulation.until(setup.agrees, within=1)
-        assert setup.told() == ["+a"]
+        assert setup.take_changes() == ["+a"]
         assert setup.server.list_calls() == 2
 
 
@@ -322,10 +322,10 @@ async def test_a_server_that_never_ends_a_watch_is_still_listed_again(setup: Set
 async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a")
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         await asyncio.sleep(3600)
         assert setup.server.list_calls() > 5
-        assert setup.told() == []
+        assert setup.take_changes() == []
 
 
 # Kinds that need not be there
@@ -410,10 +410,10 @@ async def test_a_relist_replaces_what_was_cached_when_the_server_was_restored(
     setup.server.remove("removed")
     setup.server.make("ghost")
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.server.restore(backup)
         await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
-        assert sorted(setup.told()) == ["+removed", "-ghost", "~changed"]
+        assert sorted(setup.take_changes()) == ["+removed", "-ghost", "~changed"]
 
 
 async def test_a_server_that_was_restored_is_followed_from_where_it_is_now(
@@ -426,7 +426,7 @@ async def test_a_server_that_was_restored_is_followed_from_where_it_is_now(
     async with following(setup, simulation):
         setup.server.restore(backup)
         await simulation.until(setup.agrees, within=STALL_SECONDS + 1)
-        setup.told()
+        setup.take_changes()
         setup.server.change("a")
         setup.server.make("b")
         await simulation.until(setup.agrees, within=0)
@@ -437,10 +437,10 @@ async def test_a_server_that_was_restored_is_followed_from_where_it_is_now(
         assert setup.widget("own") is made
         await setup.writer.delete(setup.widget("b"))
         assert await setup.agrees()
-        assert setup.told() == ["~a", "+b", "-a", "+own", "-b"]
+        assert setup.take_changes() == ["~a", "+b", "-a", "+own", "-b"]
 
 
-async def test_a_restored_server_that_has_overtaken_what_was_seen_is_compared_by_the_next_relist(
+async def test_a_restored_server_that_overtook_the_cache_is_compared_by_the_next_relist(
     setup: Setup, simulation: Simulation
 ) -> None:
     for name in ("a", "b"):
@@ -508,7 +508,7 @@ async def test_own_writes_answered_while_an_older_list_is_under_way_are_kept(
     backup = setup.server.snapshot()
     setup.server.make("ghost")
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.server.restore(backup)
         setup.server.make("old")
         setup.server.sending.clear()
@@ -517,7 +517,7 @@ async def test_own_writes_answered_while_an_older_list_is_under_way_are_kept(
         await setup.writer.create(WIDGET, WIDGET.body("new", NAMESPACE))
         setup.server.sending.set()
         await simulation.until(setup.agrees, within=0)
-        assert sorted(setup.told()) == ["+new", "+old", "-ghost"]
+        assert sorted(setup.take_changes()) == ["+new", "+old", "-ghost"]
 
 
 # Versions that are no numbers
@@ -566,20 +566,20 @@ async def test_a_version_may_be_any_string(
     setup.server.make("b")
     async with background(setup.informer.run()):
         await simulation.settle()
-        assert setup.told() == ["+a", "+b"]
+        assert setup.take_changes() == ["+a", "+b"]
         setup.server.change("a")
         setup.server.remove("b")
         await setup.writer.create(WIDGET, WIDGET.body("own", NAMESPACE))
         await simulation.settle()
-        assert sorted(setup.told()) == ["+own", "-b", "~a"]
+        assert sorted(setup.take_changes()) == ["+own", "-b", "~a"]
         setup.server.forget_history()
         setup.server.end_watches()
         setup.server.change("a")
         setup.server.remove("own")
         await asyncio.sleep(1)
-        assert sorted(setup.told()) == ["-own", "~a"]
+        assert sorted(setup.take_changes()) == ["-own", "~a"]
         await asyncio.sleep(3600)
-        assert setup.told() == []
+        assert setup.take_changes() == []
         assert [widget.name for widget in setup.informer.all()] == ["a"]
 
 
@@ -678,15 +678,15 @@ async def test_an_own_write_is_seen_at_once(setup: Setup, simulation: Simulation
         assert setup.widget("a") is changed
         await setup.writer.delete(changed)
         assert setup.informer.get(NAMESPACE, "a") is None
-        assert setup.told() == ["+a", "~a", "-a"]
+        assert setup.take_changes() == ["+a", "~a", "-a"]
 
 
-async def test_an_own_write_is_told_once(setup: Setup, simulation: Simulation) -> None:
+async def test_an_own_write_is_one_change(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         made = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
         await setup.writer.delete(made)
         await simulation.settle()
-        assert setup.told() == ["+a", "-a"]
+        assert setup.take_changes() == ["+a", "-a"]
 
 
 async def test_a_late_event_does_not_undo_an_own_write(setup: Setup, simulation: Simulation) -> None:
@@ -712,17 +712,17 @@ async def test_an_own_delete_is_not_undone_by_a_late_event(setup: Setup, simulat
     setup.server.make("a")
     setup.faults.delay_watches(5, 5)
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.server.change("a")
         await setup.writer.delete(setup.widget("a"))
         await asyncio.sleep(10)
-        assert setup.told() == ["-a"]
+        assert setup.take_changes() == ["-a"]
 
 
 async def test_own_writes_are_not_undone_by_a_list_made_before_them(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("old")
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.server.sending.clear()
         setup.server.forget_history()
         setup.server.end_watches()
@@ -732,14 +732,14 @@ async def test_own_writes_are_not_undone_by_a_list_made_before_them(setup: Setup
         await setup.writer.create(WIDGET, WIDGET.body("new", NAMESPACE))
         setup.server.sending.set()
         await asyncio.sleep(10)
-        assert setup.told() == ["-old", "+new"]
+        assert setup.take_changes() == ["-old", "+new"]
         assert await setup.agrees()
 
 
 async def test_an_own_change_is_not_undone_by_a_list_made_before_it(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("old")
     async with following(setup, simulation):
-        setup.told()
+        setup.take_changes()
         setup.server.sending.clear()
         setup.server.forget_history()
         setup.server.end_watches()
@@ -747,7 +747,7 @@ async def test_an_own_change_is_not_undone_by_a_list_made_before_it(setup: Setup
         await setup.writer.patch(setup.widget("old"), {"spec": {"size": 7}})
         setup.server.sending.set()
         await asyncio.sleep(10)
-        assert setup.told() == ["~old"]
+        assert setup.take_changes() == ["~old"]
         assert await setup.agrees()
 
 
@@ -830,7 +830,7 @@ async def test_an_object_that_an_index_fails_on_costs_only_itself(
         async with following(setup, simulation):
             setup.informer.index("colour", fragile, crashed.append)
             assert [widget.name for widget in setup.informer.by("colour", "red")] == ["a", "z"]
-            assert setup.told() == ["+a", "+poison", "+z"]
+            assert setup.take_changes() == ["+a", "+poison", "+z"]
             setup.server.change("poison")
             setup.server.make("later", labels={"colour": "red"})
             await simulation.until(setup.agrees, within=0)
@@ -854,7 +854,7 @@ async def test_a_handler_that_fails_costs_only_itself(setup: Setup, simulation: 
             setup.server.change("a")
             setup.server.make("b")
             await simulation.until(setup.agrees, within=0)
-            assert setup.told() == ["+a", "~a", "+b"]
+            assert setup.take_changes() == ["+a", "~a", "+b"]
             assert [change.object.name for change in late] == ["a", "a", "b"]
             setup.informer.subscribe(failing)
     assert setup.informer.failures.defects == {("Widget", "handler"): 5}

@@ -77,7 +77,7 @@ class World:
         await self.client.merge_patch(CONFIG_MAP, name, namespace, {"metadata": {"labels": {"colour": colour}}})
 
     def held(self, selection: Selection) -> list[str]:
-        return [found.name for found in self.plane.informer(CONFIG_MAP, selection).all()]
+        return [object_.name for object_ in self.plane.informer(CONFIG_MAP, selection).all()]
 
 
 @pytest.fixture
@@ -117,9 +117,11 @@ async def test_an_object_comes_and_goes_with_its_labels(world: World) -> None:
     assert sorted(world.recorder.requests) == ["cell:here/a", "cell:here/b"]
 
 
-async def test_each_selection_has_a_cache_of_its_own(world: World) -> None:
-    await world.run(*(Source(CELL, CONFIG_MAP, itself, selection=one) for one in (EVERYTHING, HERE, RED, RED_HERE)))
-    assert [world.held(one) for one in (EVERYTHING, HERE, RED, RED_HERE)] == [
+async def test_each_selection_has_its_own_cache(world: World) -> None:
+    await world.run(
+        *(Source(CELL, CONFIG_MAP, itself, selection=selection) for selection in (EVERYTHING, HERE, RED, RED_HERE))
+    )
+    assert [world.held(selection) for selection in (EVERYTHING, HERE, RED, RED_HERE)] == [
         ["a", "b", "c"],
         ["a", "b"],
         ["a", "c"],
@@ -131,18 +133,18 @@ async def test_each_selection_has_a_cache_of_its_own(world: World) -> None:
 
 
 async def test_an_own_write_is_seen_at_once_in_every_cache_that_holds_it(world: World) -> None:
-    await world.run(*(Source(CELL, CONFIG_MAP, selection=one) for one in (EVERYTHING, HERE, RED)))
+    await world.run(*(Source(CELL, CONFIG_MAP, selection=selection) for selection in (EVERYTHING, HERE, RED)))
     world.faults.silence_watches()
     write = world.plane.writer("tester")
     body = CONFIG_MAP.body("own", "here", labels={"colour": "red"})
     made = await write.create(CONFIG_MAP, body)
-    assert [("own" in world.held(one)) for one in (EVERYTHING, HERE, RED)] == [True, True, True]
+    assert [("own" in world.held(selection)) for selection in (EVERYTHING, HERE, RED)] == [True, True, True]
     painted = await write.patch(made, {"metadata": {"labels": {"colour": "blue"}}})
-    assert [("own" in world.held(one)) for one in (EVERYTHING, HERE, RED)] == [True, True, False]
+    assert [("own" in world.held(selection)) for selection in (EVERYTHING, HERE, RED)] == [True, True, False]
     painted = await write.patch(painted, {"metadata": {"labels": {"colour": "red"}}})
-    assert [("own" in world.held(one)) for one in (EVERYTHING, HERE, RED)] == [True, True, True]
+    assert [("own" in world.held(selection)) for selection in (EVERYTHING, HERE, RED)] == [True, True, True]
     await write.delete(painted)
-    assert [("own" in world.held(one)) for one in (EVERYTHING, HERE, RED)] == [False, False, False]
+    assert [("own" in world.held(selection)) for selection in (EVERYTHING, HERE, RED)] == [False, False, False]
 
 
 async def test_a_pass_that_moved_an_object_out_of_a_selection_is_not_undone_by_late_events(world: World) -> None:
@@ -165,7 +167,7 @@ async def test_a_relist_compares_what_is_selected(world: World) -> None:
 
 
 async def test_metrics_tell_caches_of_one_kind_apart(world: World) -> None:
-    await world.run(*(Source(CELL, CONFIG_MAP, selection=one) for one in (EVERYTHING, RED_HERE)))
+    await world.run(*(Source(CELL, CONFIG_MAP, selection=selection) for selection in (EVERYTHING, RED_HERE)))
     registry = CollectorRegistry()
     registry.register(RuntimeCollector([world.controller], world.fleet))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))

@@ -179,7 +179,7 @@ def test_a_large_body_in_one_piece_with_its_header_is_no_large_header() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"\r\n", b"GET / HTTP/1.1\r\nHost: loc", GET + GET[:10]])
-def test_who_does_not_end_a_header_in_time_is_left(sent: bytes) -> None:
+def test_a_client_that_does_not_end_its_header_in_time_is_disconnected(sent: bytes) -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.connect(sent)
         await _all(reader)
@@ -279,7 +279,7 @@ def test_who_does_not_take_an_answer_is_left() -> None:
 # Too many
 
 
-def test_newcomers_displace_those_who_said_nothing_the_oldest_first() -> None:
+def test_new_connections_displace_the_oldest_silent_ones() -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.watch()
         silent = [await server.connect(b"GET / HT") for _ in range(30)]

@@ -60,7 +60,7 @@ async def test_one_that_takes_its_time_is_refused(simulation: Simulation) -> Non
     assert simulation.time() - began == 30
 
 
-async def test_a_client_that_leaves_is_no_body() -> None:
+async def test_a_client_that_disconnects_has_sent_no_body() -> None:
     async def leave() -> Any:
         return {"type": "http.disconnect"}
 

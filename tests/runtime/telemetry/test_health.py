@@ -139,7 +139,7 @@ async def test_head_has_the_headers_and_no_body(simulation: Simulation) -> None:
     assert (code, text, headers["content-length"]) == (200, "", "2")
 
 
-async def test_metrics_are_told_in_the_form_that_is_asked_for(simulation: Simulation) -> None:
+async def test_metrics_have_the_format_that_the_client_accepts(simulation: Simulation) -> None:
     registry = CollectorRegistry()
     Gauge("ovens", "Ovens.", registry=registry).set(3)
     probes = Probes(OK, OK, registry)
@@ -212,7 +212,7 @@ async def test_caches_that_follow_their_servers_are_well_for_ever(simulation: Si
             assert check()
 
 
-async def test_a_cache_that_hangs_while_its_plane_answers_is_told_of(
+async def test_a_cache_that_hangs_while_its_plane_answers_is_unhealthy(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(self: Informer[Any]) -> None:

@@ -56,7 +56,7 @@ def client(faults: Faults) -> Client:
     return Client("p", faults)
 
 
-class Heard:
+class Listener:
     """What a watch has brought so far, and how it ended."""
 
     def __init__(self) -> None:
@@ -85,12 +85,12 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(client: Client, server: Server) -> AsyncIterator[Heard]:
-    heard = Heard()
-    task = asyncio.create_task(heard.listen(client, server.revision))
+async def listening(client: Client, server: Server) -> AsyncIterator[Listener]:
+    listener = Listener()
+    task = asyncio.create_task(listener.listen(client, server.revision))
     try:
-        await heard.opened.wait()
-        yield heard
+        await listener.opened.wait()
+        yield listener
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -140,7 +140,7 @@ async def test_faults_count_independently(client: Client, server: Server, faults
     assert [fault.fired for fault in armed] == [True, True, False]
 
 
-async def test_an_answer_under_way_when_the_plane_goes_is_lost(
+async def test_an_answer_under_way_is_lost_with_its_plane(
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
     server.answering.clear()
@@ -255,14 +255,14 @@ async def test_a_poisoned_object_arrives_spoiled_wherever_it_is_sent_and_no_othe
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
     poison = faults.poison(calls(path="/widgets"), "b", merged({"spec": {"size": "huge"}}))
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         for name in "abc":
             server.make(name)
         await simulation.settle()
     sizes = {widget.name: as_dict(widget.spec_json).get("size") for widget in (await client.list(WIDGET)).items}
     assert sizes == {"a": None, "b": "huge", "c": None}
     assert as_dict((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {"size": "huge"}
-    assert [(name, spec.get("size")) for name, spec in zip(heard.names, heard.specs, strict=True)] == list(
+    assert [(name, spec.get("size")) for name, spec in zip(listener.names, listener.specs, strict=True)] == list(
         sizes.items()
     )
     poison.lift()
@@ -312,61 +312,61 @@ async def test_poison_with_a_version_that_python_refuses_to_read(
 async def test_without_faults_a_watch_passes_through(
     client: Client, server: Server, simulation: Simulation, seed: int
 ) -> None:
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         for name in "abc":
             server.make(name)
         await simulation.settle()
-        assert heard.names == ["a", "b", "c"]
+        assert listener.names == ["a", "b", "c"]
         server.end_watches()
         await simulation.settle()
-        assert heard.end == "ended"
+        assert listener.end == "ended"
 
 
 async def test_the_nth_event_is_dropped_and_the_watch_goes_on(
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
     faults.drop_event(calls(path="/widgets"), nth=2)
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         await asyncio.sleep(100)  # brings a bookmark, which is no event
         for name in "abc":
             server.make(name)
         await simulation.settle()
-        assert heard.names == ["BOOKMARK", "a", "c"]
+        assert listener.names == ["BOOKMARK", "a", "c"]
 
 
 async def test_the_nth_event_comes_twice(
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
     faults.duplicate_event(calls(path="/widgets"), nth=2)
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         for name in "abc":
             server.make(name)
         await simulation.settle()
-        assert heard.names == ["a", "b", "b", "c"]
+        assert listener.names == ["a", "b", "b", "c"]
 
 
 async def test_the_nth_event_comes_after_the_next(
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
     faults.reorder_events(calls(path="/widgets"), nth=2)
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         for name in "abcd":
             server.make(name)
         await simulation.settle()
-        assert heard.names == ["a", "c", "b", "d"]
+        assert listener.names == ["a", "c", "b", "d"]
 
 
 async def test_watches_that_are_cut_break_and_can_be_opened_again(
     client: Client, server: Server, faults: Faults, simulation: Simulation
 ) -> None:
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         faults.cut_watches()
         await simulation.settle()
-        assert isinstance(heard.end, Unavailable)
-    async with listening(client, server) as heard:
+        assert isinstance(listener.end, Unavailable)
+    async with listening(client, server) as listener:
         server.make("a")
         await simulation.settle()
-        assert heard.names == ["a"]
+        assert listener.names == ["a"]
 
 
 async def test_a_watch_can_be_refused(client: Client, faults: Faults) -> None:
@@ -387,8 +387,8 @@ async def test_a_silenced_watch_stays_open_and_delivers_nothing(client: Client, 
                 server.make("b")
                 await asyncio.sleep(1)
                 assert after.names == ["b"]
-        for heard in (before, other, meanwhile):
-            assert (heard.names, heard.end) == ([], None)
+        for listener in (before, other, meanwhile):
+            assert (listener.names, listener.end) == ([], None)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -396,16 +396,16 @@ async def test_delayed_events_stay_in_order(
     client: Client, server: Server, faults: Faults, simulation: Simulation, seed: int
 ) -> None:
     faults.delay_watches(1, 3)
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         names = [f"w{number}" for number in range(20)]
         for name in names:
             server.make(name)
         await asyncio.sleep(0.9)
-        assert heard.names == []
+        assert listener.names == []
         await asyncio.sleep(2.2)
-        assert heard.names == names
-        assert min(heard.times) >= 1
-        assert len(set(heard.times)) > 1
+        assert listener.names == names
+        assert min(listener.times) >= 1
+        assert len(set(listener.times)) > 1
 
 
 async def test_the_same_generator_delays_the_same_way(server: Server) -> None:
@@ -413,10 +413,10 @@ async def test_the_same_generator_delays_the_same_way(server: Server) -> None:
         faults = Faults(InProcess(server), random.Random(seed))
         faults.delay_watches(0, 1)
         start = asyncio.get_running_loop().time()
-        async with listening(Client("p", faults), server) as heard:
+        async with listening(Client("p", faults), server) as listener:
             server.make(f"{start}")
             await asyncio.sleep(1)
-            return [round(moment - start, 6) for moment in heard.times]
+            return [round(moment - start, 6) for moment in listener.times]
 
     assert await times(1) == await times(1) != await times(2)
 
@@ -426,13 +426,13 @@ async def test_open_watches_end_when_the_plane_goes(
     client: Client, server: Server, faults: Faults, simulation: Simulation, delay: float
 ) -> None:
     faults.delay_watches(delay, delay)
-    async with listening(client, server) as heard:
+    async with listening(client, server) as listener:
         server.make("a")
         await simulation.settle()
         faults.take_away()
         await simulation.settle()
-        assert isinstance(heard.end, Unavailable)
-        assert heard.names == ([] if delay else ["a"])
+        assert isinstance(listener.end, Unavailable)
+        assert listener.names == ([] if delay else ["a"])
         assert simulation.time() == 0
 
 
@@ -443,13 +443,13 @@ def test_faults_work_on_the_real_loop() -> None:
         client = Client("p", faults)
         faults.delay_watches(0.001, 0.002)
         faults.lose_answer(writes)
-        async with listening(client, server) as heard:
+        async with listening(client, server) as listener:
             with pytest.raises(Timeout):
                 await client.create(WIDGET, WIDGET.body("a", NAMESPACE))
-            await heard.first.wait()
-            assert heard.names == ["a"]
+            await listener.first.wait()
+            assert listener.names == ["a"]
         faults.silence_watches()
-        silent = Heard()
+        silent = Listener()
         task = asyncio.create_task(silent.listen(client, 1))
         await silent.opened.wait()
         faults.take_away()
