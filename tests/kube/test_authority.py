@@ -1,4 +1,4 @@
-"""Certificates of an authority of one's own are what every TLS library wants them to be."""
+"""Certificates that a program issues for itself satisfy TLS libraries."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What a client sends for each thing it can be first, and what it makes of the answers."""
+"""The calls that a client sends, and how it reads their answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Calls over HTTP: what comes back, and what is raised when nothing does."""
+"""The answers of calls over HTTP, and the errors when there is none."""
 
 import asyncio
 from collections.abc import Iterator

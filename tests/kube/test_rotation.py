@@ -1,4 +1,4 @@
-"""Credentials that change under connections that are open, and connections that go through a proxy."""
+"""Credentials that are rotated under open connections, and connections through a proxy."""
 
 import asyncio
 import base64

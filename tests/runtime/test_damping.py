@@ -1,4 +1,4 @@
-"""Two parties that undo each other's writes cost little; work that goes on, however fast, is never held up."""
+"""Writes that somebody keeps undoing become rare; progress, however fast, is never delayed."""
 
 import asyncio
 import random

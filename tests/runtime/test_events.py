@@ -11,7 +11,7 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import EVENT, Kind
 from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, decode
 from datum_compute.kube.transport import Answer, Call
-from datum_compute.runtime.events import LONGEST_MESSAGE, PAUSE_SECONDS, REMEMBERED, TRIES, WAITING_AT_MOST, Recorder
+from datum_compute.runtime.events import LONGEST_MESSAGE, PAUSE_SECONDS, PENDING_AT_MOST, REMEMBERED, TRIES, Recorder
 from datum_compute.runtime.testing.faults import Faults, calls
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, Widget, background
 from datum_compute.runtime.testing.simulation import Simulation
@@ -191,12 +191,12 @@ async def test_an_event_that_the_server_forgot_is_created_again(world: World, si
 
 
 async def test_what_waits_is_bounded_and_what_does_not_fit_is_counted(world: World, simulation: Simulation) -> None:
-    for number in range(WAITING_AT_MOST + 7):
+    for number in range(PENDING_AT_MOST + 7):
         world.tell(reason=str(number))
     assert world.recorder.dropped == {"too_many": 7}
     async with background(world.recorder.run()):
         await simulation.settle()
-    assert len(world.server.versions(EVENT)) == WAITING_AT_MOST
+    assert len(world.server.versions(EVENT)) == PENDING_AT_MOST
 
 
 async def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten_first(

@@ -1,4 +1,4 @@
-"""What is remembered about planes and objects goes when they go."""
+"""Nothing is remembered about planes and objects that are gone."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What docs/runtime.md says is true: its code runs, in a simulation with faults."""
+"""The code in docs/runtime.md works, in a simulation with faults."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Everything that is known to go wrong between a controller and its planes, one test each: it heals by itself."""
+"""Everything that is known to go wrong between a controller and its planes heals by itself, one test each."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A server that asks to be left alone is left alone by every caller of its plane, and only by those."""
+"""A server that asks for no calls gets none from its whole plane, and other planes go on."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What a pass hands to its reconciler."""
+"""What a pass offers its reconciler."""
 
 import pytest
 

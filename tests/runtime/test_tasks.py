@@ -1,4 +1,4 @@
-"""Several things at once, of which the first to end ends all."""
+"""Concurrent tasks of which the first to end ends all."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the tests of the runtime stand on: scripted planes with one controller. Entry points: `World`, `Recorder`."""
+"""Scripted planes with one controller, for tests of the runtime. Entry points: `World`, `Recorder`."""
 
 import asyncio
 import random

@@ -20,7 +20,7 @@ from datum_compute.runtime.pace import LONGEST_PAUSE
 from datum_compute.runtime.writes import Ledger, Write
 
 LONGEST_MESSAGE = 1024  # bytes
-WAITING_AT_MOST = 1000
+PENDING_AT_MOST = 1000
 REMEMBERED = 1000
 TRIES = 10
 PAUSE_SECONDS = 5.0
@@ -57,9 +57,9 @@ class _Recorded(Struct):
 
 
 class Recorder:
-    """The events of one plane. `run` tells them one after the other until it is cancelled.
+    """The events of one plane. `run` records them one after the other until it is cancelled.
 
-    Call it on a transition, never on every pass; what repeats all the same becomes a count on the event it repeats.
+    Record transitions, not every pass; an event that repeats nevertheless is counted on the first one.
     """
 
     def __init__(self, client: Client, writes: Ledger) -> None:
@@ -85,7 +85,7 @@ class Recorder:
         )
         if (pending := self._pending.get(occurrence)) is not None:
             pending.last, pending.times = now, pending.times + 1
-        elif len(self._pending) >= WAITING_AT_MOST:
+        elif len(self._pending) >= PENDING_AT_MOST:
             self.dropped["too_many"] += 1
         else:
             self._number += 1

@@ -1,4 +1,4 @@
-"""Certificates with their keys, from memory into TLS."""
+"""Loading certificates with their keys."""
 
 import os
 import ssl

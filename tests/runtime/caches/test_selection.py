@@ -1,4 +1,4 @@
-"""Caches that hold a part of a kind, on a server that selects as Kubernetes does."""
+"""Caches of a selection, on a server that selects as Kubernetes does."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A server and clients that are slow, silent or hostile: what each is granted, and who goes first."""
+"""A server with slow, silent and hostile clients: what each is granted, and who is disconnected first."""
 
 import asyncio
 import gc

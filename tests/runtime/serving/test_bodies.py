@@ -1,4 +1,4 @@
-"""Bodies of requests: how large, how slow, and how many at once."""
+"""Request bodies that are large, slow, or too many at once."""
 
 import asyncio
 from collections.abc import Iterable
