@@ -68,9 +68,7 @@ def test_a_read_survives_four_bad_answers(
 
 @pytest.mark.parametrize("words", READS, ids=ids)
 @pytest.mark.parametrize("code", [429, 500])
-def test_a_read_that_fails_five_times_is_told_in_one_line(
-    shop: World, compute: Compute, words: list[str], code: int
-) -> None:
+def test_a_read_that_fails_five_times_is_one_line(shop: World, compute: Compute, words: list[str], code: int) -> None:
     shop.api.answer("GET", "/", code, "the disk is full", times=100)
     result = compute(*words)
     assert (result.code, result.out) == (1, "")
@@ -80,7 +78,7 @@ def test_a_read_that_fails_five_times_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("words", WRITES, ids=ids)
-def test_a_write_that_was_refused_for_now_is_made_again_when_the_server_wants_it(
+def test_a_write_that_was_refused_temporarily_is_retried_when_the_server_asks(
     shop: World, compute: Compute, clock: FakeClock, words: list[str]
 ) -> None:
     later = Answer(429, encode({"kind": "Status", "code": 429, "message": "slow down"}), retry_after=7)
@@ -90,7 +88,7 @@ def test_a_write_that_was_refused_for_now_is_made_again_when_the_server_wants_it
     assert clock.slept[:2] == [7.0, 7.0]
 
 
-def test_a_server_cannot_make_a_command_wait_for_ever(shop: World, compute: Compute, clock: FakeClock) -> None:
+def test_a_server_cannot_make_a_command_wait_forever(shop: World, compute: Compute, clock: FakeClock) -> None:
     later = Answer(429, encode({"kind": "Status", "code": 429, "message": "slow down"}), retry_after=86400)
     shop.api.rules += [Rule("GET", OF_WORKLOAD, lambda: later)] * 100
     result = compute("workloads")
@@ -100,7 +98,7 @@ def test_a_server_cannot_make_a_command_wait_for_ever(shop: World, compute: Comp
 
 
 @pytest.mark.parametrize("words", WRITES, ids=ids)
-def test_a_write_that_failed_is_told_and_not_made_again(shop: World, compute: Compute, words: list[str]) -> None:
+def test_a_failed_write_is_reported_and_not_retried(shop: World, compute: Compute, words: list[str]) -> None:
     shop.api.answer("PUT", OF_WORKLOAD, 500, "boom")
     result = compute(*words)
     assert (result.code, result.err) == (1, 'Error: updating workload "shop": boom\n')
@@ -139,7 +137,7 @@ def test_a_history_that_cannot_be_written_never_fails_the_command(api: ApiServer
 @pytest.mark.parametrize(
     "body", [b"", b'{"kind":"WorkloadList","items":[{"meta', b"<html>502</html>", b"\xff\xfe", b"[]"]
 )
-def test_an_answer_that_makes_no_sense_is_told_in_one_line(
+def test_a_nonsensical_answer_is_reported_in_one_line(
     shop: World, compute: Compute, words: list[str], body: bytes
 ) -> None:
     shop.api.rules += [Rule("GET", "/", lambda: Answer(200, body))] * 100
@@ -150,16 +148,14 @@ def test_an_answer_that_makes_no_sense_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("words", READS, ids=ids)
-def test_a_read_that_breaks_off_is_made_again(
-    shop: World, compute: Compute, clock: FakeClock, words: list[str]
-) -> None:
+def test_a_read_that_breaks_off_is_retried(shop: World, compute: Compute, clock: FakeClock, words: list[str]) -> None:
     shop.api.rules += [Rule("GET", "/", gone)] * 4
     assert compute(*words).code == 0
     assert len(clock.slept) == 4
 
 
 @pytest.mark.parametrize("words", WRITES, ids=ids)
-def test_a_write_that_breaks_off_says_that_nobody_knows(shop: World, compute: Compute, words: list[str]) -> None:
+def test_the_outcome_of_a_write_that_breaks_off_is_unknown(shop: World, compute: Compute, words: list[str]) -> None:
     shop.api.rules.append(Rule("PUT", OF_WORKLOAD, gone))
     result = compute(*words)
     assert result.code == 1
@@ -237,7 +233,7 @@ def test_a_server_that_speaks_something_else(compute: Compute, tmp_path: Path) -
     assert is_one_line(result)
 
 
-def test_nobody_listens(compute: Compute, clock: FakeClock, tmp_path: Path) -> None:
+def test_a_closed_port_is_an_error(compute: Compute, clock: FakeClock, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     result = elsewhere(compute, tmp_path, port, "workloads")

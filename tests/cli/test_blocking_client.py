@@ -180,7 +180,7 @@ def test_a_write_is_never_repeated(told: Callable[..., Told], answer: bytes | No
     assert len(server.requests) == 1
 
 
-def test_nobody_there(told: Callable[..., Told]) -> None:
+def test_an_unreachable_address_is_an_error(told: Callable[..., Told]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     client = Client(f"http://127.0.0.1:{port}")
@@ -190,7 +190,7 @@ def test_nobody_there(told: Callable[..., Told]) -> None:
     assert [(one.code, one.error) for one in client.traced] == [(0, f"nothing listens on 127.0.0.1:{port}")] * 5
 
 
-def test_a_stream_to_nobody_is_traced_too(told: Callable[..., Told]) -> None:
+def test_a_stream_that_fails_to_connect_is_traced_too(told: Callable[..., Told]) -> None:
     client = Client("http://127.0.0.1:1")
     with pytest.raises(Unavailable):
         client.transport.stream(GET, silence=5)
@@ -239,7 +239,7 @@ def test_a_token_file_is_read_again_when_it_changes(told: Callable[..., Told], t
     assert [b"first" in request for request in server.requests] == [True, False]
 
 
-def test_a_trace_tells_calls_and_never_credentials(told: Callable[..., Told]) -> None:
+def test_a_trace_shows_calls_and_never_credentials(told: Callable[..., Told]) -> None:
     server = told(response(200, b'{"a":1}'))
     client = Client(server.url)
     client(GET)
@@ -321,13 +321,13 @@ def test_a_certificate_of_the_given_authority_is_trusted(identity: Credentials, 
     transport.close()
 
 
-def test_the_certificate_may_be_for_another_name_that_is_given(identity: Credentials, secure: Told) -> None:
+def test_the_server_name_of_the_certificate_can_be_given(identity: Credentials, secure: Told) -> None:
     transport = BlockingTransport(Endpoint(secure.url, ca_pem=identity.authority_pem, server_name="localhost"))
     assert transport.call(GET).code == 200
     transport.close()
 
 
-def test_a_certificate_of_nobody_we_know_is_refused_at_once(secure: Told) -> None:
+def test_an_untrusted_certificate_is_refused_at_once(secure: Told) -> None:
     client = Client(secure.url)
     with pytest.raises(Unavailable, match=r"the certificate of 127.0.0.1:[0-9]+ is not trusted"):
         client(GET)

@@ -88,7 +88,7 @@ def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_deletion_that_is_not_over_in_time_names_what_has_not_stopped(compute: Compute) -> None:
+def test_a_deletion_that_times_out_names_what_has_not_stopped(compute: Compute) -> None:
     result = compute("destroy", "shop", "-y", "--wait", "--timeout=1m")
     assert result.code == 5
     assert "workload/shop is still being deleted after 1m; the deletion continues" in result.err
@@ -96,7 +96,7 @@ def test_a_deletion_that_is_not_over_in_time_names_what_has_not_stopped(compute:
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_claim_that_came_after_the_deletion_is_waited_for_as_well(
+def test_a_claim_made_after_the_deletion_is_waited_for(
     api: ApiServer, compute: Compute, clock: FakeClock, later: Later, world: World
 ) -> None:
     """The site was about to make one more instance."""
@@ -160,13 +160,15 @@ def test_a_claim_from_before_its_workload_was_restored_is_waited_for(
 
 
 @pytest.mark.usefixtures("running")
-def test_without_quota_it_says_that_sites_may_still_be_stopping(api: ApiServer, compute: Compute, later: Later) -> None:
+def test_without_quota_destroy_warns_that_sites_may_still_be_stopping(
+    api: ApiServer, compute: Compute, later: Later
+) -> None:
     later.after(2, lambda: withdraw(api))
     result = compute("destroy", "shop", "-y", "--wait")
     warning = "Its sites may still be stopping: no quota claim shows when its instances have stopped."
     assert (result.code, result.lines[-2:]) == (0, [GONE, warning])
 
 
-def test_a_workload_that_never_ran_is_simply_gone(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_workload_that_never_ran_is_gone_at_once(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload()
     assert compute("destroy", "shop", "-y", "--wait").lines[-1] == GONE

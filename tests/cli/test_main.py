@@ -27,13 +27,13 @@ ANSWERS = [("version",), ("version", "-o", "json"), ("--help",), ("--version",),
     [(">/dev/full", "no space left on device"), (">&-", "it is closed")],
     ids=["full", "closed"],
 )
-def test_an_output_that_takes_nothing_is_told(redirected: str, reason: str, words: tuple[str, ...]) -> None:
+def test_an_unwritable_output_is_an_error(redirected: str, reason: str, words: tuple[str, ...]) -> None:
     done = shell(redirected, *words)
     assert (done.returncode, done.stderr) == (1, f"Error: the output cannot be written: {reason}\n")
 
 
 @pytest.mark.parametrize("redirected", ["2>&-", "<&-", "2>&- <&-"])
-def test_nobody_who_listens_or_speaks_is_no_reason_to_fail(redirected: str, world: World, tmp_path: Path) -> None:
+def test_closed_streams_are_no_reason_to_fail(redirected: str, world: World, tmp_path: Path) -> None:
     world.settled()
     path = kubeconfig(tmp_path / "kubeconfig", world.api.project_url())
     done = shell(redirected, "workloads", "-o", "name", "-v", KUBECONFIG=str(path))
@@ -41,7 +41,7 @@ def test_nobody_who_listens_or_speaks_is_no_reason_to_fail(redirected: str, worl
 
 
 @pytest.mark.parametrize(("redirected", "code"), [("2>&-", 2), ("2>/dev/full", 1)])
-def test_an_error_that_nobody_hears_still_has_its_code(redirected: str, code: int) -> None:
+def test_an_error_without_stderr_still_has_its_exit_code(redirected: str, code: int) -> None:
     done = shell(redirected, "nonsense")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
@@ -51,7 +51,7 @@ def test_a_manifest_from_a_closed_stdin_is_empty() -> None:
     assert (done.returncode, done.stderr) == (1, "Error: manifest must contain exactly one Workload\n")
 
 
-def test_an_argument_that_is_no_text_is_told_without_it() -> None:
+def test_an_undecodable_argument_is_reported_without_its_value() -> None:
     done = shell("", "deploy", "shop", b"--env=KEY=s3cret\xff")
     assert (done.returncode, done.stderr) == (2, "Error: argument 3 is not UTF-8 text\n")
 
@@ -62,9 +62,7 @@ def test_completion_is_never_an_error(redirected: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_defect_is_told_without_the_token_that_its_error_quotes(
-    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_report_hides_a_token_in_the_error(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise ValueError("Invalid header value b'Bearer abc.def'\nnext")
 

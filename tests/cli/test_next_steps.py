@@ -136,9 +136,7 @@ def test_a_reset_that_is_to_be_confirmed_names_its_directory(shell: Shell) -> No
 
 
 @pytest.mark.parametrize("by", ["KUBECONFIG", "flag"])
-def test_a_server_that_is_not_reached_is_told_with_the_context_that_led_there(
-    compute: Compute, tmp_path: Path, by: str
-) -> None:
+def test_an_unreachable_server_is_reported_with_the_context(compute: Compute, tmp_path: Path, by: str) -> None:
     path = kubeconfig(tmp_path / "dead", f"http://127.0.0.1:{_unused_port()}", "my-context")
     flags = [f"--kubeconfig={path}"] if by == "flag" else []
     result = compute("workloads", *flags, environ={"KUBECONFIG": str(path)} if by != "flag" else {})
@@ -146,7 +144,7 @@ def test_a_server_that_is_not_reached_is_told_with_the_context_that_led_there(
     assert f'context "my-context" of {path}' in result.err.splitlines()[0]
 
 
-def test_a_server_that_does_not_serve_workloads_is_told_with_the_context(
+def test_a_server_without_workloads_is_reported_with_the_context(
     api: ApiServer, compute: Compute, tmp_path: Path
 ) -> None:
     path = kubeconfig(tmp_path / "other", api.url, "kind-kind")
@@ -155,7 +153,7 @@ def test_a_server_that_does_not_serve_workloads_is_told_with_the_context(
     assert f'context "kind-kind" of {path}' in result.err
 
 
-def test_the_platform_is_named_when_it_is_not_reached(compute: Compute, tmp_path: Path) -> None:
+def test_an_unreachable_platform_is_named(compute: Compute, tmp_path: Path) -> None:
     helper = tmp_path / "helper"
     helper.write_text("#!/bin/sh\necho token\n")
     helper.chmod(0o755)

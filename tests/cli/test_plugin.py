@@ -47,7 +47,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_the_manifest_is_told_without_unpacking_anything(file: Path, machine: Machine) -> None:
+def test_the_manifest_is_printed_without_unpacking_anything(file: Path, machine: Machine) -> None:
     done = machine(file, "--plugin-manifest")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["name"] == "compute"
@@ -81,7 +81,7 @@ def test_what_others_could_have_changed_is_not_run(file: Path, machine: Machine)
     assert done.stderr == f"Error: others can change {folder}, so it is not used; remove it and try again\n"
 
 
-def test_a_place_that_cannot_be_written_to_is_named(file: Path, machine: Machine) -> None:
+def test_an_unwritable_path_is_named(file: Path, machine: Machine) -> None:
     blocked = machine.home / "file"
     blocked.touch()
     done = machine(file, "--version", XDG_CACHE_HOME=str(blocked))
@@ -97,7 +97,9 @@ def test_two_that_start_at_once_both_work(file: Path, machine: Machine) -> None:
     assert len(machine.unpacked) == 1
 
 
-def test_a_file_for_another_machine_says_so(monkeypatch: pytest.MonkeyPatch, machine: Machine, tmp_path: Path) -> None:
+def test_a_file_for_another_machine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, tmp_path: Path
+) -> None:
     monkeypatch.setattr(boot, "this_machine", lambda: "cpython-399 plan9 vax")
     other = tmp_path / "datumctl-compute"
     other.write_bytes(bundle.archive(_few()))
@@ -124,7 +126,7 @@ def _older() -> list[Path]:
 
 
 @pytest.mark.parametrize("python", _older(), ids=lambda path: str(path.name))
-def test_an_older_python_is_told_what_is_missing(file: Path, machine: Machine, python: Path) -> None:
+def test_an_older_python_gets_an_error_message(file: Path, machine: Machine, python: Path) -> None:
     (machine.programs / "python3").unlink()
     (machine.programs / "python3").symlink_to(python)
     done = machine(file, "--version")

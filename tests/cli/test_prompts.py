@@ -133,7 +133,7 @@ class TestApply:
         assert bool(api.all(WORKLOAD)) is written
         assert ("Aborted." in session.text) is not written
 
-    def test_a_command_that_was_typed_too_early_is_no_yes(self, api: ApiServer, terminal: Open) -> None:
+    def test_a_command_typed_ahead_is_not_a_yes(self, api: ApiServer, terminal: Open) -> None:
         session = terminal(*NEW)
         for _ in range(3):
             session.answer(APPLY, "clear; compute status shop\n")
@@ -142,7 +142,7 @@ class TestApply:
         assert "Aborted." in session.text
         assert api.all(WORKLOAD) == []
 
-    def test_a_slip_can_be_corrected(self, api: ApiServer, terminal: Open) -> None:
+    def test_a_typo_can_be_corrected(self, api: ApiServer, terminal: Open) -> None:
         session = terminal(*NEW)
         session.answer(APPLY, "yy\n")
         session.answer(APPLY, "yes\n")
@@ -252,7 +252,7 @@ class TestAccess:
         assert (result.code, self.QUESTION in result.err) == (10, False)
         assert bare_api.writes() == []
 
-    def test_yes_is_no_consent_to_request_access(self, bare_api: ApiServer, terminal: Open) -> None:
+    def test_the_yes_flag_is_not_consent_to_request_access(self, bare_api: ApiServer, terminal: Open) -> None:
         session = terminal(*NEW, "-y")
         session.answer(self.QUESTION, "n\n")
         assert session.ended() == 9

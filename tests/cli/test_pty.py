@@ -174,7 +174,7 @@ def test_ctrl_c_while_the_server_thinks_ends_the_command(api: ApiServer, world: 
     assert "Traceback" not in session.text
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(shop: World, compute: Compute, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(shop: World, compute: Compute, tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     environ = {**compute.environ, "HOME": str(tmp_path)}

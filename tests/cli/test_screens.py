@@ -131,7 +131,7 @@ def test_many_cities_on_a_small_screen_show_those_that_are_not_done(world: World
     assert screen[-1] == "  12 of 30 done, 2s (10 not shown)"
 
 
-def test_what_blocks_many_cities_is_told_once_where_room_is_scarce(world: World, compute: Compute) -> None:
+def test_a_shared_cause_is_shown_once_where_room_is_scarce(world: World, compute: Compute) -> None:
     rolling_in_many_cities(world, 12)
     for city in CITIES[12:]:
         denied = condition("Available", "False", "QuotaNotGranted", "none left")
@@ -195,7 +195,7 @@ def test_status_on_a_narrow_terminal_keeps_its_marks(world: World, compute: Comp
 
 
 @pytest.mark.parametrize("columns", [50, 80])
-def test_what_blocks_a_place_and_what_to_do_are_told_whole(world: World, compute: Compute, columns: int) -> None:
+def test_what_blocks_a_place_and_what_to_do_are_not_truncated(world: World, compute: Compute, columns: int) -> None:
     world.workload(("DFW",))
     world.observe()
     world.deployment("DFW")

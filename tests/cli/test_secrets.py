@@ -87,7 +87,7 @@ def test_no_command_prints_a_secret(
             assert TYPED not in out
 
 
-def test_the_lines_are_really_loud(secretive: Compute, api: ApiServer) -> None:
+def test_the_scripted_lines_are_really_printed(secretive: Compute, api: ApiServer) -> None:
     """Or else the test above proves nothing."""
     result = secretive("rollout", "history", "shop", "-vv")
     assert "GET /api/v1/namespaces/default/configmaps/" in result.err

@@ -25,15 +25,13 @@ def waiting_for(compute: Compute, api: ApiServer) -> str:
 
 
 @pytest.mark.parametrize("words", [["workloads"], ["status", "shop"], ["instances", "-o", "json"], ["quota"]])
-def test_a_server_that_takes_its_time_is_named_once(
-    shop: World, compute: Compute, clock: FakeClock, words: list[str]
-) -> None:
+def test_a_slow_server_is_named_once(shop: World, compute: Compute, clock: FakeClock, words: list[str]) -> None:
     shop.api.before("GET", "/", lambda: clock.turn(6), times=2)
     result = compute(*words)
     assert (result.code, result.err) == (0, waiting_for(compute, shop.api))
 
 
-def test_a_write_that_takes_its_time_is_named_too(shop: World, compute: Compute, clock: FakeClock) -> None:
+def test_a_slow_write_is_named_too(shop: World, compute: Compute, clock: FakeClock) -> None:
     shop.api.before("PUT", "/workloads", lambda: clock.turn(6))
     result = compute("scale", "shop", "--min=3")
     assert (result.code, result.err) == (0, waiting_for(compute, shop.api))
@@ -44,7 +42,7 @@ def test_an_answer_in_time_is_not_announced(shop: World, compute: Compute, clock
     assert compute("workloads").err == ""
 
 
-def test_quiet_does_not_say_it(shop: World, compute: Compute, clock: FakeClock) -> None:
+def test_quiet_leaves_the_announcement_out(shop: World, compute: Compute, clock: FakeClock) -> None:
     shop.api.before("GET", "/", lambda: clock.turn(6))
     assert compute("workloads", "-q").err == ""
 
@@ -106,9 +104,7 @@ def helper(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_helper_that_takes_its_time_is_named(
-    shop: World, compute: Compute, clock: FakeClock, helper: Path, tmp_path: Path
-) -> None:
+def test_a_slow_helper_is_named(shop: World, compute: Compute, clock: FakeClock, helper: Path, tmp_path: Path) -> None:
     def meanwhile() -> None:
         (tmp_path / "asked").read_text()
         clock.turn(6)
@@ -122,7 +118,7 @@ def test_a_helper_that_takes_its_time_is_named(
     assert (result.code, result.err) == (0, "Still waiting for credentials (DATUM_API_HOST)...\n")
 
 
-def test_a_helper_that_hangs_is_given_up(shop: World, compute: Compute, tmp_path: Path) -> None:
+def test_a_helper_that_hangs_is_killed(shop: World, compute: Compute, tmp_path: Path) -> None:
     path = tmp_path / "datumctl"
     path.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
     path.chmod(0o755)

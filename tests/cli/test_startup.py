@@ -32,7 +32,7 @@ def heavy(modules: set[str], *names: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--plugin-manifest"]])
-def test_what_needs_nothing_loads_nothing(words: list[str]) -> None:
+def test_help_version_and_manifest_load_nothing_heavy(words: list[str]) -> None:
     modules = loaded(*words)
     never = ("msgspec", "rich", "yaml", "aiohttp", "asyncio", "http", "ssl", "shutil", "datum_compute.api")
     assert heavy(modules, *never, "datum_compute.kube", "datum_compute.runtime") == set()

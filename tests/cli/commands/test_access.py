@@ -57,7 +57,7 @@ def test_a_request_needs_no_further_question(bare_api: ApiServer, compute: Compu
     assert b"for the shop" in bytes(made.spec_json)
 
 
-def test_a_request_that_is_there_is_not_made_again(bare_api: ApiServer, compute: Compute) -> None:
+def test_an_existing_request_is_not_made_again(bare_api: ApiServer, compute: Compute) -> None:
     entitle(bare_api, "PendingApproval", "EntitlementPendingApproval")
     assert compute("access", "request").code == 0
     assert bare_api.writes() == []
@@ -81,7 +81,7 @@ def test_waiting_too_long(bare_api: ApiServer, compute: Compute, clock: FakeCloc
     assert sum(clock.slept) >= 60
 
 
-def test_what_was_denied_is_told_with_the_way_on(bare_api: ApiServer, compute: Compute) -> None:
+def test_a_denied_request_is_reported_with_the_next_step(bare_api: ApiServer, compute: Compute) -> None:
     entitle(bare_api, "Rejected", "EntitlementRejected")
     result = compute("access", "request")
     assert result.code == 11

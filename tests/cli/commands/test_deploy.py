@@ -65,7 +65,7 @@ def test_a_new_workload_from_flags_to_running(api: ApiServer, compute: Compute, 
     )
 
 
-def test_after_an_update_the_way_back_is_named(api: ApiServer, compute: Compute, world: World) -> None:
+def test_after_an_update_the_undo_command_is_suggested(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW",))
 
     def finish() -> None:
@@ -81,7 +81,7 @@ def test_after_an_update_the_way_back_is_named(api: ApiServer, compute: Compute,
     ]
 
 
-def test_while_the_rollout_is_paused_nobody_waits(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_deploy_does_not_wait_while_the_rollout_is_paused(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW",))
     api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
     result = compute("deploy", "shop", "--image=shop:9")
@@ -96,7 +96,7 @@ def test_in_other_character_sets(api: ApiServer, compute: Compute, world: World)
     assert "  image: shop:1 -> shop:2" in result.lines
 
 
-def test_a_message_takes_the_place_of_the_changes(api: ApiServer, compute: Compute) -> None:
+def test_a_message_replaces_the_changes(api: ApiServer, compute: Compute) -> None:
     compute(*NEW, "--no-wait", "-m", "first light")
     entry = json.loads(api.get(CONFIG_MAP, name_of("shop")).data["1"])
     assert (entry["changes"], entry["kind"]) == ("first light", "deploy")
@@ -109,7 +109,7 @@ def test_a_history_that_cannot_be_written_is_a_warning(api: ApiServer, compute: 
     assert result.err.startswith("  warning: could not write revision history: you do not have permission")
 
 
-def test_who_never_wins_against_others_is_told_to_try_again(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_write_that_always_conflicts_fails_in_the_end(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",))
     api.answer("PUT", "/workloads/shop", 409, "modified", times=5, reason="Conflict")
     result = compute("deploy", "shop", "--image=shop:9")
@@ -144,7 +144,7 @@ def test_cities_are_taken_in_the_spelling_of_the_platform(api: ApiServer, comput
     assert api.get(WORKLOAD, "shop").spec.placements[0].city_codes == ("DFW", "AMS")
 
 
-def test_an_unknown_city_is_refused_with_those_there_are(api: ApiServer, compute: Compute) -> None:
+def test_an_unknown_city_is_refused_with_a_list_of_cities(api: ApiServer, compute: Compute) -> None:
     result = compute("deploy", "shop", "--image=x", "--city=DFW,XYZ")
     assert result.code == 2
     assert result.err == (
@@ -153,7 +153,7 @@ def test_an_unknown_city_is_refused_with_those_there_are(api: ApiServer, compute
     assert api.writes() == []
 
 
-def test_cities_that_nobody_can_check_are_taken_as_typed(api: ApiServer, compute: Compute) -> None:
+def test_cities_that_cannot_be_checked_are_used_as_typed(api: ApiServer, compute: Compute) -> None:
     api.answer("GET", "locationbindings", 403, reason="Forbidden")
     compute("deploy", "shop", "--image=x", "--city=xyz", "--no-wait")
     assert api.get(WORKLOAD, "shop").spec.placements[0].city_codes == ("xyz",)
@@ -211,9 +211,7 @@ def test_an_update_changes_only_what_a_flag_names(api: ApiServer, compute: Compu
     assert after.metadata.annotations == {"note": "x"}
 
 
-def test_every_change_is_told_before_it_is_made_and_values_never(
-    api: ApiServer, compute: Compute, world: World
-) -> None:
+def test_every_change_is_shown_before_it_is_made_without_values(api: ApiServer, compute: Compute, world: World) -> None:
     rich(world)
     env = ("--env=LOG_LEVEL-", "--env=NEW=hush", "--env=KEY=hush")
     result = compute("deploy", "shop", "--city=DFW,SIN", "--min=3", "--port=8080", *env, "--no-wait")
@@ -230,7 +228,7 @@ def test_every_change_is_told_before_it_is_made_and_values_never(
     assert "hush" not in result.out + result.err
 
 
-def test_no_change_is_no_write(api: ApiServer, compute: Compute, world: World) -> None:
+def test_no_change_means_no_write(api: ApiServer, compute: Compute, world: World) -> None:
     rich(world)
     world.observe()
     world.deployment("DFW")
@@ -241,9 +239,7 @@ def test_no_change_is_no_write(api: ApiServer, compute: Compute, world: World) -
     assert api.writes() == []
 
 
-def test_a_city_in_use_may_stay_although_it_is_no_longer_offered(
-    api: ApiServer, compute: Compute, world: World
-) -> None:
+def test_a_city_in_use_may_stay_when_it_is_no_longer_offered(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("OLD",))
     assert compute("deploy", "shop", "--city=old,DFW", "--no-wait").code == 0
     assert api.get(WORKLOAD, "shop").spec.placements[0].city_codes == ("OLD", "DFW")
@@ -308,7 +304,7 @@ class TestNetwork:
     def _no_network(self, api: ApiServer) -> None:
         api.delete(NETWORK, "default")
 
-    def test_without_anybody_to_ask_it_is_an_error(self, api: ApiServer, compute: Compute) -> None:
+    def test_without_a_terminal_the_question_is_an_error(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW)
         assert result.code == 1
         assert result.err == (
@@ -316,7 +312,7 @@ class TestNetwork:
         )
         assert api.writes() == []
 
-    def test_yes_makes_it(self, api: ApiServer, compute: Compute) -> None:
+    def test_yes_creates_the_network(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW, "-y", "--no-wait")
         assert result.lines[1:3] == [
             '  Network "default" does not exist in project demo.', "  network/default created",
@@ -328,13 +324,13 @@ class TestNetwork:
         assert result.err == "  Create it now? (Y/n): Apply? (Y/n): "
         assert api.all(WORKLOAD) != []
 
-    def test_a_no_ends_it(self, api: ApiServer, compute: Compute) -> None:
+    def test_a_no_aborts(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW, tty=True, stdin="n\n")
         assert result.code == 1
         assert 'Error: network "default" is required' in result.err
         assert api.writes() == []
 
-    def test_a_dry_run_does_not_make_it(self, api: ApiServer, compute: Compute) -> None:
+    def test_a_dry_run_does_not_create_the_network(self, api: ApiServer, compute: Compute) -> None:
         assert compute(*NEW, "-y", "--dry-run").code == 0
         assert api.all(NETWORK) == []
 
@@ -353,7 +349,7 @@ class TestNetwork:
         assert api.writes() == []
 
 
-def test_two_at_once_who_comes_second_is_told(api: ApiServer, compute: Compute, world: World) -> None:
+def test_the_second_of_two_concurrent_creations_fails(api: ApiServer, compute: Compute, world: World) -> None:
     api.before("POST", "/workloads", lambda: world.workload(("SIN",)))
     result = compute(*NEW)
     assert result.code == 4
@@ -434,7 +430,7 @@ def test_a_server_that_falls_silent_is_named_when_the_wait_ends(api: ApiServer, 
     assert "Still rolling out" not in result.err
 
 
-def test_stuck_on_quota_is_blocked_within_32_seconds_and_told_once(
+def test_stuck_on_quota_is_blocked_within_32_seconds_and_reported_once(
     api: ApiServer, compute: Compute, world: World
 ) -> None:
     why = condition("Available", "False", "QuotaNotGranted", "Requested 1 vCPU, 0 available.")
@@ -474,14 +470,14 @@ def test_ctrl_c_detaches(api: ApiServer, compute: Compute) -> None:
     assert api.all(WORKLOAD) != []
 
 
-def test_a_script_waits_a_quarter_of_an_hour_and_no_longer(api: ApiServer, compute: Compute) -> None:
+def test_a_script_waits_at_most_15_minutes(api: ApiServer, compute: Compute) -> None:
     result = compute(*NEW, steps=[nothing] * 451)
     assert result.code == 5
     assert result.err == "Error: Still rolling out after 15m; nothing was undone.\n\ncompute status shop\n"
     assert api.all(WORKLOAD) != []
 
 
-def test_a_person_waits_as_long_as_they_like(api: ApiServer, compute: Compute, world: World) -> None:
+def test_there_is_no_timeout_in_a_terminal(api: ApiServer, compute: Compute, world: World) -> None:
     steps = [*[nothing] * 500, *rollout(world)]
     assert compute(*NEW, "-y", tty=True, steps=steps).code == 0
 
@@ -508,9 +504,7 @@ def test_fail_fast_gives_up_when_an_instance_has_failed_for_a_minute(
     )
 
 
-def test_fail_fast_names_no_undo_where_there_is_nothing_to_go_back_to(
-    api: ApiServer, compute: Compute, world: World
-) -> None:
+def test_fail_fast_suggests_no_undo_without_an_earlier_revision(api: ApiServer, compute: Compute, world: World) -> None:
     def fail() -> None:
         world.observe()
         world.deployment("DFW")
@@ -528,12 +522,12 @@ def test_json_is_the_workload_and_nothing_else(api: ApiServer, compute: Compute,
     assert "Rollout complete" in result.err
 
 
-def test_quiet_says_only_what_was_done(api: ApiServer, compute: Compute, world: World) -> None:
+def test_quiet_prints_only_results(api: ApiServer, compute: Compute, world: World) -> None:
     result = compute(*NEW, "-q", steps=rollout(world))
     assert (result.out, result.err) == ("  workload/shop created\n", "")
 
 
-def test_read_errors_are_told_once_and_do_not_end_the_wait(api: ApiServer, compute: Compute, world: World) -> None:
+def test_read_errors_are_reported_once_and_do_not_end_the_wait(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW",))
 
     def fail() -> None:
@@ -559,7 +553,7 @@ def test_without_a_watch_it_is_read_every_two_seconds(api: ApiServer, compute: C
     assert len(reads) == 1 + 6
 
 
-def test_an_unchanged_deploy_tells_the_time_since_the_change(compute: Compute, world: World, clock: FakeClock) -> None:
+def test_an_unchanged_deploy_shows_the_time_since_the_change(compute: Compute, world: World, clock: FakeClock) -> None:
     world.workload(("DFW",))
     world.observe()
     world.deployment("DFW")

@@ -59,7 +59,7 @@ def test_both_edits_and_both_entries_are_kept(api: ApiServer, compute: Compute) 
     assert active["specHash"] == spec_hash(as_dict(api.get(WORKLOAD, "shop").spec_json))
 
 
-def test_two_who_make_it_at_once_make_it_once(api: ApiServer, compute: Compute) -> None:
+def test_concurrent_unpacking_happens_once(api: ApiServer, compute: Compute) -> None:
     new = ("deploy", "shop", "--image=shop:0", "--city=DFW", "--no-wait")
     codes = at_once(compute, new, new)
     assert sorted(codes) in ([0, 0], [0, 4])  # the second found it there, or was told that somebody was faster

@@ -58,12 +58,12 @@ def test_a_new_workload(api: ApiServer, compute: Compute, write: Write) -> None:
     assert json.loads(api.get(CONFIG_MAP, name_of("shop")).data["1"])["changes"] == "initial deploy"
 
 
-def test_from_stdin_nobody_is_asked(api: ApiServer, compute: Compute) -> None:
+def test_a_manifest_from_stdin_asks_no_questions(api: ApiServer, compute: Compute) -> None:
     assert compute("deploy", "-f", "-", "--no-wait", stdin=json.dumps(manifest())).code == 0
     assert api.all(WORKLOAD) != []
 
 
-def test_an_update_replaces_the_spec_and_keeps_marks_of_others(
+def test_an_update_replaces_the_spec_and_keeps_other_annotations(
     api: ApiServer, compute: Compute, world: World, write: Write
 ) -> None:
     world.workload(labels={"owner": "me"}, annotations={"note": "x"})
@@ -85,7 +85,7 @@ def test_an_update_replaces_the_spec_and_keeps_marks_of_others(
     assert changes.startswith(f"image: {IMAGE} → shop:9; placement")
 
 
-def test_what_the_server_fills_in_is_no_change(api: ApiServer, compute: Compute, write: Write) -> None:
+def test_defaults_of_the_server_are_not_a_change(api: ApiServer, compute: Compute, write: Write) -> None:
     """A port without its protocol and a placement without its policy come back from the server with both."""
     body = manifest()
     body["spec"]["template"] = template(ports=[{"name": "http", "port": 80}])
@@ -150,7 +150,7 @@ def test_flags_that_contradict_each_other(api: ApiServer, compute: Compute, flag
         (b"kind: Pod", "manifest must contain exactly one Workload"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_before_any_call(
+def test_an_unusable_file_is_reported_before_any_call(
     api: ApiServer, compute: Compute, tmp_path: Path, content: bytes | None, error: str
 ) -> None:
     if content is not None:
@@ -172,7 +172,7 @@ def test_every_network_it_names_is_checked(api: ApiServer, compute: Compute, wri
     assert [one.name for one in api.all(NETWORK)] == ["default", "private"]
 
 
-def test_what_the_server_rejects_is_told_before_anybody_is_asked(
+def test_a_rejection_by_the_server_is_reported_before_the_question(
     api: ApiServer, compute: Compute, world: World, write: Write
 ) -> None:
     world.workload()
@@ -210,20 +210,22 @@ class TestDiff:
 
 
 class TestExitCode:
-    def test_8_when_something_would_change(self, api: ApiServer, compute: Compute, world: World) -> None:
+    def test_exit_code_8_when_something_would_change(self, api: ApiServer, compute: Compute, world: World) -> None:
         assert compute("deploy", "shop", "--image=x", "--city=DFW", "--dry-run", "--exit-code").code == 8
         assert compute("deploy", "shop", "--image=x", "--city=DFW", "--dry-run").code == 0
         world.workload(("DFW",))
         assert compute("deploy", "shop", "--image=shop:9", "--dry-run", "--exit-code").code == 8
 
-    def test_0_when_nothing_would(self, api: ApiServer, compute: Compute, world: World, write: Write) -> None:
+    def test_exit_code_0_when_nothing_would_change(
+        self, api: ApiServer, compute: Compute, world: World, write: Write
+    ) -> None:
         world.workload(("DFW",))
         assert compute("deploy", "shop", f"--image={IMAGE}", "--dry-run", "--exit-code").code == 0
         write(manifest())
         assert compute("deploy", "-f", "shop.yaml", "--dry-run", "--exit-code").code == 0
         assert list(api.all(CONFIG_MAP)) == []
 
-    def test_failures_keep_their_own(self, api: ApiServer, compute: Compute) -> None:
+    def test_failures_keep_their_own_exit_codes(self, api: ApiServer, compute: Compute) -> None:
         assert compute("deploy", "shop", "--image=x", "--city=XYZ", "--dry-run", "--exit-code").code == 2
 
 
@@ -246,18 +248,20 @@ class TestSaving:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert compute("deploy", "-f", "workload.yaml", "--no-wait").out == "No changes detected.\n"
 
-    def test_not_when_told_so(self, api: ApiServer, compute: Compute, tmp_path: Path) -> None:
+    def test_no_save_saves_nothing(self, api: ApiServer, compute: Compute, tmp_path: Path) -> None:
         assert "Saved" not in compute(*NEW, "-y", "--no-save", tty=True).out
         assert not (tmp_path / "workload.yaml").exists()
 
     @pytest.mark.parametrize(("flag", "name"), [("--save", "workload.yaml"), ("--save=my.yaml", "my.yaml")])
-    def test_where_told_so(self, api: ApiServer, compute: Compute, tmp_path: Path, flag: str, name: str) -> None:
+    def test_the_manifest_is_saved_to_the_given_path(
+        self, api: ApiServer, compute: Compute, tmp_path: Path, flag: str, name: str
+    ) -> None:
         result = compute("deploy", flag, *NEW[1:])  # the word after it is no path
         assert (result.code, result.err) == (0, "")
         assert f"Saved {name}" in result.lines
         assert (tmp_path / name).exists()
 
-    def test_the_place_it_was_deployed_to_is_not_part_of_it(
+    def test_the_saved_manifest_does_not_name_its_target(
         self, api: ApiServer, compute: Compute, tmp_path: Path
     ) -> None:
         assert compute(*NEW, "--save", "--project=demo").code == 0
@@ -282,7 +286,7 @@ class TestSaving:
             ),
         ],
     )
-    def test_a_file_of_somebody_else_is_left_alone(
+    def test_a_file_that_is_not_ours_is_not_overwritten(
         self, api: ApiServer, compute: Compute, tmp_path: Path, content: str, reason: str
     ) -> None:
         path = tmp_path / "workload.yaml"
@@ -299,13 +303,15 @@ class TestSaving:
         assert stat.S_IMODE((tmp_path / "workload.yaml").stat().st_mode) == 0o640
         assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".workload")] == []
 
-    def test_a_place_that_cannot_be_written_is_a_warning(self, api: ApiServer, compute: Compute) -> None:
+    def test_an_unwritable_path_is_a_warning(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW, "--save=no/such/place.yaml")
         assert (result.code, result.err) == (
             0, "  warning: could not save no/such/place.yaml: No such file or directory\n",
         )  # fmt: skip
 
-    def test_a_manifest_needs_no_other(self, api: ApiServer, compute: Compute, tmp_path: Path, write: Write) -> None:
+    def test_deploying_a_manifest_saves_no_other(
+        self, api: ApiServer, compute: Compute, tmp_path: Path, write: Write
+    ) -> None:
         write(manifest())
         assert compute("deploy", "-f", "shop.yaml", "--save").code == 2
         assert compute("deploy", "-f", "shop.yaml", "-y", "--no-wait", tty=True).code == 0
@@ -344,9 +350,7 @@ def test_a_manifest_that_is_nested_without_end_is_refused_in_one_sentence(tmp_pa
         ),
     ],
 )
-def test_fields_that_nobody_knows_are_refused(
-    api: ApiServer, compute: Compute, write: Write, body: Json, error: str
-) -> None:
+def test_unknown_fields_are_refused(api: ApiServer, compute: Compute, write: Write, body: Json, error: str) -> None:
     write(body)
     result = compute("deploy", "-f", "shop.yaml", "--no-wait")
     assert (result.code, result.err) == (1, error)

@@ -68,7 +68,7 @@ def test_enter_takes_the_defaults(api: ApiServer, compute: Compute) -> None:
         (("shop", IMAGE, "", "DFW", "1", "99999", "80"), 6, '"99999" is not a port'),
     ],
 )
-def test_a_wrong_answer_is_explained_and_asked_for_again(
+def test_after_an_invalid_answer_the_question_is_asked_again(
     api: ApiServer, compute: Compute, wrong: tuple[str, ...], right: int, problem: str
 ) -> None:
     rest = {1: ("", "DFW", "1", ""), 2: ("", "DFW", "1", ""), 4: ("1", ""), 5: ("",), 6: ()}[right]
@@ -78,7 +78,7 @@ def test_a_wrong_answer_is_explained_and_asked_for_again(
     assert api.all(WORKLOAD) != []
 
 
-def test_three_wrong_answers_are_enough(api: ApiServer, compute: Compute) -> None:
+def test_three_invalid_answers_are_an_error(api: ApiServer, compute: Compute) -> None:
     code, out, err = ask(compute, "A", "B", "C", "shop")
     assert (code, out) == (2, "")
     assert err.count(NAME) == 3
@@ -93,13 +93,15 @@ def test_the_end_of_the_input_is_a_no(api: ApiServer, compute: Compute, answers:
     assert api.writes() == []
 
 
-def test_a_no_at_the_end(api: ApiServer, compute: Compute) -> None:
+def test_a_no_to_the_last_question_aborts(api: ApiServer, compute: Compute) -> None:
     code, out, _ = ask(compute, "shop", IMAGE, "", "DFW", "1", "", "n")
     assert (code, out.splitlines()[-1]) == (0, "Aborted.")
     assert api.writes() == []
 
 
-def test_a_workload_that_is_there_is_offered_as_it_is(api: ApiServer, compute: Compute, world: World) -> None:
+def test_current_values_of_an_existing_workload_are_the_defaults(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
     world.workload(("DFW",), 3, spec={"template": template(env=[{"name": "A", "value": "b"}])})
     before = as_dict(api.get(WORKLOAD, "shop").spec_json)
     code, out, err = ask(compute, "shop", "shop:9", "", "", "", "", "y")
@@ -111,7 +113,7 @@ def test_a_workload_that_is_there_is_offered_as_it_is(api: ApiServer, compute: C
     assert as_dict(api.get(WORKLOAD, "shop").spec_json) == before
 
 
-def test_what_has_no_one_answer_is_not_asked(api: ApiServer, compute: Compute, world: World) -> None:
+def test_questions_that_do_not_apply_are_not_asked(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(spec={"placements": [placement("us", ["DFW"], 1), placement("eu", ["AMS"], 1)]})
     code, out, err = ask(compute, "shop", "shop:9", "", "", "y")
     assert code == 0
@@ -130,6 +132,6 @@ def test_without_a_terminal_nothing_is_asked(api: ApiServer, compute: Compute) -
     assert api.requests == []
 
 
-def test_a_change_flag_without_a_name_is_no_reason_to_ask(api: ApiServer, compute: Compute) -> None:
+def test_a_change_flag_without_a_name_does_not_start_questions(api: ApiServer, compute: Compute) -> None:
     result = compute("deploy", "--image=x", tty=True)
     assert (result.code, result.err.splitlines()[0]) == (2, "Error: workload name is required")

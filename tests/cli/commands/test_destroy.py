@@ -28,7 +28,7 @@ def test_with_yes(api: ApiServer, compute: Compute, world: World, word: str) -> 
     assert api.all(WORKLOAD) == []
 
 
-def test_without_anybody_to_ask_it_refuses(api: ApiServer, compute: Compute, world: World) -> None:
+def test_without_a_terminal_destroy_needs_yes(api: ApiServer, compute: Compute, world: World) -> None:
     two_placements(world)
     result = compute("destroy", "shop")
     assert result.code == 2
@@ -48,7 +48,7 @@ def test_in_a_terminal_it_asks(api: ApiServer, compute: Compute, world: World, a
     assert (api.all(WORKLOAD) == []) is gone
 
 
-def test_one_that_is_on_its_way_already(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_workload_already_being_deleted(api: ApiServer, compute: Compute, world: World) -> None:
     two_placements(world, finalizers=["compute.datumapis.com/workload-controller"])
     compute("destroy", "shop", "-y")
     api.requests.clear()

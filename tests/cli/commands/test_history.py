@@ -117,7 +117,7 @@ def test_a_dry_run_of_undo_writes_nothing(api: ApiServer, deployed: Compute) -> 
         (["--to-revision=9"], 3, "Error: revision #9 not found\n\ncompute rollout history shop\n"),
     ],
 )
-def test_undo_that_leads_nowhere(deployed: Compute, words: list[str], code: int, error: str) -> None:
+def test_undo_without_a_target_is_an_error(deployed: Compute, words: list[str], code: int, error: str) -> None:
     result = deployed("rollout", "undo", "shop", *words)
     assert (result.code, result.err) == (code, error)
 
@@ -128,7 +128,7 @@ def test_undo_without_a_history(compute: Compute, world: World) -> None:
     assert (result.code, result.err) == (1, 'Error: no revision history for workload "shop"; cannot undo\n')
 
 
-def test_a_damaged_revision_is_told_and_changes_nothing(api: ApiServer, deployed: Compute) -> None:
+def test_a_damaged_revision_is_reported_and_changes_nothing(api: ApiServer, deployed: Compute) -> None:
     update(deployed)
     broken = entries(api)[0] | {"spec": "{"}
     api.patch(CONFIG_MAP, name_of("shop"), {"data": {"1": json.dumps(broken)}})
@@ -174,7 +174,7 @@ def test_without_any(compute: Compute, world: World) -> None:
     assert (result.code, result.out) == (0, 'No revision history found for workload "shop".\n')
 
 
-def test_an_outside_edit_is_shown_and_then_recorded(api: ApiServer, deployed: Compute) -> None:
+def test_an_external_change_is_shown_and_then_recorded(api: ApiServer, deployed: Compute) -> None:
     spec = as_dict(api.get(WORKLOAD, "shop").spec_json)
     spec["placements"][0]["scaleSettings"]["minReplicas"] = 7
     api.patch(WORKLOAD, "shop", {"spec": spec})
@@ -207,14 +207,14 @@ def test_a_history_that_cannot_be_written_is_only_a_warning(api: ApiServer, depl
     assert result.err.startswith("  warning: could not write revision history: ")
 
 
-def test_somebody_else_was_faster_and_nobody_is_lost(api: ApiServer, deployed: Compute) -> None:
+def test_a_concurrent_first_entry_is_not_lost(api: ApiServer, deployed: Compute) -> None:
     for _ in range(4):
         api.answer("PUT", "/configmaps/", 409, "not the latest", reason="Conflict")
     update(deployed)
     assert [one["rev"] for one in entries(api)] == [1, 2]
 
 
-def test_a_message_stands_in_the_history(api: ApiServer, deployed: Compute) -> None:
+def test_a_message_appears_in_the_history(api: ApiServer, deployed: Compute) -> None:
     deployed("scale", "shop", "--min=2", "-m", "for the sale")
     assert entries(api)[-1]["changes"] == "for the sale"
 
@@ -223,12 +223,12 @@ def test_a_message_stands_in_the_history(api: ApiServer, deployed: Compute) -> N
     ("environ", "actor"),
     [({"DATUM_COMPUTE_ACTOR": "ada"}, "ada"), ({}, "system:compute")],  # as the server knows them
 )
-def test_who_it_was(api: ApiServer, deployed: Compute, environ: dict[str, str], actor: str) -> None:
+def test_the_actor_is_recorded(api: ApiServer, deployed: Compute, environ: dict[str, str], actor: str) -> None:
     deployed("scale", "shop", "--min=2", environ=environ)
     assert entries(api)[-1]["actor"] == actor
 
 
-def test_destroy_takes_the_history_along(api: ApiServer, deployed: Compute) -> None:
+def test_destroy_deletes_the_history(api: ApiServer, deployed: Compute) -> None:
     assert deployed("destroy", "shop", "-y").code == 0
     assert api.all(CONFIG_MAP) == []
 
@@ -245,7 +245,7 @@ def test_a_restart_in_one_city_is_recorded_with_the_city(api: ApiServer, deploye
     assert (entries(api)[-1]["kind"], entries(api)[-1]["changes"]) == ("restart", "restart in DFW")
 
 
-def test_a_history_that_may_not_be_read_takes_nothing_else_away(api: ApiServer, deployed: Compute) -> None:
+def test_an_unreadable_history_does_not_affect_other_output(api: ApiServer, deployed: Compute) -> None:
     api.answer("GET", "/configmaps/", 403, "not you")
     result = deployed("status", "shop")
     assert (result.code, "Revision #—" in result.out) == (0, True)
@@ -273,7 +273,7 @@ def test_revision_0_is_the_previous_one(api: ApiServer, deployed: Compute) -> No
     assert entries(api)[-1]["changes"] == "rollback to rev #1"
 
 
-def test_a_dry_run_of_undo_gives_the_object_to_programs(api: ApiServer, deployed: Compute) -> None:
+def test_a_dry_run_of_undo_prints_the_object_for_programs(api: ApiServer, deployed: Compute) -> None:
     update(deployed)
     result = deployed("rollout", "undo", "shop", "--dry-run", "-o", "json")
     containers = json.loads(result.out)["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"]
@@ -282,7 +282,7 @@ def test_a_dry_run_of_undo_gives_the_object_to_programs(api: ApiServer, deployed
     assert len(entries(api)) == 2
 
 
-def test_undo_after_an_outside_edit_goes_back_to_the_last_revision(api: ApiServer, deployed: Compute) -> None:
+def test_undo_after_an_external_change_goes_back_to_the_last_revision(api: ApiServer, deployed: Compute) -> None:
     deployed("deploy", "shop", "--image=registry.example/shop:3", "--no-wait")
     api.patch(WORKLOAD, "shop", {"spec": {"template": template("registry.example/broken")}})
     result = deployed("rollout", "undo", "shop")
@@ -292,7 +292,7 @@ def test_undo_after_an_outside_edit_goes_back_to_the_last_revision(api: ApiServe
     assert [row.split()[0] for row in deployed("rollout", "history", "shop").lines[1:5]] == ["#4", "#3", "#2", "#1"]
 
 
-def test_undo_to_what_is_there_already_starts_nothing(api: ApiServer, deployed: Compute) -> None:
+def test_undo_to_the_live_spec_starts_nothing(api: ApiServer, deployed: Compute) -> None:
     deployed("scale", "shop", "--min=5")
     deployed("scale", "shop", "--min=1")
     api.requests.clear()

@@ -24,12 +24,12 @@ def test_one_of_them(offline: Compute) -> None:
     assert document == {"name": "datumcloud/d1-standard-2", "vcpus": 1, "memoryMiB": 2048, "status": "Active"}
 
 
-def test_one_that_is_not_there(offline: Compute) -> None:
+def test_a_missing_workload_is_an_error(offline: Compute) -> None:
     result = offline("instance-types", "describe", "huge")
     assert (result.code, result.err) == (3, 'Error: instance type "huge" not found\n\ncompute instance-types\n')
 
 
-def test_logs_are_not_there_yet(offline: Compute) -> None:
+def test_logs_are_not_available_yet(offline: Compute) -> None:
     result = offline("logs", "shop")
     assert (result.code, result.err) == (
         13,

@@ -41,7 +41,7 @@ def test_the_list(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("words", [["instances"], ["instances", "list"], ["instances", "ls"], ["ps"], ["instance"]])
-def test_all_ways_to_say_it(api: ApiServer, compute: Compute, words: list[str]) -> None:
+def test_all_spellings_work(api: ApiServer, compute: Compute, words: list[str]) -> None:
     several(api)
     assert len(compute(*words, "-o", "name").lines) == 4
 
@@ -71,7 +71,7 @@ def test_with_all_labels_deployments_are_not_read(api: ApiServer, compute: Compu
     assert not any("workloaddeployments" in seen.path for seen in api.requests)
 
 
-def test_without_labels_the_deployment_tells_whose_it_is(api: ApiServer, compute: Compute) -> None:
+def test_without_labels_the_owner_comes_from_the_deployment(api: ApiServer, compute: Compute) -> None:
     world = World(api)
     world.workload()
     world.deployment("DFW")

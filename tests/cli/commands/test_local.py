@@ -84,7 +84,7 @@ def compute(clock: FakeClock, pretended: Pretended) -> Compute:
     return Compute(clock, {})
 
 
-def test_up_says_what_runs_and_what_to_type_next(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
+def test_up_prints_what_runs_and_the_next_steps(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
     where = tmp_path / "local"
     result = compute("local", "up")
     assert (result.code, result.err) == (0, "")
@@ -112,7 +112,7 @@ def test_another_directory_and_port(compute: Compute, pretended: Pretended, tmp_
     assert f"    Stop:      compute local down --dir={tmp_path}/x" in result.lines
 
 
-def test_what_the_daemon_cannot_do_is_told_in_its_words(compute: Compute, pretended: Pretended) -> None:
+def test_errors_of_the_daemon_are_shown_in_its_words(compute: Compute, pretended: Pretended) -> None:
     pretended.error = "port 7000 is in use; choose another one with --port"
     result = compute("local", "up", "--port=7000")
     assert (result.code, result.out) == (1, "")
@@ -145,7 +145,7 @@ def test_kubeconfig_is_one_path_and_nothing_else(compute: Compute, pretended: Pr
 
 
 @pytest.mark.parametrize("verb", ["status", "kubeconfig"])
-def test_not_running_is_an_error_with_the_way_out(compute: Compute, pretended: Pretended, verb: str) -> None:
+def test_not_running_is_an_error_with_the_command_to_start(compute: Compute, pretended: Pretended, verb: str) -> None:
     result = compute("local", verb, "--dir=/some/where")
     assert (result.code, result.out) == (1, "")
     assert result.err == "Error: the local federation is not running\n\ncompute local up --dir=/some/where\n"
@@ -227,7 +227,7 @@ def test_cities_and_limits_that_make_no_sense_are_refused(
     assert pretended.calls == []
 
 
-def test_cities_and_limits_are_read_as_people_write_them(compute: Compute, pretended: Pretended) -> None:
+def test_cities_and_limits_are_parsed_as_people_write_them(compute: Compute, pretended: Pretended) -> None:
     compute("local", "up", "--city=dfw, FRA=Frankfurt am Main", "--city", "SIN,SIN", "--limit=vcpus=1.5,memory=2Gi")
     wanted = Settings({"DFW": "", "FRA": "Frankfurt am Main", "SIN": ""}, {VCPUS: 1500, MEMORY: 2048})
     assert [call[3] for call in pretended.calls] == [wanted]

@@ -33,7 +33,7 @@ def test_pause_marks_the_workload_and_waits_for_the_server(api: ApiServer, compu
     assert api.get(WORKLOAD, "shop").metadata.generation == generation
 
 
-def test_a_server_that_does_not_confirm_is_told(compute: Compute, world: World, clock: FakeClock) -> None:
+def test_a_pause_that_is_not_confirmed_gets_a_warning(compute: Compute, world: World, clock: FakeClock) -> None:
     world.workload()
     result = compute("rollout", "pause", "shop")
     assert result.code == 0
@@ -47,7 +47,7 @@ def test_pausing_twice_writes_once(api: ApiServer, paused: Compute) -> None:
     assert api.writes() == []
 
 
-def test_resume_takes_the_mark_away_and_nothing_else(api: ApiServer, paused: Compute) -> None:
+def test_resume_removes_only_the_annotation(api: ApiServer, paused: Compute) -> None:
     result = paused("rollout", "resume", "shop")
     assert (result.code, result.lines[0]) == (0, 'Rollout of workload "shop" is resumed.')
     assert api.get(WORKLOAD, "shop").metadata.annotations == {"team": "web"}
@@ -64,7 +64,7 @@ def test_status_of_a_paused_rollout_does_not_wait(paused: Compute) -> None:
     assert (result.code, result.lines[0]) == (0, 'Rollout of workload "shop" is paused.')
 
 
-def test_status_in_json_says_that_it_is_not_complete(paused: Compute) -> None:
+def test_json_of_a_paused_rollout_is_not_complete(paused: Compute) -> None:
     result = paused("rollout", "status", "shop", "-o", "json")
     assert json.loads(result.out) == {"complete": False, "elapsedSeconds": 0, "paused": True}
 

@@ -37,7 +37,7 @@ def waiting(api: ApiServer) -> None:
     world.instance("DFW", 1, DENIED)
 
 
-def test_limits_and_use_in_the_units_of_people(api: ApiServer, compute: Compute) -> None:
+def test_limits_and_use_are_in_units_for_people(api: ApiServer, compute: Compute) -> None:
     usual(api)
     bucket(api, "compute.datumapis.com/instances", 99, 0, kind="Organization")
     bucket(api, "dns.datumapis.com/zones", 99, 0)
@@ -125,7 +125,7 @@ def test_the_bar(used: float, limit: float, shown: str) -> None:
     assert bar(used, limit) == shown
 
 
-def test_help_says_that_quota_is_not_by_city(compute: Compute) -> None:
+def test_help_explains_that_quota_is_not_per_city(compute: Compute) -> None:
     assert "Quota belongs to the project, not to a city" in compute("quota", "--help").out
 
 

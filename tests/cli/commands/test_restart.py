@@ -77,7 +77,7 @@ def test_one_city_is_noted_on_the_workload_and_handed_on_by_the_server(
     assert sum(clock.slept) < 1
 
 
-def test_a_server_that_does_not_hand_it_on_is_helped_along(
+def test_deployments_that_the_server_does_not_restart_are_restarted_from_here(
     api: ApiServer, compute: Compute, placed: World, clock: FakeClock
 ) -> None:
     result = compute("restart", "shop", "--city=dfw")
@@ -97,7 +97,7 @@ def test_only_what_was_not_handed_on_is_written(api: ApiServer, compute: Compute
     assert written == ["shop-a-dfw"]
 
 
-def test_without_the_right_to_help_along_it_says_what_is_left_to_do(
+def test_without_permission_to_restart_deployments_the_error_says_what_is_left(
     api: ApiServer, compute: Compute, placed: World
 ) -> None:
     api.answer("PUT", "/workloaddeployments/", 403, reason="Forbidden")
@@ -140,7 +140,7 @@ def test_a_restart_at_the_end_of_time_does_not_crash(api: ApiServer, compute: Co
     assert compute("restart", "shop").code == 0
 
 
-def test_a_city_that_it_does_not_run_in(api: ApiServer, compute: Compute, world: World) -> None:
+def test_restarting_a_city_without_a_deployment_fails(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     result = compute("restart", "shop", "--city=SIN")
     assert result.code == 3

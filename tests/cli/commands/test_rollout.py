@@ -39,14 +39,14 @@ def test_a_workload_named_like_a_verb_needs_the_long_form(api: ApiServer, comput
     assert compute("rollout", "status", "restart").lines[0] == 'Rolling workload "restart"'
 
 
-def test_without_watching_it_shows_how_far_it_is(api: ApiServer, compute: Compute, world: World) -> None:
+def test_without_watch_it_shows_the_current_progress(api: ApiServer, compute: Compute, world: World) -> None:
     rolling(world)
     result = compute("rollout", "status", "shop", "--no-watch")
     assert result.code == 0
     assert result.lines[-1] == "  default     DFW    2         1         1       0     Updating"
 
 
-def test_json_is_one_object_a_change(api: ApiServer, compute: Compute, world: World) -> None:
+def test_json_is_one_object_per_change(api: ApiServer, compute: Compute, world: World) -> None:
     rolling(world)
     result = compute("rollout", "shop", "-o", "json", steps=[nothing, lambda: world.report("DFW", 2, 2)])
     assert result.err == ""
@@ -117,7 +117,7 @@ def test_with_real_watches(api: ApiServer, compute: Compute, world: World) -> No
 
 
 @pytest.mark.parametrize("reason", ["ImageUnavailable", "InstanceCrashing"])
-def test_what_does_not_start_is_named_at_once_in_every_city_and_with_who_acts(
+def test_a_failing_start_is_reported_at_once_for_every_city_with_who_can_act(
     compute: Compute, world: World, reason: str
 ) -> None:
     world.workload()
@@ -150,7 +150,7 @@ def test_a_server_that_falls_silent_is_named_when_the_watch_ends(
     assert "Still rolling out" not in result.err
 
 
-def test_a_wait_for_an_earlier_deployment_of_the_name_is_named_when_it_ends(compute: Compute, world: World) -> None:
+def test_a_timeout_names_an_earlier_deployment_that_is_waited_for(compute: Compute, world: World) -> None:
     world.workload(("DFW",))
     world.observe()
     world.deployment("DFW")
@@ -168,14 +168,14 @@ def test_times_are_those_since_the_change_with_tenths(compute: Compute, world: W
     assert json.loads(result.lines[-1]) == {"complete": True, "elapsedSeconds": 3.5}
 
 
-def test_how_long_something_took_that_was_over_before_is_not_known(compute: Compute, world: World) -> None:
+def test_the_duration_of_a_rollout_that_was_complete_before_is_not_known(compute: Compute, world: World) -> None:
     world.settled(("DFW",))
     assert compute("rollout", "shop").lines[-1] == "Rollout complete."
     result = compute("rollout", "shop", "-o", "json")
     assert json.loads(result.lines[-1]) == {"complete": True, "elapsedSeconds": None}
 
 
-def test_how_long_an_outside_edit_took_is_not_known(api: ApiServer, compute: Compute, world: World) -> None:
+def test_the_duration_of_an_external_change_is_not_known(api: ApiServer, compute: Compute, world: World) -> None:
     rolling(world)
     api.patch(WORKLOAD, "shop", {"spec": {"placements": [placement("default", ["DFW"], 1)]}})
     world.observe()
@@ -184,7 +184,7 @@ def test_how_long_an_outside_edit_took_is_not_known(api: ApiServer, compute: Com
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_workload_that_is_being_deleted_says_so_and_what_it_waits_for(
+def test_a_workload_being_deleted_shows_what_it_waits_for(
     api: ApiServer, compute: Compute, world: World, paused: bool
 ) -> None:
     world.settled()

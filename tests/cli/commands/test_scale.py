@@ -37,14 +37,14 @@ def test_one_placement(api: ApiServer, compute: Compute, world: World) -> None:
     assert replicas(api) == [1, 4]
 
 
-def test_a_placement_that_is_not_there(api: ApiServer, compute: Compute, world: World) -> None:
+def test_an_unknown_placement_is_an_error(api: ApiServer, compute: Compute, world: World) -> None:
     two_placements(world)
     result = compute("scale", "shop", "--min=4", "--placement=asia")
     assert (result.code, result.err) == (2, 'Error: workload "shop" has no placement "asia"; it has eu, us\n')
     assert api.writes() == []
 
 
-def test_what_is_so_already_is_not_written(api: ApiServer, compute: Compute, world: World) -> None:
+def test_scaling_to_the_current_value_writes_nothing(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(replicas=4)
     result = compute("scale", "shop", "--min=4")
     assert (result.code, result.out) == (0, 'Workload "shop" already has min replicas 4.\n')
@@ -87,7 +87,7 @@ def test_json_is_the_workload(api: ApiServer, compute: Compute, world: World) ->
     assert compute("scale", "shop", "--min=5", "-o", "name").out == "workload/shop\n"
 
 
-def test_waiting_for_what_is_so_already_claims_no_time(compute: Compute, world: World) -> None:
+def test_waiting_for_a_complete_rollout_reports_no_duration(compute: Compute, world: World) -> None:
     world.settled(("DFW",))
     result = compute("scale", "shop", "--min=2", "--wait")
     assert (result.code, result.lines[-1]) == (0, "Rollout complete.")

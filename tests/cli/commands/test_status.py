@@ -89,14 +89,14 @@ def test_json(api: ApiServer, compute: Compute, world: World) -> None:
     }  # fmt: skip
 
 
-def test_yaml_says_the_same(api: ApiServer, compute: Compute, world: World) -> None:
+def test_yaml_has_the_same_content(api: ApiServer, compute: Compute, world: World) -> None:
     degraded(world)
     lines = compute("status", "shop", "-o", "yaml").lines
     assert lines[:2] == ["name: shop", "project: demo"]
     assert "cities:" in lines
 
 
-def test_a_spec_that_nobody_has_seen_is_not_observed(api: ApiServer, compute: Compute, world: World) -> None:
+def test_an_unanswered_spec_is_not_observed(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     api.patch(WORKLOAD, "shop", {"spec": {"placements": [placement("default", ["AMS", "DFW"], 9)]}})
     assert json.loads(compute("status", "shop", "-o", "json").out)["observed"] is False
@@ -109,7 +109,7 @@ def test_before_the_first_city_reports(api: ApiServer, compute: Compute, world: 
     assert "  Waiting for the first city to report." in result.lines
 
 
-def test_a_city_without_an_instance_tells_what_its_deployment_says(
+def test_a_city_without_instances_shows_the_cause_of_its_deployment(
     api: ApiServer, compute: Compute, world: World
 ) -> None:
     world.workload(("DFW",))
@@ -201,7 +201,7 @@ def test_the_last_change_of_somebody_counts_not_that_of_a_controller(
     assert "Updated      1h ago                          Revision #—" in compute("status", "shop").lines
 
 
-def test_nobody_claims_to_know_when_an_outside_edit_was_made(
+def test_the_time_of_an_external_change_is_not_invented(
     api: ApiServer, compute: Compute, world: World, clock: FakeClock
 ) -> None:
     """Where the server does not remember it."""

@@ -42,7 +42,7 @@ def test_the_list_is_sorted_and_counted(api: ApiServer, compute: Compute, clock:
 @pytest.mark.parametrize(
     "words", [["workloads"], ["workloads", "list"], ["workloads", "ls"], ["wl"], ["workload", "list"]]
 )
-def test_all_ways_to_say_it(api: ApiServer, compute: Compute, words: list[str]) -> None:
+def test_all_spellings_work(api: ApiServer, compute: Compute, words: list[str]) -> None:
     several(api)
     assert compute(*words, "-o", "name").out == "workload/api\nworkload/batch\nworkload/fresh\nworkload/web\n"
 
@@ -191,7 +191,7 @@ def test_describe(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
     )
 
 
-def test_describe_names_the_way_back_where_there_is_one(api: ApiServer, compute: Compute) -> None:
+def test_describe_suggests_undo_if_possible(api: ApiServer, compute: Compute) -> None:
     compute("deploy", "shop", "--image=shop:1", "--city=DFW", "--no-wait")
     assert "undo" not in compute("workloads", "describe", "shop").out
     compute("deploy", "shop", "--image=shop:2", "--no-wait")

@@ -117,7 +117,7 @@ def test_a_server_that_refuses_offers_nothing_and_is_asked_once(api: ApiServer, 
     assert len(api.requests) == 1
 
 
-def test_a_server_that_is_not_there(compute: Compute, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error(compute: Compute, tmp_path: Path) -> None:
     compute.environ["KUBECONFIG"] = str(kubeconfig(tmp_path / "gone", "http://127.0.0.1:9"))
     assert offered(compute, "status", "") == ([], 4)
 
@@ -235,7 +235,7 @@ def test_each_script_names_the_program(offline: Compute, shell: str) -> None:
     assert "compute __complete" in offline("completion", shell).out
 
 
-def test_a_shell_we_do_not_know(offline: Compute) -> None:
+def test_an_unknown_shell_is_an_error(offline: Compute) -> None:
     result = offline("completion", "tcsh")
     assert result.code == 2
     assert "use bash, zsh, fish or powershell" in result.err
@@ -244,7 +244,7 @@ def test_a_shell_we_do_not_know(offline: Compute) -> None:
 @pytest.mark.parametrize(
     "flags", [["--kubeconfig", "{path}"], ["--kubeconfig={path}", "--context=there"]], ids=" ".join
 )
-def test_names_come_from_the_place_that_was_typed_before(
+def test_names_come_from_the_target_that_flags_choose(
     api: ApiServer, world: World, offline: Compute, tmp_path: Path, flags: list[str]
 ) -> None:
     world.settled()
@@ -268,7 +268,7 @@ def test_a_shell_of_another_character_set_gets_what_it_can_show(api: ApiServer, 
     assert (result.code, result.lines) == (0, ["DFW\tD?llas\\nx", ":4"])
 
 
-def test_a_failure_of_any_kind_offers_nothing(offline: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_candidates_after_any_failure(offline: Compute, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> str:
         raise RuntimeError
 

@@ -104,7 +104,7 @@ def test_what_a_list_prints_with_o_name_can_be_given_back(shop: World, compute: 
         (["instances", "describe", "workload/x"], '"workload/x" is not an instance: write x or instance/x'),
     ],
 )
-def test_a_name_of_another_type_is_an_error_that_says_so(offline: Compute, words: list[str], error: str) -> None:
+def test_a_name_with_another_type_is_an_error(offline: Compute, words: list[str], error: str) -> None:
     result = offline(*words)
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[0] == f"Error: {error}"
@@ -128,7 +128,7 @@ def test_one_name_as_json_is_the_object_and_several_are_a_list(shop: World, comp
     assert (instance["kind"], instance["metadata"]["name"]) == ("Instance", "shop-default-ams-0")
 
 
-def test_a_name_that_is_not_there_is_not_an_empty_list(shop: World, compute: Compute) -> None:
+def test_a_missing_name_is_an_error_and_not_an_empty_list(shop: World, compute: Compute) -> None:
     result = compute("workloads", "shop", "nothere")
     assert (result.code, result.out) == (3, "")
     assert result.err.splitlines()[0] == 'Error: workload "nothere" not found in project demo'
@@ -149,7 +149,7 @@ def test_help_is_a_word_too(offline: Compute, words: list[str], like: list[str])
     assert result.out == offline(*like).out
 
 
-def test_help_for_what_is_no_command_says_so(offline: Compute) -> None:
+def test_help_for_an_unknown_command_is_an_error(offline: Compute) -> None:
     result = offline("help", "zebra")
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith('Error: unknown command "zebra" for "compute"')
@@ -194,7 +194,7 @@ def test_verbs_of_kubectl_lead_to_the_command(offline: Compute, words: list[str]
         (["cities", "DFW"], "Did you mean: compute cities describe DFW"),
     ],
 )
-def test_other_habits_lead_to_the_way_it_is_written_here(offline: Compute, words: list[str], advice: str) -> None:
+def test_other_habits_of_kubectl_get_a_suggestion(offline: Compute, words: list[str], advice: str) -> None:
     result = offline(*words)
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[-1] == advice
@@ -229,7 +229,7 @@ def test_nothing_is_suggested_that_is_not_close(offline: Compute, word: str) -> 
         (["--project"], "--project needs a value: --project=NAME"),
     ],
 )
-def test_numbers_and_values_are_told_as_what_they_are(offline: Compute, words: list[str], error: str) -> None:
+def test_invalid_numbers_and_values_are_named(offline: Compute, words: list[str], error: str) -> None:
     result = offline(*words)
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[0] == f"Error: {error}"
@@ -272,7 +272,7 @@ def test_an_image_may_be_written_in_every_usual_way(api: ApiServer, compute: Com
 
 
 @pytest.mark.parametrize(("name", "shown"), [("123", "123"), ("true", "true"), ("1.50", "1.5")])
-def test_a_name_in_a_manifest_that_is_no_text_is_told_as_that(
+def test_a_name_in_a_manifest_that_is_not_text_is_an_error(
     offline: Compute, tmp_path: Path, name: str, shown: str
 ) -> None:
     path = _manifest(tmp_path, name, "shop")

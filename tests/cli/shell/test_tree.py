@@ -99,9 +99,7 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
         (["status", "api", "-o", "wide"], 'unsupported output format "wide": use table, json or yaml'),
     ],
 )
-def test_what_is_typed_wrong_is_told_before_anything_is_asked_of_the_network(
-    compute: Compute, words: list[str], error: str
-) -> None:
+def test_usage_errors_are_reported_before_any_call(compute: Compute, words: list[str], error: str) -> None:
     result = compute(*words)
     assert result.code == 2
     assert result.out == ""
@@ -190,7 +188,7 @@ def test_version_by_flag_and_by_verb(compute: Compute) -> None:
     assert '"version": "0.1.0"' in compute("version", "-o", "json").out
 
 
-def test_nothing_to_talk_to_is_an_error_that_names_the_way_out(compute: Compute, tmp_path: Path) -> None:
+def test_without_a_target_the_error_names_local_up(compute: Compute, tmp_path: Path) -> None:
     result = compute("status", "api")
     assert result.code == 2
     assert result.err == (
@@ -199,7 +197,7 @@ def test_nothing_to_talk_to_is_an_error_that_names_the_way_out(compute: Compute,
     )
 
 
-def test_a_flag_that_is_misspelt_before_a_verb_is_told_with_the_one_it_may_be(compute: Compute) -> None:
+def test_a_misspelt_flag_before_a_verb_gets_a_suggestion(compute: Compute) -> None:
     result = compute("workloads", "--helth", "degraded", "list")
     assert result.err == "Error: unknown flag: --helth\n\nDid you mean: --health\n"
 

@@ -29,7 +29,7 @@ def changed(before: Json | None, after: Json) -> list[str]:
     return [text for text in texts(diff_lines(before, after)) if text[:1] in "+-" and text[:3] not in ("+++", "---")]
 
 
-def test_only_what_differs_and_its_surroundings() -> None:
+def test_only_changes_and_their_context_are_in_a_diff() -> None:
     lines = texts(diff_lines(workload(image="a"), workload(image="b")))
     assert lines[:2] == ["--- live", "+++ wanted"]
     assert [text.replace(" ", "") for text in lines if text[:2] in ("- ", "+ ")] == ["-image:a", "+image:b"]

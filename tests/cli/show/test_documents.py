@@ -59,7 +59,7 @@ def test_every_format_character_counts_as_hidden() -> None:
     assert [hex(ord(char)) for char in unseen if not HIDDEN.match(char)] == []
 
 
-def test_what_is_seen_is_left_alone() -> None:
+def test_visible_characters_are_unchanged() -> None:
     text = "naïve — 東京 ❤\ufe0f עברית العربية \xa0 ½ 🙂"
     assert yaml.safe_load(yaml_text({"a": text})) == {"a": text}
     assert text in json_text({"a": text}, indent=0)

@@ -19,7 +19,7 @@ from tests.cli.conftest import NOW
         ("0s", 0),
     ],
 )
-def test_a_duration_is_read_as_people_write_it(text: str, seconds: float) -> None:
+def test_a_duration_is_parsed_as_people_write_it(text: str, seconds: float) -> None:
     assert durations.parse(text) == seconds
 
 
@@ -36,7 +36,7 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
         (-5, "0s"),
     ],
 )  # fmt: skip
-def test_an_age_is_told_in_its_largest_unit(seconds: int, shown: str) -> None:
+def test_an_age_is_shown_in_its_largest_unit(seconds: int, shown: str) -> None:
     assert durations.age(NOW - timedelta(seconds=seconds), NOW) == shown
 
 
@@ -59,22 +59,22 @@ def test_an_age_that_is_not_known_is_empty() -> None:
         (93784, "1d 2h"),
     ],
 )
-def test_what_something_took_is_told_in_two_units(seconds: float, shown: str) -> None:
+def test_a_duration_is_shown_in_two_units(seconds: float, shown: str) -> None:
     assert durations.elapsed(seconds) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0s"), (900, "15m"), (5400, "1h30m"), (604800, "7d")])
-def test_a_limit_is_told_as_it_was_typed(seconds: float, shown: str) -> None:
+def test_a_limit_is_printed_as_it_was_typed(seconds: float, shown: str) -> None:
     assert durations.compact(seconds) == shown
 
 
 @pytest.mark.parametrize(("text", "longest", "most"), [("9999999d", 86400.0, "1d"), ("9" * 400 + "h", 3600.0, "1h")])
-def test_nobody_waits_that_long(text: str, longest: float, most: str) -> None:
+def test_a_duration_beyond_the_limit_is_refused(text: str, longest: float, most: str) -> None:
     with pytest.raises(ValueError, match=f"is too long; use at most {most}"):
         durations.parse(text, longest)
 
 
-def test_ten_years_are_the_limit_of_them_all() -> None:
+def test_ten_years_are_the_longest_duration() -> None:
     assert durations.parse("3650d") == 3650 * 86400
     with pytest.raises(ValueError, match="use at most 3650d"):
         durations.parse("3650d1s")

@@ -25,7 +25,7 @@ def test_what_a_terminal_would_obey_is_spelled_out(text: str, shown: str) -> Non
 
 
 @given(st.text(st.characters()))
-def test_whatever_comes_is_one_line_that_can_be_written(text: str) -> None:
+def test_any_text_becomes_one_line_that_can_be_written(text: str) -> None:
     shown = visible(text)
     assert len(shown.splitlines()) <= 1
     assert shown.encode().decode() == shown

@@ -48,7 +48,7 @@ def test_nothing_is_cut_where_there_is_no_terminal() -> None:
     assert shown(IMAGES)[1] == "shop   team/with/a/very/long/path/and/a/long/name/for/an/image:2026.11.02-0815   3m"
 
 
-def test_the_text_of_the_last_column_goes_on_below() -> None:
+def test_the_text_of_the_last_column_wraps() -> None:
     table = Table(
         (Column("TYPE"), Column("MESSAGE", wraps=True)), [("Ready", "one two three four five six"), ("Other", "seven")]
     )
@@ -60,6 +60,6 @@ def test_the_text_of_the_last_column_goes_on_below() -> None:
     ]
 
 
-def test_a_room_too_small_to_wrap_is_left_to_the_terminal() -> None:
+def test_a_column_too_narrow_to_wrap_is_left_to_the_terminal() -> None:
     table = Table((Column("TYPE"), Column("MESSAGE", wraps=True)), [("Ready", "one two three four five six")])
     assert shown(table, 20) == ["TYPE    MESSAGE", "Ready   one two three four five six"]

@@ -54,7 +54,9 @@ def test_every_place_keeps_its_row(api: ApiServer, compute: Compute, world: Worl
     assert end == ["Rollout complete in 8.0s."]
 
 
-def test_why_it_is_blocked_stands_below_its_row_until_it_is_not(api: ApiServer, compute: Compute, world: World) -> None:
+def test_the_cause_of_a_blocked_row_is_shown_below_it_until_it_clears(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
     rolling(world)
     world.report("AMS", 2, 2)
     world.report("DFW", 0, 0, available=condition("Available", "False", "QuotaNotGranted", "none left"))
@@ -75,7 +77,7 @@ def test_why_it_is_blocked_stands_below_its_row_until_it_is_not(api: ApiServer, 
     assert len(drawn[-1]) == 3
 
 
-def test_a_ctrl_c_is_wiped_away(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_ctrl_c_is_erased_from_the_screen(api: ApiServer, compute: Compute, world: World) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -85,7 +87,7 @@ def test_a_ctrl_c_is_wiped_away(api: ApiServer, compute: Compute, world: World) 
     assert drawn[-1] == ["Detached. Rollout continues in background."]
 
 
-def test_after_too_long_the_error_stands_below(api: ApiServer, compute: Compute, world: World) -> None:
+def test_after_a_timeout_the_error_is_below_the_drawing(api: ApiServer, compute: Compute, world: World) -> None:
     rolling(world)
     code, drawn = watched(compute, "--timeout=2s", steps=[nothing])
     assert (code, drawn[-1]) == (5, [])
@@ -102,7 +104,7 @@ def test_a_screen_that_cannot_be_redrawn_gets_lines(
     assert "\x1b[J" not in result.out
 
 
-def test_with_json_the_rows_of_a_deploy_are_drawn_beside_the_data(api: ApiServer, compute: Compute) -> None:
+def test_with_json_the_rows_of_a_deploy_are_drawn_on_stderr(api: ApiServer, compute: Compute) -> None:
     world = World(api)
 
     def finish() -> None:

@@ -170,7 +170,7 @@ def test_a_window_made_narrower_has_more_rows_to_go_back(monkeypatch: pytest.Mon
     assert drawn(screen)[1].endswith("\r\x1b[5A")
 
 
-def test_a_drawing_that_is_the_same_writes_nothing() -> None:
+def test_an_unchanged_drawing_writes_nothing() -> None:
     screen = Screen(tty=True)
     drawing = screen.terminal.drawing()
     drawing.draw("same")
@@ -229,7 +229,7 @@ def test_what_comes_from_elsewhere_cannot_move_the_cursor_nor_forge_a_line() -> 
     ]
 
 
-def test_neither_can_it_in_a_drawing_a_warning_a_name_or_a_question() -> None:
+def test_nor_can_it_in_a_drawing_a_warning_a_name_or_a_question() -> None:
     screen = Screen(tty=True, stdin="y\n", NO_COLOR="1")
     screen.terminal.drawing().draw("a\rb")
     screen.terminal.name("c\nd")

@@ -39,7 +39,7 @@ def test_a_log_gets_the_list_again_when_it_changed(api: ApiServer, compute: Comp
     )
 
 
-def test_an_age_alone_is_no_change(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_new_age_alone_is_not_a_change(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW",), 1)
     result = compute("instances", "--watch", steps=[*[nothing] * 40, interrupt])
     assert result.out.count("NAME") == 1
@@ -103,7 +103,7 @@ def test_in_a_terminal_it_is_drawn_in_its_place(api: ApiServer, compute: Compute
 
 
 @pytest.mark.parametrize("flags", [["-q"], []])
-def test_without_a_screen_that_can_move_it_is_printed(
+def test_without_a_capable_terminal_it_is_printed(
     api: ApiServer, compute: Compute, world: World, flags: list[str]
 ) -> None:
     world.settled(("DFW",), 1)
@@ -113,14 +113,14 @@ def test_without_a_screen_that_can_move_it_is_printed(
     assert ("1 instance" in result.out) is not bool(flags)
 
 
-def test_one_that_goes_away_ends_it(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_deletion_ends_the_watch(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",))
     result = compute("status", "shop", "-w", steps=[lambda: api.delete(WORKLOAD, "shop")])
     assert result.code == 3
     assert 'workload "shop" not found' in result.err
 
 
-def test_read_errors_are_told_once_and_do_not_end_it(api: ApiServer, compute: Compute, world: World) -> None:
+def test_read_errors_are_reported_once_and_do_not_end_the_watch(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",))
 
     def fail() -> None:

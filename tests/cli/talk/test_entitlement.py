@@ -24,7 +24,7 @@ def test_yes_is_not_consent_to_request_access(bare_api: ApiServer, compute: Comp
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
-def test_somebody_who_declines_is_told_how_to_ask_later(bare_api: ApiServer, compute: Compute, answer: str) -> None:
+def test_after_a_no_the_request_command_is_suggested(bare_api: ApiServer, compute: Compute, answer: str) -> None:
     result = compute("workloads", tty=True, stdin=answer)
     assert result.code == 9
     assert 'Compute is not enabled for project "demo".\n' in result.err
@@ -37,7 +37,7 @@ def activate(api: ApiServer) -> None:
     api.set_status(SERVICE_ENTITLEMENT, "compute", {"phase": "Active", "conditions": [ready]})
 
 
-def test_a_request_that_is_granted_at_once_goes_on_with_the_command(bare_api: ApiServer, compute: Compute) -> None:
+def test_the_command_continues_when_a_request_is_granted_at_once(bare_api: ApiServer, compute: Compute) -> None:
     bare_api.before("GET", "/serviceentitlements", nothing)
     bare_api.before("GET", "/serviceentitlements", partial(activate, bare_api))
     result = compute("workloads", tty=True, stdin="y\n")
@@ -66,7 +66,7 @@ def test_activation_that_takes_minutes_never_asks_twice(
     assert len(bare_api.all(SERVICE_ENTITLEMENT)) == 1
 
 
-def test_somebody_else_asked_at_the_same_time(bare_api: ApiServer, compute: Compute) -> None:
+def test_a_concurrent_request_counts_as_ours(bare_api: ApiServer, compute: Compute) -> None:
     bare_api.before("POST", "/serviceentitlements", partial(entitle, bare_api))
     result = compute("workloads", tty=True, stdin="y\n")
     assert result.code == 0
@@ -110,7 +110,7 @@ def test_a_request_that_is_refused(
         ("Rejected", "ServiceNotPublished", {}, 13, "Error: the compute service is not available on this platform."),
     ],
 )
-def test_states_that_are_told_at_once(
+def test_states_that_are_reported_at_once(
     bare_api: ApiServer,
     compute: Compute,
     clock: FakeClock,
@@ -143,7 +143,7 @@ def test_a_request_that_is_old_and_still_empty_is_being_activated(
     assert bare_api.writes() == []
 
 
-def test_a_young_request_is_waited_for_up_to_thirty_seconds(
+def test_a_recent_request_is_waited_for_up_to_thirty_seconds(
     bare_api: ApiServer, compute: Compute, clock: FakeClock
 ) -> None:
     entitle(bare_api, phase="")
@@ -153,7 +153,7 @@ def test_a_young_request_is_waited_for_up_to_thirty_seconds(
     assert "was requested 30s ago and is still being activated" in result.err
 
 
-def test_when_it_becomes_active_the_command_goes_on(bare_api: ApiServer, compute: Compute) -> None:
+def test_the_command_continues_when_access_becomes_active(bare_api: ApiServer, compute: Compute) -> None:
     entitle(bare_api, phase="")
     ready = condition("Ready", "True", "EntitlementActive")
 
@@ -168,13 +168,13 @@ def test_when_it_becomes_active_the_command_goes_on(bare_api: ApiServer, compute
     assert result.out.startswith("No workloads found in project demo.")
 
 
-def test_one_of_another_service_is_not_ours(bare_api: ApiServer, compute: Compute) -> None:
+def test_an_entitlement_of_another_service_does_not_count(bare_api: ApiServer, compute: Compute) -> None:
     body = SERVICE_ENTITLEMENT.body("dns") | {"spec": {"serviceRef": {"name": "dns"}}}
     bare_api.create(SERVICE_ENTITLEMENT, body)
     assert compute("workloads").code == 10
 
 
-def test_it_is_recognised_by_the_name_of_the_service_first(bare_api: ApiServer, compute: Compute) -> None:
+def test_an_entitlement_is_recognised_by_the_name_of_the_service_first(bare_api: ApiServer, compute: Compute) -> None:
     body = SERVICE_ENTITLEMENT.body("odd") | {"spec": {"serviceRef": {"name": "svc-17"}}}
     bare_api.create(SERVICE_ENTITLEMENT, body)
     ready = condition("Ready", "True", "EntitlementActive")
@@ -183,7 +183,7 @@ def test_it_is_recognised_by_the_name_of_the_service_first(bare_api: ApiServer, 
     assert compute("workloads").code == 0
 
 
-def test_who_may_not_look_is_let_through_to_what_they_may(bare_api: ApiServer, compute: Compute) -> None:
+def test_without_permission_to_read_entitlements_the_command_runs(bare_api: ApiServer, compute: Compute) -> None:
     bare_api.answer("GET", "serviceentitlements", 403, reason="Forbidden")
     assert compute("workloads").code == 0
 
@@ -199,6 +199,6 @@ def test_what_needs_no_project_passes_no_gate(bare_api: ApiServer, compute: Comp
     assert bare_api.requests == []
 
 
-def test_wrong_flags_are_told_before_the_gate(bare_api: ApiServer, compute: Compute) -> None:
+def test_usage_errors_are_reported_before_the_access_check(bare_api: ApiServer, compute: Compute) -> None:
     assert compute("scale", "shop").code == 2
     assert bare_api.requests == []

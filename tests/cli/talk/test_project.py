@@ -34,7 +34,7 @@ def asked(compute: Compute) -> str:
         (["instances", "describe", "nope-0"], 'instance "nope-0" not found in project demo', "compute instances"),
     ],
 )
-def test_404_is_told_once_with_exit_3(
+def test_404_is_reported_once_with_exit_3(
     api: ApiServer, compute: Compute, words: list[str], error: str, next_command: str
 ) -> None:
     result = compute(*words)
@@ -69,7 +69,7 @@ def test_403_names_what_is_not_allowed(
     assert (result.code, result.err) == (7, told)
 
 
-def test_403_of_a_suspended_project_tells_the_cause(api: ApiServer, compute: Compute, world: World) -> None:
+def test_403_of_a_suspended_project_shows_the_cause(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     causes = [{"reason": "ProjectSuspended", "message": "project demo is suspended: unpaid", "field": ""}]
     api.answer("PUT", "/workloads", 403, reason="Forbidden", details={"causes": causes})
@@ -92,7 +92,7 @@ def test_422_lists_every_cause(api: ApiServer, compute: Compute) -> None:
 
 
 @pytest.mark.parametrize("code", [429, 500, 503])
-def test_a_read_is_tried_again_and_then_told(api: ApiServer, compute: Compute, clock: FakeClock, code: int) -> None:
+def test_a_read_is_retried_and_then_fails(api: ApiServer, compute: Compute, clock: FakeClock, code: int) -> None:
     api.answer("GET", "/workloads", code, "try later", times=4)
     assert compute("workloads").code == 0
     assert len(clock.slept) == 4
@@ -101,7 +101,7 @@ def test_a_read_is_tried_again_and_then_told(api: ApiServer, compute: Compute, c
     assert (result.code, result.err) == (1, "Error: listing workloads: try later\n")
 
 
-def test_a_write_that_fails_is_told_and_not_repeated(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_write_that_fails_is_reported_and_not_retried(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     api.answer("PUT", "/workloads", 500, "boom")
     result = compute("scale", "shop", "--min=3")
@@ -109,7 +109,7 @@ def test_a_write_that_fails_is_told_and_not_repeated(api: ApiServer, compute: Co
     assert len(api.writes()) == 1
 
 
-def test_half_a_body_is_told_in_one_line(api: ApiServer, compute: Compute, world: World) -> None:
+def test_a_truncated_body_is_reported_in_one_line(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     api.rules.append(Rule("GET", "/workloads/shop", lambda: Answer(200, b'{"metadata":{"name":"sh')))
     result = compute("status", "shop")
@@ -119,7 +119,7 @@ def test_half_a_body_is_told_in_one_line(api: ApiServer, compute: Compute, world
 
 
 @pytest.mark.parametrize("path", ["", "/apis/resourcemanager.miloapis.com/v1alpha1/projects/demo/control-plane"])
-def test_a_server_that_is_not_there(compute: Compute, tmp_path: Path, path: str) -> None:
+def test_an_unreachable_server_is_an_error(compute: Compute, tmp_path: Path, path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     file = kubeconfig(tmp_path / "gone", f"http://127.0.0.1:{port}{path}")
@@ -141,7 +141,7 @@ def test_two_at_once_both_edits_are_kept(api: ApiServer, compute: Compute, world
     assert after.spec.placements[0].scale_settings.min_replicas == 5
 
 
-def test_two_at_once_who_never_wins_is_told_to_try_again(
+def test_an_update_that_always_conflicts_fails_in_the_end(
     api: ApiServer, compute: Compute, world: World, clock: FakeClock
 ) -> None:
     world.settled()
@@ -166,9 +166,7 @@ def test_lists_are_read_page_by_page(api: ApiServer, compute: Compute) -> None:
     assert "continue" in pages[1]
 
 
-def test_a_list_whose_moment_was_forgotten_between_two_pages_is_read_again_at_once(
-    api: ApiServer, compute: Compute
-) -> None:
+def test_a_list_that_expires_between_two_pages_is_read_again_without_pages(api: ApiServer, compute: Compute) -> None:
     for number in range(3):
         World(api, f"shop-{number}").workload()
     page = api.do(api.engine._planes["demo"].answer(_list(limit="2")))
@@ -200,7 +198,7 @@ def test_verbose_shows_calls_and_hides_secrets(api: ApiServer, compute: Compute)
         assert secret not in result.err + result.out
 
 
-def test_a_write_that_was_cut_off_is_told_to_be_looked_at(api: ApiServer, compute: Compute, world: World) -> None:
+def test_the_user_should_check_a_write_that_was_cut_off(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     api.rules.append(Rule("PUT", "/workloads/shop", _gone))
     result = compute("scale", "shop", "--min=3")
@@ -212,7 +210,7 @@ def _gone() -> Answer:
     raise ConnectionAbortedError
 
 
-def test_an_object_of_another_shape_is_told_in_one_line(api: ApiServer, compute: Compute, world: World) -> None:
+def test_an_object_of_another_shape_is_reported_in_one_line(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     odd = b'{"metadata":{"name":"shop"},"spec":{"placements":"everywhere"}}'
     api.rules.append(Rule("GET", "/workloads/shop", lambda: Answer(200, odd)))
@@ -225,7 +223,7 @@ def test_an_object_of_another_shape_is_told_in_one_line(api: ApiServer, compute:
 @pytest.mark.parametrize(
     "words", [["scale", "shop", "--min=9"], ["restart", "shop"], ["deploy", "shop", "--image=other"]]
 )
-def test_what_is_being_deleted_is_not_changed_any_more(
+def test_a_workload_being_deleted_is_not_changed(
     api: ApiServer, compute: Compute, world: World, words: list[str]
 ) -> None:
     world.workload(finalizers=["compute.datumapis.com/workload-controller"])
@@ -244,7 +242,7 @@ def test_a_name_never_becomes_another_address(api: ApiServer, compute: Compute) 
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a b", "..", "a?b"])
-def test_a_name_that_no_object_can_have_is_told_by_every_call(api: ApiServer, name: str) -> None:
+def test_an_invalid_name_is_refused_by_every_call(api: ApiServer, name: str) -> None:
     """Whatever a verb lets pass."""
     transport = BlockingTransport(Endpoint(api.project_url()))
     project = Project("demo", transport, Advice("sign in"), pause=lambda seconds: None, warn=print)
@@ -269,7 +267,7 @@ def test_a_name_that_no_object_can_have_is_told_by_every_call(api: ApiServer, na
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["../x", "a/b", "a b"])
-def test_every_verb_tells_it_in_one_sentence(
+def test_every_verb_reports_it_in_one_sentence(
     api: ApiServer, compute: Compute, words: list[str], code: int, name: str
 ) -> None:
     result = compute(*words, name)

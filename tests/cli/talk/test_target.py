@@ -45,7 +45,7 @@ def federation(bare_api: ApiServer, tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-def test_1_a_named_kubeconfig_comes_before_everything(
+def test_the_kubeconfig_flag_wins_over_everything_else(
     alone: Compute, api: ApiServer, tmp_path: Path, federation: Running
 ) -> None:
     path = kubeconfig(tmp_path / "named", api.project_url(), "somewhere")
@@ -56,7 +56,7 @@ def test_1_a_named_kubeconfig_comes_before_everything(
     assert api.requests[0].authorization == "Bearer s3cret"
 
 
-def test_1_a_named_context_is_taken_from_the_kubeconfig_of_the_environment(
+def test_a_context_flag_applies_to_the_kubeconfig_of_the_environment(
     alone: Compute, api: ApiServer, tmp_path: Path
 ) -> None:
     path = kubeconfig(tmp_path / "k", api.project_url(), "one")
@@ -66,7 +66,7 @@ def test_1_a_named_context_is_taken_from_the_kubeconfig_of_the_environment(
     assert result.err == f'Error: {path} has no context "two"; it has one\n'
 
 
-def test_2_a_plugin_talks_to_the_platform_with_a_token_of_the_helper(
+def test_a_plugin_uses_the_platform_with_a_token_of_the_helper(
     alone: Compute, api: ApiServer, helper: Path, tmp_path: Path
 ) -> None:
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_SESSION": "s1"}
@@ -79,12 +79,12 @@ def test_2_a_plugin_talks_to_the_platform_with_a_token_of_the_helper(
     assert (tmp_path / "calls").read_text() == "auth get-token --session s1\n"
 
 
-def test_2_the_project_flag_wins_over_the_environment(alone: Compute, api: ApiServer, helper: Path) -> None:
+def test_the_project_flag_wins_over_the_environment(alone: Compute, api: ApiServer, helper: Path) -> None:
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "other"}
     assert alone("workloads", "--project=demo", environ=environ).out.startswith("No workloads found in project demo.")
 
 
-def test_2_a_refused_token_is_fetched_again_once(alone: Compute, api: ApiServer, helper: Path, tmp_path: Path) -> None:
+def test_a_refused_token_is_fetched_again_once(alone: Compute, api: ApiServer, helper: Path, tmp_path: Path) -> None:
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
 
     def rotate() -> Answer:
@@ -96,7 +96,7 @@ def test_2_a_refused_token_is_fetched_again_once(alone: Compute, api: ApiServer,
     assert [seen.authorization for seen in api.requests[:3]] == ["Bearer from-helper", "Bearer fresh", "Bearer fresh"]
 
 
-def test_2_a_token_that_is_refused_again_is_told(alone: Compute, api: ApiServer, helper: Path) -> None:
+def test_a_token_that_is_refused_twice_is_an_error(alone: Compute, api: ApiServer, helper: Path) -> None:
     environ = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
     api.answer("GET", "serviceentitlements", 401)
     result = alone("workloads", environ=environ)
@@ -131,7 +131,7 @@ def test_2_a_token_that_is_refused_again_is_told(alone: Compute, api: ApiServer,
         ),
     ],
 )
-def test_2_what_a_plugin_lacks_is_named(
+def test_missing_settings_of_a_plugin_are_named(
     alone: Compute, api: ApiServer, helper: Path, environ: dict[str, str], code: int, error: str
 ) -> None:
     given = {"DATUM_API_HOST": api.url, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
@@ -139,31 +139,37 @@ def test_2_what_a_plugin_lacks_is_named(
     assert (result.code, result.err) == (code, f"Error: {error}\n")
 
 
-def test_3_kubeconfig_comes_before_a_local_federation(
+def test_kubeconfig_wins_over_a_local_federation(
     alone: Compute, api: ApiServer, federation: Running, tmp_path: Path
 ) -> None:
     path = kubeconfig(tmp_path / "k", api.project_url())
     assert alone("workloads", environ={"KUBECONFIG": str(path)}).err == ""
 
 
-def test_4_a_local_federation_is_used_last_and_said_so(alone: Compute, api: ApiServer, federation: Running) -> None:
+def test_a_local_federation_is_the_last_choice_and_announced(
+    alone: Compute, api: ApiServer, federation: Running
+) -> None:
     World(api).settled()
     result = alone("workloads", "-o", "name")
     assert (result.code, result.out) == (0, "workload/shop\n")
     assert result.err == "Using the local federation, project demo.\n"
 
 
-def test_4_quiet_does_not_say_it(alone: Compute, api: ApiServer, federation: Running) -> None:
+def test_quiet_does_not_announce_the_local_federation(alone: Compute, api: ApiServer, federation: Running) -> None:
     assert alone("workloads", "-q").err == ""
 
 
-def test_4_another_project_of_it_can_be_named(alone: Compute, api: ApiServer, federation: Running) -> None:
+def test_another_project_of_a_local_federation_can_be_named(
+    alone: Compute, api: ApiServer, federation: Running
+) -> None:
     result = alone("workloads", "--project=nope")
     assert result.code == 13
     assert "project nope does not exist or does not serve workloads" in result.err
 
 
-def test_4_the_environment_names_a_project_as_well(alone: Compute, api: ApiServer, federation: Running) -> None:
+def test_the_environment_can_name_a_project_of_the_local_federation(
+    alone: Compute, api: ApiServer, federation: Running
+) -> None:
     result = alone("workloads", environ={"DATUM_PROJECT": "elsewhere"})
     assert result.code == 13
     assert "project elsewhere does not exist or does not serve workloads" in result.err
@@ -171,7 +177,7 @@ def test_4_the_environment_names_a_project_as_well(alone: Compute, api: ApiServe
     assert (flag.code, flag.err) == (0, "Using the local federation, project demo.\n")
 
 
-def test_4_one_that_stopped_is_not_found(alone: Compute, tmp_path: Path) -> None:
+def test_a_stopped_local_federation_is_not_used(alone: Compute, tmp_path: Path) -> None:
     paths = Paths(tmp_path / "local")
     paths.directory.mkdir()
     paths.lock.touch()
@@ -190,7 +196,7 @@ def test_a_context_is_the_project_that_its_address_names(
     )
 
 
-def test_an_address_that_names_no_project_leaves_the_name_of_the_context(
+def test_an_address_without_a_project_leaves_the_name_of_the_context(
     alone: Compute, api: ApiServer, tmp_path: Path
 ) -> None:
     path = kubeconfig(tmp_path / "k", api.url, "cluster-7")
@@ -198,7 +204,7 @@ def test_an_address_that_names_no_project_leaves_the_name_of_the_context(
     assert "project cluster-7 does not exist or does not serve workloads" in result.err
 
 
-def test_a_project_that_the_context_is_not_is_refused(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+def test_a_project_other_than_that_of_the_context_is_refused(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", api.project_url(), "here")
     result = alone("workloads", "--project=lab", environ={"KUBECONFIG": str(path)})
     assert result.code == 2
@@ -216,9 +222,7 @@ def test_a_project_chooses_its_context(alone: Compute, api: ApiServer, tmp_path:
     assert alone("workloads", "--project=demo", environ={"KUBECONFIG": str(path)}).code == 0
 
 
-def test_3_the_project_of_the_environment_chooses_its_context_too(
-    alone: Compute, api: ApiServer, tmp_path: Path
-) -> None:
+def test_the_project_of_the_environment_chooses_its_context(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
     path = tmp_path / "k"
     contexts = {
         "current": Endpoint("http://127.0.0.1:1/projects/lab/control-plane"),
@@ -266,7 +270,7 @@ def test_the_credentials_of_a_context_are_shown(
     assert {seen.authorization for seen in api.requests} == {authorization}
 
 
-def test_a_plugin_that_is_not_there_is_named_with_what_to_do(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+def test_a_missing_credential_plugin_is_named_with_advice(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
     plugin = {"apiVersion": _EXEC, "command": "no-such-plugin", "interactiveMode": "Never", "installHint": "get it"}
     path = kubeconfig(tmp_path / "k", api.project_url())
     path.write_text(path.read_text().replace('{"token": "s3cret"}', json.dumps({"exec": plugin})))
@@ -297,7 +301,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(alone: Compute, tmp_path: Pat
     assert error in result.err
 
 
-def test_a_plane_of_ones_own_needs_no_entitlement(alone: Compute, bare_api: ApiServer, tmp_path: Path) -> None:
+def test_a_self_hosted_plane_needs_no_entitlement(alone: Compute, bare_api: ApiServer, tmp_path: Path) -> None:
     bare_api.answer("GET", "serviceentitlements", 404, reason="NotFound")
     path = kubeconfig(tmp_path / "k", bare_api.project_url())
     assert alone("workloads", environ={"KUBECONFIG": str(path)}).code == 0
@@ -314,7 +318,7 @@ def test_a_platform_without_a_catalog_has_no_compute(alone: Compute, bare_api: A
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:notaport", "bad host/x", "http://[::1", "ftp://host", "https://", "a..b", "h\n"]
 )
-def test_an_address_that_is_none_is_told(alone: Compute, helper: Path, host: str) -> None:
+def test_an_invalid_address_is_an_error(alone: Compute, helper: Path, host: str) -> None:
     environ = {"DATUM_API_HOST": host, "DATUM_CREDENTIALS_HELPER": str(helper), "DATUM_PROJECT": "demo"}
     result = alone("workloads", environ=environ)
     assert (result.code, len(result.err.splitlines())) == (2, 1)
@@ -322,7 +326,7 @@ def test_an_address_that_is_none_is_told(alone: Compute, helper: Path, host: str
     assert "is not the address of a server" in result.err
 
 
-def test_so_is_one_in_a_kubeconfig(alone: Compute, tmp_path: Path) -> None:
+def test_an_invalid_address_in_a_kubeconfig_is_an_error(alone: Compute, tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", "http://127.0.0.1:notaport")
     result = alone("workloads", "--kubeconfig", str(path))
     assert (result.code, result.err) == (
@@ -337,7 +341,7 @@ def test_the_password_in_an_address_is_not_repeated(alone: Compute, tmp_path: Pa
     assert (result.code, "s3cret" in result.err) == (2, False)
 
 
-def test_what_to_run_next_goes_to_the_same_place(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
+def test_suggested_commands_have_the_same_target(alone: Compute, api: ApiServer, tmp_path: Path) -> None:
     (tmp_path / "my files").mkdir()
     path = kubeconfig(tmp_path / "my files" / "k", api.project_url())
     flags = ("--project=demo", "--kubeconfig", str(path), "--context", "project-demo")

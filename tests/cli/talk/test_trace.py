@@ -19,7 +19,7 @@ from datum_compute.kube.transport import Call
         {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": '{"env":"hush"}'}}},
     ],
 )
-def test_what_may_be_secret_is_left_out(body: Any) -> None:
+def test_values_that_may_be_secret_are_left_out(body: Any) -> None:
     shown = redacted(msgspec.json.encode(body))
     assert "hush" not in shown
     assert "(hidden)" in shown
@@ -30,7 +30,7 @@ def test_the_rest_is_shown_as_it_is() -> None:
     assert redacted(body) == body.decode()
 
 
-def test_what_is_no_json_is_only_counted() -> None:
+def test_a_body_that_is_not_json_is_only_counted() -> None:
     assert redacted(b"Bearer abc") == "(10 bytes)"
 
 
@@ -44,7 +44,7 @@ EXCHANGE = Exchange(Call("GET", "/api/v1/x", {"limit": "500"}, b'{"a":1}'), 200,
         (2, ["GET /api/v1/x?limit=500 200 12ms", '  > {"a":1}', '  < {"b":2}']),
     ],
 )
-def test_one_line_a_call_and_bodies_from_level_two(level: int, lines: list[str]) -> None:
+def test_one_line_per_call_and_bodies_from_level_two(level: int, lines: list[str]) -> None:
     written: list[str] = []
     show = trace(level, written.append)
     assert show is not None
@@ -56,7 +56,7 @@ def test_nothing_is_traced_unless_asked() -> None:
     assert trace(0, print) is None
 
 
-def test_a_call_without_an_answer_is_told_with_the_reason() -> None:
+def test_a_call_without_an_answer_is_reported_with_the_reason() -> None:
     written: list[str] = []
     show = trace(2, written.append)
     assert show is not None

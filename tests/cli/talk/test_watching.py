@@ -20,7 +20,7 @@ def until_quiet(changes: Watches) -> None:
         pass
 
 
-def test_a_change_wakes_whoever_waits(api: ApiServer, world: World) -> None:
+def test_a_change_wakes_the_waiter(api: ApiServer, world: World) -> None:
     world.workload()
     with watches(api) as changes:
         assert changes.wait(10)  # what was there before
@@ -30,7 +30,7 @@ def test_a_change_wakes_whoever_waits(api: ApiServer, world: World) -> None:
         assert changes.wait(10)
 
 
-def test_what_is_not_watched_does_not_wake(api: ApiServer, world: World) -> None:
+def test_objects_that_are_not_watched_do_not_wake(api: ApiServer, world: World) -> None:
     world.workload()
     with watches(api) as changes:
         assert changes.wait(10)

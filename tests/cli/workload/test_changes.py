@@ -79,7 +79,7 @@ def test_order_alone_is_no_change() -> None:
     assert change_lines(spec(env=two), spec(env=two[::-1])) == []
 
 
-def test_another_container_is_counted_not_told() -> None:
+def test_changes_of_another_container_are_counted() -> None:
     after = spec()
     after["template"]["spec"]["runtime"]["sandbox"]["containers"].append({"name": "side", "image": "side:1"})
     assert change_lines(spec(), after) == ["2 other field(s) changed"]

@@ -61,7 +61,7 @@ def test_a_new_workload_is_one_container_in_one_placement_on_the_default_network
     }
 
 
-def test_a_new_workload_runs_one_instance_and_opens_no_port_unless_told() -> None:
+def test_a_new_workload_has_one_instance_and_no_port_by_default() -> None:
     spec = new_spec(SpecChange(image="shop:1", cities=("DFW",)))
     assert spec["placements"][0]["scaleSettings"]["minReplicas"] == 1
     assert "ports" not in container(spec)
@@ -75,7 +75,7 @@ def test_only_what_a_flag_names_changes() -> None:
     assert after == before
 
 
-def test_nothing_that_was_given_is_changed_in_place() -> None:
+def test_arguments_are_never_modified() -> None:
     before = live()
     edited_spec(before, SpecChange("shop:2", ("SIN",), 5, 99, "big", (EnvChange("A", "b"),)))
     with_restart(before, NOW)

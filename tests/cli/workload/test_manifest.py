@@ -47,7 +47,7 @@ def test_yaml_and_json_with_one_document(text: str) -> None:
     assert parsed(text, "file") == WANTED
 
 
-def test_what_is_the_servers_is_left_out_and_the_namespace_is_ours() -> None:
+def test_fields_of_the_server_are_dropped_and_the_namespace_is_default() -> None:
     metadata = {
         "name": "shop", "namespace": "elsewhere", "uid": "u", "resourceVersion": "7", "generation": 3,
         "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"], "managedFields": [{}],
@@ -125,7 +125,7 @@ ONE_WORKLOAD = "manifest must contain exactly one Workload"
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_in_one_sentence(text: str, error: str | None) -> None:
+def test_problems_of_a_manifest_are_reported_in_one_sentence(text: str, error: str | None) -> None:
     with pytest.raises(Failure) as caught:
         parsed(text, "w.yaml")
     assert "\n" not in caught.value.message
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_told_in_one_sentence(text: str, error: str | None) -> 
         assert caught.value.message == error
 
 
-def test_a_manifest_replaces_the_spec_and_leaves_the_marks_of_others() -> None:
+def test_a_manifest_replaces_the_spec_and_keeps_other_annotations() -> None:
     live = {
         "metadata": {"name": "shop", "uid": "u", "resourceVersion": "7", "labels": {"a": "1", "b": "1"}},
         "spec": {"placements": []},

@@ -96,7 +96,7 @@ def test_a_workload_without_a_history_begins_with_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))))
-def test_writers_who_meet_leave_one_entry_each_whatever_their_order(order: tuple[int, ...]) -> None:
+def test_concurrent_writers_leave_one_entry_each_in_any_order(order: tuple[int, ...]) -> None:
     known = after("1")
     for generation in order:
         earlier = entry(str(generation - 1), generation - 1, kind=EXTERNAL)
@@ -130,12 +130,12 @@ def test_undo_goes_to_the_newest_that_asks_for_something_else() -> None:
     assert target.rev == 1
 
 
-def test_there_is_nothing_to_undo_when_all_entries_are_alike() -> None:
+def test_there_is_nothing_to_undo_when_all_entries_are_equal() -> None:
     assert after("a").undo_target(spec("a")) is None
     assert Revisions().undo_target(spec("a")) is None
 
 
-def test_an_outside_edit_is_noticed() -> None:
+def test_an_external_change_is_noticed() -> None:
     assert after("a").changed_outside(spec("b"))
     assert not after("a").changed_outside(spec("a", restarted="now"))
     assert not Revisions().changed_outside(spec("a"))
