@@ -39,7 +39,7 @@ NOW = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 
 
 class FakeClock:
-    """Stands still until somebody sleeps or turns it."""
+    """A clock that stands still until it is turned, or something sleeps."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -88,7 +88,7 @@ class Stream(io.StringIO):
 
 
 class Script:
-    """What happens on the server while a command waits: one step a wait, the clock turned by what was waited."""
+    """Changes on the server while a command waits: one step per wait, which also turns the clock."""
 
     def __init__(self, clock: FakeClock, steps: Sequence[Callable[[], object]]) -> None:
         self._clock = clock
@@ -128,7 +128,7 @@ def nothing() -> None:
 
 
 class Compute:
-    """Runs the program in this process, against the server of the test unless told otherwise."""
+    """Runs the program in this process, by default against the server of the test."""
 
     def __init__(self, clock: FakeClock, environ: Mapping[str, str], directory: Path | None = None) -> None:
         self.clock = clock
@@ -173,7 +173,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(autouse=True)
 def _no_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs on the machine of whoever runs the tests stays out of them."""
+    """Keeps tests independent of what runs on this machine."""
     monkeypatch.setenv("DATUM_COMPUTE_LOCAL_DIR", str(tmp_path / "local"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -315,7 +315,7 @@ class World:
         available: Json | None = None,
         generation: int | None = None,
     ) -> None:
-        """What the cell says of a deployment."""
+        """Sets the status that the cell reports for a deployment."""
         name = f"{self.name}-{placement_name}-{city.lower()}"
         found = available or condition("Available", str(ready > 0), "StableInstanceFound" if ready else "Waiting")
         status = {

@@ -1,4 +1,4 @@
-"""A project with something to see in it, the same each time, and controllers that do their work when they are asked.
+"""A project with content, the same each time, and controllers that work when they are called.
 
 Entry points: `set_up`, `controllers`. The workload shop is short of quota in DFW and has two revisions; blog is well.
 """
@@ -70,9 +70,9 @@ def pause(api: ApiServer) -> None:
 def _run_in(world: World, city: str, placement: Placement) -> None:
     api, replicas = world.api, placement.scale_settings.min_replicas
     deployment = f"{world.name}-{placement.name}-{city.lower()}"
-    if deployment not in {one.name for one in api.all(WORKLOAD_DEPLOYMENT)}:
+    if deployment not in {other.name for other in api.all(WORKLOAD_DEPLOYMENT)}:
         world.deployment(city, placement.name, replicas)
-    known = {one.name for one in api.all(INSTANCE)}
+    known = {instance.name for instance in api.all(INSTANCE)}
     for ordinal in range(replicas):
         if (name := f"{deployment}-{ordinal}") not in known:
             world.instance(city, ordinal, placement_name=placement.name)

@@ -121,7 +121,7 @@ class ApiServer:
         self.rules += [Rule(method, part, lambda: Answer(code, body))] * times
 
     def before(self, method: str, part: str, action: Callable[[], object], times: int = 1) -> None:
-        """Something that somebody else does just before the next such calls are handled."""
+        """Runs an action of somebody else just before the next such calls are handled."""
 
         def act() -> None:
             action()

@@ -127,7 +127,7 @@ def test_a_history_that_cannot_be_written_never_fails_the_command(api: ApiServer
     assert result.code == 0
     assert "warning: could not write revision history" in result.err
     assert api.get(WORKLOAD, "shop").name == "shop"
-    assert name_of("shop") not in {one.name for one in api.all(CONFIG_MAP)}
+    assert name_of("shop") not in {config_map.name for config_map in api.all(CONFIG_MAP)}
 
 
 # A server that does not finish its sentence.

@@ -1,4 +1,4 @@
-"""`kube.blocking` over real sockets, with a server that behaves as it is told."""
+"""`kube.blocking` over real sockets, with a scripted server."""
 
 import socket
 import ssl
@@ -25,7 +25,7 @@ def response(code: int, body: bytes = b"{}", *headers: str) -> bytes:
 
 
 class Told:
-    """Answers each request with the next bytes it was told; None closes the connection without an answer."""
+    """Answers each request with the next scripted bytes; None closes the connection without an answer."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.answers = list(answers)
@@ -187,14 +187,16 @@ def test_an_unreachable_address_is_an_error(told: Callable[..., Told]) -> None:
     with pytest.raises(Unavailable, match=f"nothing listens on 127.0.0.1:{port}"):
         client(GET)
     assert len(client.pauses) == 4
-    assert [(one.code, one.error) for one in client.traced] == [(0, f"nothing listens on 127.0.0.1:{port}")] * 5
+    assert [(exchange.code, exchange.error) for exchange in client.traced] == [
+        (0, f"nothing listens on 127.0.0.1:{port}")
+    ] * 5
 
 
 def test_a_stream_that_fails_to_connect_is_traced_too(told: Callable[..., Told]) -> None:
     client = Client("http://127.0.0.1:1")
     with pytest.raises(Unavailable):
         client.transport.stream(GET, silence=5)
-    assert [one.error for one in client.traced] == ["nothing listens on 127.0.0.1:1"]
+    assert [exchange.error for exchange in client.traced] == ["nothing listens on 127.0.0.1:1"]
 
 
 def test_no_answer_in_time() -> None:

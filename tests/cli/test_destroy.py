@@ -1,4 +1,4 @@
-"""`destroy --wait` returns when everything has stopped, and says what has not."""
+"""`destroy --wait` returns when everything has stopped, and names what has not."""
 
 from collections.abc import Callable
 from functools import partial

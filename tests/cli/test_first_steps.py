@@ -1,4 +1,4 @@
-"""What somebody new does with a workload, and what the command says next: on the product itself, in a simulation."""
+"""The first steps of a new user, and the output they get, on the product itself in a simulation."""
 
 from pathlib import Path
 
@@ -39,9 +39,9 @@ async def test_the_first_deploy_has_nothing_to_go_back_to(
 ) -> None:
     async with opened(stored, simulation, tmp_path) as command:
         await command("deploy mail --image=registry.example/mail:image-unavailable --city=SIN --timeout=20s")
-        said = (await command("status mail")).out
-        assert "image unavailable" in said
-        assert "Roll back" not in said
+        output = (await command("status mail")).out
+        assert "image unavailable" in output
+        assert "Roll back" not in output
 
 
 async def test_all_views_name_the_same_number_that_there_is_quota_for(

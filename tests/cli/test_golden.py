@@ -75,13 +75,18 @@ OTHERS = {
 def typed(path: str) -> list[str]:
     arguments, formats = FORMATS.get(path, ("", ()))
     plain = " ".join(filter(None, (path, arguments)))
-    in_formats = [plain, f"{NARROW}{plain}", f"{COLOURED}{plain}", *(f"{plain} -o {one}" for one in formats[1:])]
+    lines = [
+        plain,
+        f"{NARROW}{plain}",
+        f"{COLOURED}{plain}",
+        *(f"{plain} -o {format_}" for format_ in formats[1:]),
+    ]
     wide = [f"{NARROW}{plain} -o wide"] if "wide" in formats[1:] else []
-    return (in_formats + wide if formats else []) + OTHERS.get(path, [])
+    return (lines + wide if formats else []) + OTHERS.get(path, [])
 
 
 class Stage:
-    """The project of `scene`, set up anew for a line when the one before has changed something."""
+    """The project of `scene`, set up again after a line that changed something."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

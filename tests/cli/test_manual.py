@@ -1,4 +1,4 @@
-"""The manual says what the commands are, and every example in it was run: here, word for word.
+"""The manual covers all commands, and every example in it is run here, word for word.
 
 `REWRITE=1` writes what the examples print now; `make generate` then brings it into the manual.
 """
@@ -49,7 +49,7 @@ ALL = examples()
 
 
 def test_every_command_has_an_example() -> None:
-    assert {one.path for one in ALL} == set(leaves())
+    assert {example.path for example in ALL} == set(leaves())
 
 
 def test_examples_are_written_as_they_are_read() -> None:
@@ -74,8 +74,8 @@ BEFORE = {
     "quota": SHORT_OF_QUOTA,
     "rollout resume": ("rollout pause shop",),
 }
-LOCAL = [one for one in ALL if one.path.startswith("local ")]
-OTHERS = [one for one in ALL if one not in LOCAL]
+LOCAL = [example for example in ALL if example.path.startswith("local ")]
+OTHERS = [example for example in ALL if example not in LOCAL]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     return history(tmp_path_factory.mktemp("history"))
 
 
-@pytest.mark.parametrize("example", OTHERS, ids=lambda one: one.line)
+@pytest.mark.parametrize("example", OTHERS, ids=lambda example: example.line)
 async def test_an_example_prints_what_the_manual_says(
     example: Example, stored: Stored, simulation: Simulation, tmp_path: Path
 ) -> None:
@@ -93,13 +93,13 @@ async def test_an_example_prints_what_the_manual_says(
             assert (await command(line)).code == 0
         if example.path in BEFORE:
             await simulation.advance(60)
-        said = await command(example.line)
-    check(example, said.out + said.err, said.code)
+        result = await command(example.line)
+    check(example, result.out + result.err, result.code)
 
 
 @pytest.mark.timeout(120)
 def test_the_examples_of_the_local_federation_print_what_the_manual_says(tmp_path: Path) -> None:
-    """One after the other, with a real federation; what differs from run to run is replaced."""
+    """One after the other, with a real federation; values that differ between runs are replaced."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("DATUM", "KUBECONFIG"))}
     state = tmp_path / "state"
     environ["DATUM_COMPUTE_LOCAL_DIR"] = str(state)
@@ -143,7 +143,7 @@ def check(example: Example, shown: str, code: int) -> None:
 def rewrite(example: Example, shown: str, code: int) -> None:
     """One example after the other, in one process."""
     introduction = module.FILE.read_text("utf-8").partition("\n\n== ")[0]
-    now = [one._replace(output=shown, code=code) if one.line == example.line else one for one in examples()]
+    now = [other._replace(output=shown, code=code) if other.line == example.line else other for other in examples()]
     module.FILE.write_text(text_of(introduction, now), "utf-8")
 
 

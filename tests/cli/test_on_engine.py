@@ -65,7 +65,9 @@ class Site:
         return str(self.workload(name)["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["image"])
 
     def instances(self, name: str) -> dict[str, Json]:
-        return {one["metadata"]["name"]: one for one in self.json(f"instances --workload={name}")["items"]}
+        return {
+            instance["metadata"]["name"]: instance for instance in self.json(f"instances --workload={name}")["items"]
+        }
 
     def clear(self) -> None:
         for name in self.said("workloads -o name").split():
@@ -152,9 +154,9 @@ def test_an_update_changes_only_what_is_named(site: Site) -> None:
 
 def test_scale_adds_instances_and_restarts_none(site: Site) -> None:
     site.deploy("web")
-    before = {name: one["metadata"]["uid"] for name, one in site.instances("web").items()}
+    before = {name: instance["metadata"]["uid"] for name, instance in site.instances("web").items()}
     assert "min replicas set to 2" in site.said("scale web --min=2 --wait")
-    after = {name: one["metadata"]["uid"] for name, one in site.instances("web").items()}
+    after = {name: instance["metadata"]["uid"] for name, instance in site.instances("web").items()}
     assert len(after) == 4
     assert before.items() <= after.items()
 
@@ -193,12 +195,12 @@ def test_pause_holds_a_rollout_and_resume_lets_it_go_on(site: Site) -> None:
     assert (paused.code, paused.err) == (0, ""), "the server confirms it in time"
     site.said(f"deploy web --image={SECOND} -y --no-wait")
     assert 'Rollout of workload "web" is paused.' in site.said("rollout status web")
-    assert {images(one) for one in site.instances("web").values()} == {FIRST}
+    assert {images(instance) for instance in site.instances("web").values()} == {FIRST}
     assert site.run("restart web").code == 1
 
     site.said("rollout resume web")
     assert "Rollout complete" in site.said("rollout status web")
-    assert {images(one) for one in site.instances("web").values()} == {SECOND}
+    assert {images(instance) for instance in site.instances("web").values()} == {SECOND}
 
 
 def images(instance: Json) -> str:
@@ -212,13 +214,13 @@ def test_two_deploys_at_once_are_both_in_the_history(site: Site) -> None:
             threads.submit(site.said, f"deploy web --env={name}=1 -y --no-wait", "-m", f"set {name}")
             for name in ("ONE", "TWO")
         ]
-    for one in both:
-        assert "workload/web updated" in one.result()
+    for deploy in both:
+        assert "workload/web updated" in deploy.result()
     history = site.json("rollout history web")
     assert [entry["revision"] for entry in history] == [3, 2, 1]
     assert {entry["changes"] for entry in history[:2]} == {"set ONE", "set TWO"}
     container = site.workload("web")["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]
-    assert {one["name"] for one in container["env"]} == {"ONE", "TWO"}
+    assert {variable["name"] for variable in container["env"]} == {"ONE", "TWO"}
 
 
 def test_what_the_project_has(site: Site) -> None:

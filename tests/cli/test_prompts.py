@@ -1,4 +1,4 @@
-"""The prompts of the contract, section 2.0: each row in a real terminal, and without one."""
+"""Every prompt, in a real terminal and without one."""
 
 import os
 import pty
@@ -34,7 +34,7 @@ NEW = ("deploy", "shop", "--image=registry.example/shop:1", "--city=DFW", "--no-
 
 
 class Session:
-    """The program in a terminal of its own. Closed by leaving it."""
+    """A context manager that runs the program in its own terminal."""
 
     def __init__(self, words: tuple[str, ...], environ: dict[str, str], directory: Path) -> None:
         self._master, slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""The program in a real terminal: its width, its colours, and what Ctrl-C does."""
+"""The program in a real terminal: width, colours, and Ctrl-C."""
 
 import fcntl
 import os

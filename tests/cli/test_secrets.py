@@ -107,7 +107,7 @@ def test_a_secret_that_is_referred_to_is_named_and_never_read(api: ApiServer, co
 
 @pytest.mark.parametrize("code", [401, 403, 500])
 def test_a_server_that_repeats_the_token_is_not_quoted(api: ApiServer, compute: Compute, code: int) -> None:
-    """Some proxies send back what they were sent."""
+    """Some proxies echo what they were sent."""
     body = encode({"kind": "Status", "code": code, "message": f"bad header Authorization: Bearer {TOKEN}"})
     api.rules += [Rule("GET", "/", lambda: Answer(code, body))] * 10
     result = compute("workloads", "-vv")

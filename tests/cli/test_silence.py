@@ -95,7 +95,7 @@ def test_a_server_that_begins_an_answer_is_given_up_in_time_as_well(
 
 @pytest.fixture
 def helper(tmp_path: Path) -> Path:
-    """A credentials helper that says when it is asked, and answers when it is let."""
+    """A credentials helper that reports when it is called, and answers when it is released."""
     for name in ("asked", "go"):
         os.mkfifo(tmp_path / name)
     path = tmp_path / "datumctl"

@@ -49,13 +49,13 @@ def test_both_edits_and_both_entries_are_kept(api: ApiServer, compute: Compute) 
         )  # fmt: skip
     stored = api.get(CONFIG_MAP, name_of("shop"))
     entries = [json.loads(text) for _, text in sorted(stored.data.items(), key=lambda item: int(item[0]))]
-    assert [one["rev"] for one in entries] == list(range(1, 2 * ROUNDS + 2))
-    assert {one["kind"] for one in entries} == {"deploy"}
-    changes = [one["changes"] for one in entries]
+    assert [entry["rev"] for entry in entries] == list(range(1, 2 * ROUNDS + 2))
+    assert {entry["kind"] for entry in entries} == {"deploy"}
+    changes = [entry["changes"] for entry in entries]
     for number in range(1, ROUNDS + 1):
         assert f"image: shop:{number - 1} → shop:{number}" in changes
     assert changes.count("env ROUND: set") + changes.count("env ROUND: changed") == ROUNDS
-    active = next(one for one in entries if str(one["rev"]) == stored.metadata.annotations[CURRENT])
+    active = next(entry for entry in entries if str(entry["rev"]) == stored.metadata.annotations[CURRENT])
     assert active["specHash"] == spec_hash(as_dict(api.get(WORKLOAD, "shop").spec_json))
 
 

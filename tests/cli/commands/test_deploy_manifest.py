@@ -169,7 +169,7 @@ def test_every_network_it_names_is_checked(api: ApiServer, compute: Compute, wri
     assert result.code == 1
     assert 'network "private" not found in project demo — use --yes' in result.err
     assert compute("deploy", "-f", "shop.yaml", "-y", "--no-wait").code == 0
-    assert [one.name for one in api.all(NETWORK)] == ["default", "private"]
+    assert [network.name for network in api.all(NETWORK)] == ["default", "private"]
 
 
 def test_a_rejection_by_the_server_is_reported_before_the_question(
@@ -301,7 +301,7 @@ class TestSaving:
         compute("deploy", "shop", "--image=shop:9", "--no-wait", "--save")
         assert "shop:9" in (tmp_path / "workload.yaml").read_text()
         assert stat.S_IMODE((tmp_path / "workload.yaml").stat().st_mode) == 0o640
-        assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".workload")] == []
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".workload")] == []
 
     def test_an_unwritable_path_is_a_warning(self, api: ApiServer, compute: Compute) -> None:
         result = compute(*NEW, "--save=no/such/place.yaml")

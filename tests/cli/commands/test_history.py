@@ -1,4 +1,4 @@
-"""History and undo through the program: what each verb records, what is shown, and where an undo leads."""
+"""History and undo through the program: what each verb records, the output, and targets of an undo."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ def test_deploy_scale_restart_undo_make_four_and_the_last_copies_the_first(
     deployed("scale", "shop", "--min=3")
     result = deployed("rollout", "undo", "shop", "--to-revision=1")
     assert (result.code, result.err) == (0, "")
-    assert [(one["rev"], one["kind"]) for one in entries(api)] == [
+    assert [(entry["rev"], entry["kind"]) for entry in entries(api)] == [
         (1, "deploy"),
         (2, "deploy"),
         (3, "restart"),
@@ -78,7 +78,7 @@ def test_deploy_scale_restart_and_a_bare_undo_copies_the_deploy(api: ApiServer, 
     deployed("scale", "shop", "--min=3")
     deployed("restart", "shop")
     assert deployed("rollout", "undo", "shop").code == 0
-    kinds = [(one["rev"], one["kind"], one.get("sourceRev")) for one in entries(api)]
+    kinds = [(entry["rev"], entry["kind"], entry.get("sourceRev")) for entry in entries(api)]
     assert kinds == [(1, "deploy", None), (2, "scale", None), (3, "restart", None), (4, "rollback", 1)]
     assert active(api) == "4"
     assert as_dict(api.get(WORKLOAD, "shop").spec_json) == before
@@ -164,7 +164,7 @@ def test_a_spec_of_the_history(deployed: Compute) -> None:
 def test_json_holds_every_revision_and_no_spec(deployed: Compute) -> None:
     deployed("deploy", "shop", "--env=KEY=hush", "--no-wait")
     result = deployed("rollout", "history", "shop", "-o", "json")
-    assert [one["revision"] for one in json.loads(result.out)] == [2, 1]
+    assert [entry["revision"] for entry in json.loads(result.out)] == [2, 1]
     assert "hush" not in result.out
 
 
@@ -183,7 +183,7 @@ def test_an_external_change_is_shown_and_then_recorded(api: ApiServer, deployed:
     assert "changed outside datumctl" in top
     assert "#1*" in deployed("status", "shop").out
     update(deployed)
-    assert [one["kind"] for one in entries(api)] == ["deploy", "external", "deploy"]
+    assert [entry["kind"] for entry in entries(api)] == ["deploy", "external", "deploy"]
     assert json.loads(entries(api)[1]["spec"])["placements"][0]["scaleSettings"]["minReplicas"] == 7
 
 
@@ -191,13 +191,13 @@ def test_a_namesake_starts_over(api: ApiServer, deployed: Compute) -> None:
     update(deployed)
     api.delete(WORKLOAD, "shop")
     deployed("deploy", "shop", f"--image={IMAGE}", "--city=DFW", "--no-wait")
-    assert [one["rev"] for one in entries(api)] == [1]
+    assert [entry["rev"] for entry in entries(api)] == [1]
 
 
 def test_twenty_five_deploys_leave_the_last_twenty(api: ApiServer, deployed: Compute) -> None:
     for number in range(2, 26):
         update(deployed, f"shop:{number}")
-    assert [one["rev"] for one in entries(api)] == list(range(6, 26))
+    assert [entry["rev"] for entry in entries(api)] == list(range(6, 26))
 
 
 def test_a_history_that_cannot_be_written_is_only_a_warning(api: ApiServer, deployed: Compute) -> None:
@@ -211,7 +211,7 @@ def test_a_concurrent_first_entry_is_not_lost(api: ApiServer, deployed: Compute)
     for _ in range(4):
         api.answer("PUT", "/configmaps/", 409, "not the latest", reason="Conflict")
     update(deployed)
-    assert [one["rev"] for one in entries(api)] == [1, 2]
+    assert [entry["rev"] for entry in entries(api)] == [1, 2]
 
 
 def test_a_message_appears_in_the_history(api: ApiServer, deployed: Compute) -> None:

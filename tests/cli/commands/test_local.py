@@ -1,4 +1,4 @@
-"""The local verbs around a daemon that only pretends; the real one has tests of its own."""
+"""The local verbs with a fake daemon; the real one has its own tests."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.cli.conftest import NOW, Compute, FakeClock
 
 
 class Pretended:
-    """Remembers what it was asked to do."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.running: Running | None = None

@@ -1,4 +1,4 @@
-"""A rollout that is held, and what may not be done to it meanwhile."""
+"""A paused rollout, and what is refused meanwhile."""
 
 import json
 from functools import partial

@@ -82,7 +82,7 @@ def test_constrained_keeps_what_is_used_up(api: ApiServer, compute: Compute) -> 
     usual(api)
     waiting(api)
     found = json.loads(compute("quota", "--constrained", "-o", "json").out)
-    assert [one["resource"] for one in found["resources"]] == ["Instances"]
+    assert [resource["resource"] for resource in found["resources"]] == ["Instances"]
     assert [use["city"] for use in found["cities"]] == ["DFW"]
 
 

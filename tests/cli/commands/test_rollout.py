@@ -97,7 +97,7 @@ def test_colours_of_phases(api: ApiServer, compute: Compute, world: World) -> No
 
 
 def test_with_real_watches(api: ApiServer, compute: Compute, world: World) -> None:
-    """The same through threads and sockets; what moves is another thread, not a script."""
+    """The same through threads and sockets; another thread makes the changes instead of a script."""
     import threading
 
     from datum_compute.cli.talk.watching import Watches

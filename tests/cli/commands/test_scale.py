@@ -8,7 +8,7 @@ from tests.cli.server import ApiServer
 
 
 def replicas(api: ApiServer) -> list[int]:
-    return [one.scale_settings.min_replicas for one in api.get(WORKLOAD, "shop").spec.placements]
+    return [placement.scale_settings.min_replicas for placement in api.get(WORKLOAD, "shop").spec.placements]
 
 
 def carry_down(api: ApiServer) -> None:

@@ -12,7 +12,7 @@ from tests.cli.server import ApiServer
 
 @pytest.fixture
 def offline(clock: FakeClock) -> Compute:
-    """With an empty environment: what is said about words alone needs nothing."""
+    """With an empty environment: errors about words need nothing else."""
     return Compute(clock, {})
 
 

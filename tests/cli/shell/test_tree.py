@@ -1,4 +1,4 @@
-"""Words, flags and help: what is understood, and what is said about the rest."""
+"""Words, flags and help, and errors about what is not understood."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ def workload(**container: Any) -> Json:
 
 
 def texts(lines: list[Line]) -> list[str]:
-    return ["".join(map(text_of, one.pieces)) for one in lines]
+    return ["".join(map(text_of, line.pieces)) for line in lines]
 
 
 def changed(before: Json | None, after: Json) -> list[str]:
@@ -55,7 +55,9 @@ def test_the_copy_of_an_object_that_kubectl_keeps_is_left_out() -> None:
 
 
 def test_colours() -> None:
-    tones = {text_of(one.pieces[0])[:1]: one.pieces[0] for one in diff_lines(workload(image="a"), workload(image="b"))}
+    tones = {
+        text_of(line.pieces[0])[:1]: line.pieces[0] for line in diff_lines(workload(image="a"), workload(image="b"))
+    }
     assert getattr(tones["+"], "tone", None) is Tone.GOOD
     assert getattr(tones["-"], "tone", None) is Tone.BAD
     assert getattr(tones["@"], "tone", None) is Tone.DIM
@@ -70,13 +72,13 @@ variables = st.dictionaries(st.sampled_from("ABCD"), values).map(
 @given(variables, variables)
 def test_no_value_of_a_variable_is_ever_part_of_a_diff(old: list[Json], new: list[Json]) -> None:
     shown = "\n".join(texts(diff_lines(workload(env=old), workload(env=new))))
-    for one in old + new:
-        assert one["value"] not in shown
+    for variable in old + new:
+        assert variable["value"] not in shown
 
 
 @given(variables, variables)
 def test_hiding_changes_nothing_else(old: list[Json], new: list[Json]) -> None:
     hidden = without_values(workload(env=new), workload(env=old))
     container = hidden["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]
-    assert [one["name"] for one in container["env"]] == [one["name"] for one in new]
+    assert [variable["name"] for variable in container["env"]] == [variable["name"] for variable in new]
     assert hidden | {"spec": None} == workload() | {"spec": None}

@@ -1,4 +1,4 @@
-"""What a document says survives, and nothing in it is hidden from whoever reads it."""
+"""Documents keep their content, and nothing in them is hidden from the reader."""
 
 import json
 import unicodedata

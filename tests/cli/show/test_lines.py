@@ -2,7 +2,7 @@ from datum_compute.cli.show.lines import Column, Line, Table, good, laid_out, te
 
 
 def texts(lines: list[Line]) -> list[str]:
-    return ["".join(text_of(piece) for piece in one.pieces) for one in lines]
+    return ["".join(text_of(piece) for piece in line.pieces) for line in lines]
 
 
 def shown(table: Table, columns: int | None = None, *, headers: bool = True) -> list[str]:

@@ -24,7 +24,7 @@ def screens(out: str) -> list[list[str]]:
 
 
 def watched(compute: Compute, *words: str, steps: list[Callable[[], object]]) -> tuple[int, list[list[str]]]:
-    """Without the line that counts, which has a clock that goes on, and so each screen once."""
+    """The screens without their summary, which has a running clock, and without repetitions."""
     result = compute("rollout", "shop", *words, tty=True, columns=80, steps=steps, environ={"NO_COLOR": "1"})
     uncounted = [screen[:-2] if screen and " done, " in screen[-1] else screen for screen in screens(result.out)]
     return result.code, [screen for screen, _ in groupby(uncounted)]
@@ -66,8 +66,8 @@ def test_the_cause_of_a_blocked_row_is_shown_below_it_until_it_clears(
         lambda: world.report("DFW", 2, 2),
     ]
     _, (_, *drawn, _) = watched(compute, steps=steps)
-    blocked = [one for one in drawn if any("Blocked" in row for row in one)]
-    assert [one[2:] for one in blocked] == [
+    blocked = [screen for screen in drawn if any("Blocked" in row for row in screen)]
+    assert [screen[2:] for screen in blocked] == [
         [
             "  default     DFW    2         0         0       0     Blocked",
             "    Blocked reason: QuotaNotGranted — none left",

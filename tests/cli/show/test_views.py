@@ -69,7 +69,7 @@ def test_names_and_yaml(api: ApiServer, compute: Compute, world: World) -> None:
     new = lambda: World(api, "web").workload(("DFW",))  # noqa: E731
     assert compute("workloads", "-w", "-o", "name", steps=[new, interrupt]).out == "workload/shop\nworkload/web\n"
     documents = list(yaml.safe_load_all(compute("workloads", "-w", "-o", "yaml", steps=[interrupt]).out))
-    assert [one["metadata"]["name"] for one in documents] == ["shop", "web"]
+    assert [document["metadata"]["name"] for document in documents] == ["shop", "web"]
 
 
 def test_status_of_one_that_recovers(api: ApiServer, compute: Compute, world: World) -> None:

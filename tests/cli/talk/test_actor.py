@@ -1,4 +1,4 @@
-"""Who a token says it is."""
+"""The user in the claims of a token."""
 
 import base64
 import json

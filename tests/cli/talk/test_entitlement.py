@@ -1,4 +1,4 @@
-"""Every state of the contract, section 5, without anybody being asked."""
+"""Every state of an entitlement, without a terminal."""
 
 from functools import partial
 

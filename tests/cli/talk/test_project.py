@@ -1,4 +1,4 @@
-"""What a server answers, in words: the error texts of the contract, section 2.0."""
+"""Error messages for every kind of answer of the server."""
 
 import socket
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where a command talks to: the order, the project, and what is said when something is missing."""
+"""The target of a command: the order of choices, the project, and errors when something is missing."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""The change lines of the contract, section 2.1."""
+"""The lines that describe changes of a workload."""
 
 from typing import Any
 

@@ -126,7 +126,7 @@ def test_the_last_variable_takes_the_list_with_it() -> None:
 
 def test_scaling_touches_the_number_and_nothing_else() -> None:
     spec = {"placements": [placement("us", ["DFW"], 1) | {"x": 1}, placement("eu", ["AMS"], 1)]}
-    everywhere = [one["scaleSettings"]["minReplicas"] for one in with_min_replicas(spec, 4)["placements"]]
+    everywhere = [placement["scaleSettings"]["minReplicas"] for placement in with_min_replicas(spec, 4)["placements"]]
     assert everywhere == [4, 4]
     only = with_min_replicas(spec, 4, "eu")["placements"]
     assert only == [spec["placements"][0], placement("eu", ["AMS"], 4)]
@@ -154,5 +154,5 @@ def test_a_restart_is_dated_to_the_second_and_always_later_than_the_last(stored:
 
 def test_each_network_counts_once() -> None:
     spec = live()
-    spec["template"]["spec"]["networkInterfaces"] = [{"network": {"name": one}} for one in ("b", "a", "b")]
+    spec["template"]["spec"]["networkInterfaces"] = [{"network": {"name": name}} for name in ("b", "a", "b")]
     assert networks(spec) == ["b", "a"]

@@ -1,4 +1,4 @@
-"""Manifests: what is taken from one, and what is wrong with one, each in one sentence."""
+"""Manifests: the fields that are used, and problems, each reported in one sentence."""
 
 import json
 from typing import Any

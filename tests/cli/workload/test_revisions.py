@@ -1,4 +1,4 @@
-"""The revisions of a workload as values: numbers, what is kept, who met whom, and where an undo leads."""
+"""The revisions of a workload as values: numbers, retention, concurrent writers, and targets of an undo."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ def after(*images: str) -> Revisions:
 
 
 def numbers(known: Revisions) -> list[int]:
-    return [one.rev for one in known.entries]
+    return [entry.rev for entry in known.entries]
 
 
 def test_numbers_start_at_one_and_the_last_is_active() -> None:
@@ -83,7 +83,7 @@ def test_an_entry_under_the_wrong_key_is_not_believed() -> None:
 
 def test_what_others_wrote_is_recorded_before_it_is_replaced() -> None:
     known = after("a").with_write(entry("c", 3), entry("b", 2, kind=EXTERNAL))
-    assert [(one.rev, one.kind, one.image) for one in known.entries] == [
+    assert [(entry.rev, entry.kind, entry.image) for entry in known.entries] == [
         (1, DEPLOY, "a"),
         (2, EXTERNAL, "b"),
         (3, DEPLOY, "c"),
@@ -92,7 +92,7 @@ def test_what_others_wrote_is_recorded_before_it_is_replaced() -> None:
 
 def test_a_workload_without_a_history_begins_with_what_it_was() -> None:
     known = Revisions().with_write(entry("b", 2), entry("a", 1, kind=EXTERNAL))
-    assert [one.kind for one in known.entries] == [EXTERNAL, DEPLOY]
+    assert [entry.kind for entry in known.entries] == [EXTERNAL, DEPLOY]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))))
@@ -101,7 +101,7 @@ def test_concurrent_writers_leave_one_entry_each_in_any_order(order: tuple[int, 
     for generation in order:
         earlier = entry(str(generation - 1), generation - 1, kind=EXTERNAL)
         known = known.with_write(entry(str(generation), generation), earlier)
-    assert sorted((one.generation, one.kind) for one in known.entries) == [(n, DEPLOY) for n in (1, 2, 3, 4)]
+    assert sorted((entry.generation, entry.kind) for entry in known.entries) == [(n, DEPLOY) for n in (1, 2, 3, 4)]
     assert known.active is not None
     assert known.active.generation == 4
 
