@@ -200,7 +200,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self._still: dict[Place, _Unchanged] = {}
-        self._shown: dict[Place, tuple[Counts, int | None, Phase]] = {}
+        self._last_entries: dict[Place, tuple[Counts, int | None, Phase]] = {}
         self._explained: set[Block] = set()
         self.settled = False  # every place is done, or held by a pause
         self.complete = False
@@ -216,8 +216,8 @@ class Tracker:
             at = phase(state, stalled=stalled)
             phases.append(at)
             entry = (state.numbers, state.old, at)
-            changed = self._shown.get(state.place) != entry
-            self._shown[state.place] = entry
+            changed = self._last_entries.get(state.place) != entry
+            self._last_entries[state.place] = entry
             if at not in (Phase.DONE, Phase.PAUSED) and state.cause is not None and state.is_explained:
                 self.causes[state.place] = state.cause
             blocked = self._first_time(state.cause) if at is Phase.BLOCKED else None

@@ -40,10 +40,10 @@ async def settle(engine: Engine, wanted: Settings) -> Settings:
     Called before any controller runs, so that none sees a city without its cell.
     """
     root = _client(engine, ROOT_PLANE, ROOT)
-    kept = await _kept(root)
-    chosen = wanted.over(kept)
-    removed = [city for city in kept.cities if city not in chosen.cities]
-    projects = {one.name: _client(engine, one.name, PROJECT) for one in (await root.list(PROJECT_KIND)).items}
+    stored = await _stored(root)
+    chosen = wanted.over(stored)
+    removed = [city for city in stored.cities if city not in chosen.cities]
+    projects = {item.name: _client(engine, item.name, PROJECT) for item in (await root.list(PROJECT_KIND)).items}
     in_use = {city: use for city in removed if (use := await anext(_uses(engine, projects, city), ""))}
     for city, use in in_use.items():
         both = ",".join([*(f"{code}={name}" if name else code for code, name in wanted.cities.items()), *in_use])
@@ -59,9 +59,9 @@ async def settle(engine: Engine, wanted: Settings) -> Settings:
 
 
 async def keep(engine: Engine, settings: Settings) -> None:
-    """Stores the settings that the federation came up with; the same again is no write."""
+    """Stores the settings that the federation started with; writes nothing if they are unchanged."""
     root = _client(engine, ROOT_PLANE, ROOT)
-    if await _kept(root) == settings:
+    if await _stored(root) == settings:
         return
     with suppress(AlreadyExists):
         await root.create(NAMESPACE, NAMESPACE.body(_NAMESPACE))
@@ -72,10 +72,10 @@ async def keep(engine: Engine, settings: Settings) -> None:
         await root.merge_patch(CONFIG_MAP, _NAME, _NAMESPACE, {"data": data})
 
 
-async def _kept(root: Client) -> Settings:
+async def _stored(root: Client) -> Settings:
     try:
-        stored = await root.get(CONFIG_MAP, _NAME, _NAMESPACE)
-        return msgspec.json.decode(stored.data[_KEY], type=Settings).over(_DEFAULTS)
+        config_map = await root.get(CONFIG_MAP, _NAME, _NAMESPACE)
+        return msgspec.json.decode(config_map.data[_KEY], type=Settings).over(_DEFAULTS)
     except NotFound:
         return _DEFAULTS
     except (KeyError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""Copies of a federation's state, and the way back to one. Entry points: `backup`, `backups`, `restore`.
+"""Backups of a federation's state, and restoring them. Entry points: `backup`, `backups`, `restore`.
 
 A federation can be copied while it runs. To go back it must be down; what it had until then is kept as one more backup.
 """
@@ -67,14 +67,14 @@ def backup(directory: Path, to: Path | None, now: datetime) -> Path:
 
 
 def backups(directory: Path) -> list[Backup]:
-    """Those in the state directory, the newest first."""
-    found = []
+    """The backups in the state directory, newest first."""
+    entries = []
     for path in Paths(directory).backups.glob(f"*{_SUFFIX}"):
         with suppress(OSError):
             facts = path.stat()
             taken = datetime.fromtimestamp(facts.st_mtime, UTC)
-            found.append(Backup(path.stem, path, taken, facts.st_size))
-    return sorted(found, key=lambda one: (one.taken, one.name), reverse=True)
+            entries.append(Backup(path.stem, path, taken, facts.st_size))
+    return sorted(entries, key=lambda entry: (entry.taken, entry.name), reverse=True)
 
 
 def restore(directory: Path, wanted: str, now: datetime) -> Restored:
@@ -129,24 +129,24 @@ def _down(directory: Path) -> Iterator[Paths]:
 
 
 def _chosen(wanted: str, known: Sequence[Backup], directory: Path) -> Path:
-    exact = [one.path for one in known if wanted in (one.name, one.path.name)]
+    exact = [entry.path for entry in known if wanted in (entry.name, entry.path.name)]
     if exact:
         return exact[0]
-    made = [one.path for one in known if not one.replaced]
+    made = [entry.path for entry in known if not entry.replaced]
     if wanted == LATEST and made:
         return made[0]
     if Path(wanted).is_file():
         return Path(wanted)
-    started = [one for one in known if wanted and one.name.startswith(wanted)]
+    started = [entry for entry in known if wanted and entry.name.startswith(wanted)]
     if len(started) == 1:
         return started[0].path
     if started:
-        names = ", ".join(one.name for one in started)
+        names = ", ".join(entry.name for entry in started)
         raise LocalError(f'"{wanted}" is the beginning of {len(started)} backups; choose one of {names}')
     if known:
         raise LocalError(
             f'there is no backup "{wanted}", neither a file nor in {Paths(directory).backups}; '
-            f"choose one of {', '.join(one.name for one in known)}"
+            f"choose one of {', '.join(entry.name for entry in known)}"
         )
     raise LocalError(
         f"there is no file \"{wanted}\" and no backup in {directory}; make one with 'compute local backup'"
@@ -181,6 +181,6 @@ def _new(directory: Path, now: datetime, prefix: str = "") -> Path:
     except OSError as error:
         raise LocalError(f"cannot write to {folder}: {error.strerror}; name another file for the backup") from None
     name = f"{prefix}{now.astimezone(UTC):%Y-%m-%dT%H%M%SZ}"
-    taken = {one.name for one in folder.iterdir()}
+    taken = {path.name for path in folder.iterdir()}
     names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
-    return folder / next(f"{one}{_SUFFIX}" for one in names if f"{one}{_SUFFIX}" not in taken)
+    return folder / next(f"{name}{_SUFFIX}" for name in names if f"{name}{_SUFFIX}" not in taken)

@@ -131,8 +131,8 @@ def _launch(paths: Paths, port: int, wanted: Settings) -> Report:
     os.set_inheritable(write, True)
     output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     before = os.fstat(output).st_size
-    asked = [str(paths.directory), str(port), str(write), msgspec.json.encode(wanted).decode()]
-    command = [sys.executable, "-m", "datum_compute.local.process", *asked]
+    arguments = [str(paths.directory), str(port), str(write), msgspec.json.encode(wanted).decode()]
+    command = [sys.executable, "-m", "datum_compute.local.process", *arguments]
     # A single-file build is not installed where Python looks by itself.
     here = str(Path(__file__).parents[2])
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

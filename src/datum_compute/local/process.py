@@ -220,7 +220,7 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 def _write_contexts(paths: Paths, server: HttpsServer, settings: Settings, projects: Sequence[Project]) -> None:
     """One context per plane. The current one stays as somebody chose it, as long as it is there."""
-    names = {f"project-{name}": name for name in sorted({PROJECT, *(one.name for one in projects)})}
+    names = {f"project-{name}": name for name in sorted({PROJECT, *(project.name for project in projects)})}
     planes = {**names, "root": ROOT_PLANE, "hub": HUB_PLANE}
     planes |= {f"cell-{city.lower()}": cell_of(city) for city in settings.cities}
     current = f"project-{PROJECT}"

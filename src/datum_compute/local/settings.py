@@ -29,10 +29,10 @@ class Settings(Struct, frozen=True, rename="camel"):
     cities: dict[str, str] = {}
     limits: dict[str, int] = {}
 
-    def over(self, kept: "Settings") -> "Settings":
-        """These where they were chosen, else what was kept. A city that was named before keeps its name."""
-        cities = {code: name or kept.cities.get(code) or default_name(code) for code, name in self.cities.items()}
-        return Settings(cities or kept.cities, kept.limits | self.limits)
+    def over(self, stored: "Settings") -> "Settings":
+        """These settings where they were chosen, else the stored ones. A city keeps the name it was given before."""
+        cities = {code: name or stored.cities.get(code) or default_name(code) for code, name in self.cities.items()}
+        return Settings(cities or stored.cities, stored.limits | self.limits)
 
     def agrees(self, others: "Settings") -> bool:
         """Whether a federation with the other settings is one that these ask for."""

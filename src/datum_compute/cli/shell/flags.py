@@ -97,8 +97,8 @@ class Count(click.ParamType[int]):
             raise usage(f'{_flag(param)}: "{value}" is not a number; use {self._least} or more')
         negative = text.startswith("-")
         if not negative and (len(digits.lstrip("0")) > len(str(_LARGEST)) or int(digits) > _LARGEST):
-            shown = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
-            raise usage(f'{_flag(param)}: "{shown}" is too large; use at most {_LARGEST}')
+            excerpt = text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}…"
+            raise usage(f'{_flag(param)}: "{excerpt}" is too large; use at most {_LARGEST}')
         if negative or int(digits) < self._least:
             raise usage(self._too_small or f'{_flag(param)}: "{value}" is too small; use {self._least} or more')
         return int(digits)

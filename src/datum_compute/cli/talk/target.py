@@ -106,8 +106,8 @@ def _check_url(server: str) -> None:
     except ValueError:
         reachable = False
     if not reachable or not server.isprintable() or " " in server:
-        shown = server.rpartition("@")[2]  # the part before it may contain a password
-        raise KubeconfigError(f'"{shown}" is not the address of a server; write it like https://api.example.com:443')
+        address = server.rpartition("@")[2]  # the part before it may contain a password
+        raise KubeconfigError(f'"{address}" is not the address of a server; write it like https://api.example.com:443')
 
 
 def _standalone(settings: Settings, files: list[Path]) -> _Address:
