@@ -186,4 +186,5 @@ def _non_empty(**values: str) -> dict[str, str]:
 
 
 def _write_options(dry_run: bool, strict: bool = False) -> dict[str, str]:
-    return _non_empty(fieldValidation="Strict" if strict else "", dryRun="All" if dry_run else "")
+    options = {"fieldValidation": "Strict"} if strict else {}
+    return options | {"dryRun": "All"} if dry_run else options
