@@ -5,20 +5,14 @@ from datum_compute.api.labels import RESTARTED_AT
 from datum_compute.api.restarts import newest
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.failures import Exit, Failure
-from datum_compute.cli.shell.flags import message_option, option, timeout_option, verb, wait_option, workload_argument
+from datum_compute.cli.shell.flags import option, verb, wait_options, workload_argument
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import edits, history
 from datum_compute.cli.workload.follow import WaitFlags, wait_for_rollout
 from datum_compute.cli.workload.revisions import RESTART
-from datum_compute.cli.workload.writing import (
-    WRITE_OUTPUTS,
-    check_not_paused,
-    hint_progress,
-    show_written,
-    to_change,
-)
+from datum_compute.cli.workload.writing import WRITE_OUTPUTS, check_not_paused, hint_progress, show_written, to_change
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.meta import Json
 
@@ -35,9 +29,7 @@ class RestartFlags(WaitFlags, frozen=True):
 @verb("restart", needs=ENTITLED_PROJECT, outputs=WRITE_OUTPUTS, flags=RestartFlags)
 @workload_argument
 @option("--city", metavar="CITY", help="Only in this city; everywhere by default.")
-@wait_option
-@timeout_option
-@message_option
+@wait_options
 def command(run: Run, flags: RestartFlags) -> None:
     """Replace all instances, one at a time.
 

@@ -2,15 +2,7 @@
 
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.failures import usage
-from datum_compute.cli.shell.flags import (
-    MIN_REPLICAS,
-    message_option,
-    option,
-    timeout_option,
-    verb,
-    wait_option,
-    workload_argument,
-)
+from datum_compute.cli.shell.flags import MIN_REPLICAS, option, verb, wait_options, workload_argument
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.workload import edits, history
@@ -37,9 +29,7 @@ def _check(flags: ScaleFlags) -> None:
 @workload_argument
 @option("--min", "min_", type=MIN_REPLICAS, metavar="N", help="Instances to run in each city.")
 @option("--placement", metavar="NAME", help="Only this placement; all of them by default.")
-@wait_option
-@timeout_option
-@message_option
+@wait_options
 def command(run: Run, flags: ScaleFlags) -> None:
     """Set how many instances run in each city.
 

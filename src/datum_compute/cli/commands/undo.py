@@ -6,11 +6,9 @@ from datum_compute.cli.shell.failures import Failure
 from datum_compute.cli.shell.flags import (
     Count,
     dry_run_option,
-    message_option,
     option,
-    timeout_option,
     verb,
-    wait_option,
+    wait_options,
     workload_argument,
     yes_option,
 )
@@ -50,9 +48,7 @@ class UndoFlags(WaitFlags, frozen=True):
 )
 @yes_option
 @dry_run_option
-@wait_option
-@timeout_option
-@message_option
+@wait_options
 def command(run: Run, flags: UndoFlags) -> None:
     """Bring back an earlier revision of a workload, as a new one.
 

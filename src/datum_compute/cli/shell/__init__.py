@@ -1,1 +1,1 @@
-"""From typed words to a verb: the tree of commands, flags, habits of kubectl, completion, and how a command fails."""
+"""From typed words to a verb: the tree of commands, flags, habits of kubectl, completion, and failures."""

@@ -5,7 +5,7 @@ Loaded for every `--help`, so it imports click and nothing that connects to a se
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -18,6 +18,8 @@ from datum_compute.cli.show import durations
 if TYPE_CHECKING:
     from datum_compute.cli.shell.run import Run
     from datum_compute.cli.show.views import View, Watch
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 GLOBAL_FLAGS = "datum_compute.cli.shell.flags"  # the key in click's `meta` that collects those of one invocation
 
@@ -224,13 +226,20 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for conf
 dry_run_option = click.option("--dry-run", is_flag=True, help="Let the server check the change, without making it.")
 message_option = click.option("-m", "--message", default="", metavar="TEXT", help="Description for the history.")
 watch_option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
-wait_option = click.option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
 timeout_option = click.option(
     "--timeout", type=Duration(), metavar="DURATION", help="Longest time to wait; 0 waits forever."
 )
 fail_fast_option = click.option(
     "--fail-fast", is_flag=True, help="Give up when an instance has been failing for a minute."
 )
+
+
+def wait_options(body: F) -> F:
+    """The options of verbs that start a rollout: whether to wait for it, how long, and a description of the change."""
+    wait = click.option("--wait/--no-wait", default=False, help="Watch the rollout until it is complete.")
+    return wait(timeout_option(message_option(body)))
+
+
 WORKLOAD_NAME = Name("workload", WORKLOADS)
 INSTANCE_NAME = Name("instance", INSTANCES)
 workload_argument = click.argument("workload", type=WORKLOAD_NAME, metavar="WORKLOAD")

@@ -1,1 +1,1 @@
-"""Talking to the platform: which server and project, with which credentials, and waiting for changes."""
+"""Talking to the platform: the target of a command, credentials, calls, and waiting for changes."""

@@ -1,1 +1,1 @@
-"""What is done to a workload: plans, edits, manifests, revisions, and following a rollout."""
+"""Changes to workloads: plans, edits, manifests, revisions, and following a rollout."""
