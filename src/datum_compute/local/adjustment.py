@@ -35,7 +35,7 @@ _DEFAULTS = Settings(DEFAULT_CITIES, DEFAULT_LIMITS)
 
 
 async def settle(engine: Engine, wanted: Settings) -> Settings:
-    """The settings to start with. Raises `LocalError`, and then nothing was changed.
+    """Returns the settings to start with. If it raises `LocalError`, nothing was changed.
 
     Called before any controller runs, so that none sees a city without its cell.
     """
@@ -86,7 +86,7 @@ async def _stored(root: Client) -> Settings:
 
 
 async def _uses(engine: Engine, projects: dict[str, Client], city: str) -> AsyncIterator[str]:
-    """What keeps a city from being removed, and what to do about it."""
+    """What prevents the removal of a city, and what to do about it."""
     for name, project in projects.items():
         for workload in (await project.list(WORKLOAD)).items:
             if any(city in placement.city_codes for placement in workload.spec.placements):
@@ -112,7 +112,7 @@ async def _offer(project: Client, binding: LocationBinding, chosen: Settings) ->
 
 
 async def _set_limits(project: Client, wanted: Settings) -> None:
-    """Limits that are asked for now count for the projects there are; otherwise what somebody granted by hand stays."""
+    """Applies limits that were requested now to existing projects; otherwise grants made by hand stay."""
     for body in default_grants(project.plane, wanted.limits, owner={}):
         name, spec = body["metadata"]["name"], body["spec"]
         if not wanted.limits.keys() & {allowance["resourceType"] for allowance in spec["allowances"]}:

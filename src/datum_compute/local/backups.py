@@ -28,19 +28,19 @@ class Backup(Struct, frozen=True):
 
     @property
     def replaced(self) -> bool:
-        """Whether it is what a restore put aside."""
+        """Whether a restore put it aside."""
         return self.name.startswith(_REPLACED)
 
 
 class Restored(Struct, frozen=True):
-    """Which file was restored, and where what was there before is now; None when there was nothing."""
+    """The file that was restored, and where the previous state is now; None if there was none."""
 
     source: Path
     aside: Path | None
 
 
 def backup(directory: Path, to: Path | None, now: datetime) -> Path:
-    """Copies the state as it is at this moment; the federation may run meanwhile, or not.
+    """Copies the state as it is at this moment, whether the federation runs or not.
 
     Without a name for the file it goes to the other backups, named after the time.
     """
@@ -78,8 +78,7 @@ def backups(directory: Path) -> list[Backup]:
 
 
 def restore(directory: Path, wanted: str, now: datetime) -> Restored:
-    """Makes a backup the state again. `wanted` is a file, a name, the beginning of one, or `latest`: the last one that
-    somebody made.
+    """Restores a backup. `wanted` is a file, a name, the beginning of one, or `latest`: the newest one made by hand.
 
     Whatever goes wrong, the state is either what it was or the backup.
     """
@@ -105,7 +104,7 @@ def restore(directory: Path, wanted: str, now: datetime) -> Restored:
 
 @contextmanager
 def _down(directory: Path) -> Iterator[Paths]:
-    """Keeps a federation from being started meanwhile; raises when one runs."""
+    """Prevents a federation from being started meanwhile; raises if one is running."""
     paths = Paths(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -154,7 +153,7 @@ def _chosen(wanted: str, known: Sequence[Backup], directory: Path) -> Path:
 
 
 def _put_aside(paths: Paths, now: datetime) -> Path:
-    """The state that is replaced, as a backup; a damaged one as the files that it was."""
+    """Saves the state that is replaced as a backup, or as its files if it is damaged."""
     from datum_compute.embedded.storage.log import LogError
 
     aside = _new(paths.directory, now, _REPLACED)
@@ -168,13 +167,13 @@ def _put_aside(paths: Paths, now: datetime) -> Path:
             with suppress(FileNotFoundError):
                 os.replace(f"{paths.log}{end}", f"{aside}{end}")
         return aside
-    for end in _BESIDE:  # of the file that goes; with the new one they would make nonsense
+    for end in _BESIDE:  # they belong to the replaced file and would corrupt the new one
         Path(f"{paths.log}{end}").unlink(missing_ok=True)
     return aside
 
 
 def _new(directory: Path, now: datetime, prefix: str = "") -> Path:
-    """A name among the backups that is not used yet."""
+    """An unused path among the backups."""
     folder = Paths(directory).backups
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ _REASON_LENGTH = 300
 
 
 class Report(Struct, frozen=True):
-    """What the background process says, once: that it runs, why it cannot, or that another one is at it."""
+    """The one report of the background process: that it runs, why it cannot, or that another one is running."""
 
     running: Running | None = None
     error: str = ""
@@ -48,7 +48,7 @@ class Report(Struct, frozen=True):
 
 
 def up(directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running:  # noqa: B008  (frozen)
-    """Returns when the federation is ready; one that runs already is fine. Port 0 keeps the last one, if it is free.
+    """Returns when the federation is ready; it may already be running. Port 0 means the last one, if it is free.
 
     What is not wanted otherwise stays as it was chosen before.
     """
@@ -65,7 +65,7 @@ def up(directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running
 
 
 def _suited(found: Running, port: int, wanted: Settings) -> Running:
-    """A federation that runs already, if it is what is asked for."""
+    """A federation that already runs, if it is the requested one."""
     has = Settings(found.names, found.limits)
     if port not in (0, found.port):
         difference = f"on port {found.port}"
@@ -178,7 +178,7 @@ def _read_report(read: int, paths: Paths, before: int) -> Report:
 
 
 def _last_words(paths: Paths, before: int) -> str:
-    """The end of what a process wrote that had no time for a report: of a traceback, that is the reason."""
+    """The end of the output of a process that could not report: the last line of a traceback is the reason."""
     try:
         lines = paths.output.read_bytes()[before:].decode(errors="replace").split("\n")
     except OSError:
@@ -188,7 +188,7 @@ def _last_words(paths: Paths, before: int) -> str:
 
 
 def _wait_for_other(directory: Path) -> Running:
-    """Two were started at once: the one that came first serves both."""
+    """Two were started at once: the first one serves both."""
     if not _until(lambda: running(directory) is not None, START_SECONDS):
         raise LocalError(f"another federation is starting in {directory} and did not get ready; try again")
     found = running(directory)

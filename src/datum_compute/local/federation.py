@@ -107,7 +107,7 @@ class Federation:
         return self.client(name)
 
     async def seed(self) -> None:
-        """What must exist before anybody asks for anything; doing it again changes nothing."""
+        """Creates what must exist before anybody uses it; doing it again changes nothing."""
         for plane in (ROOT_PLANE, HUB_PLANE, *self.cities.values()):  # as every Kubernetes has it
             await _ensure(self.client(plane), NAMESPACE, NAMESPACE.body("default"))
         for city, cell in self.cities.items():
@@ -130,7 +130,7 @@ class Federation:
 
 
 async def prepare_project(client: Client) -> None:
-    """Asks for compute in a project that is Ready, and gives it the network that workloads use by default."""
+    """Requests compute in a project that is Ready, and creates the default network of workloads."""
     entitlement = SERVICE_ENTITLEMENT.body(SERVICE_OBJECT) | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
     await _ensure(client, SERVICE_ENTITLEMENT, entitlement)
     await _ensure(client, NETWORK, NETWORK.body("default", "default") | {"spec": {"ipam": {"mode": "Auto"}}})

@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _cause(error: Exception) -> Exception:
-    """What first went wrong, of all that went wrong with it."""
+    """The first error of a group."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -103,7 +103,7 @@ def _sentence(error: Exception, paths: Paths) -> str:
 
 
 async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter") -> None:
-    """Until it is told to stop, or cannot go on: what ends the work in the background ends all, and says why."""
+    """Runs until it is stopped or cannot go on: whatever ends the background work ends the process, with a reason."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -152,7 +152,7 @@ async def _answer(federation: Federation, settings: Settings, paths: Paths, port
 
 
 async def _follow_projects(root: Client, write: Callable[[Sequence[Project]], None]) -> None:
-    """A project that is made or removed later has, or loses, its context at once."""
+    """Adds or removes the context of a project as soon as the project is created or deleted."""
     while True:
         listed = await root.list(PROJECT_KIND)
         write(listed.items)
@@ -164,7 +164,7 @@ async def _follow_projects(root: Client, write: Callable[[Sequence[Project]], No
 
 
 def _open(paths: Paths) -> Engine:
-    """The state, as it was left; one that cannot be used is not touched."""
+    """Opens the stored state; one that cannot be used is not touched."""
     try:
         return compute_engine(Log(paths.log), writer=WriterThread, admit=admit)
     except LogError as error:
@@ -175,7 +175,7 @@ def _open(paths: Paths) -> Engine:
 
 
 async def _listen(engine: Engine, credentials: Credentials, port: int, paths: Paths) -> HttpsServer:
-    """On the port that was asked for, else on the last one, else on any that is free."""
+    """Listens on the requested port, else on the last one, else on any free one."""
     for candidate in (port,) if port else (_last_port(paths), 0):
         server = HttpsServer(engine, credentials, candidate)
         try:
@@ -196,7 +196,7 @@ def _last_port(paths: Paths) -> int:
 
 
 async def _until_ready(federation: Federation) -> None:
-    """Ready means that a user finds everything: the project, its cities and its quota."""
+    """Waits until a user finds everything: the project, its cities and its quota."""
     await federation.seed()
     await _until(partial(federation.is_ready, PROJECT))
     await federation.prepare(PROJECT)
@@ -211,7 +211,7 @@ async def _until_ready(federation: Federation) -> None:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """For ever, if need be: who started this process gives up after a while and ends it."""
+    """Waits indefinitely: whoever started this process gives up after a while and ends it."""
     while True:
         if await condition():
             return
@@ -219,7 +219,7 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 def _write_contexts(paths: Paths, server: HttpsServer, settings: Settings, projects: Sequence[Project]) -> None:
-    """One context per plane. The current one stays as somebody chose it, as long as it is there."""
+    """Writes one context per plane. The chosen current context stays as long as it exists."""
     names = {f"project-{name}": name for name in sorted({PROJECT, *(project.name for project in projects)})}
     planes = {**names, "root": ROOT_PLANE, "hub": HUB_PLANE}
     planes |= {f"cell-{city.lower()}": cell_of(city) for city in settings.cities}
@@ -233,14 +233,14 @@ def _write_contexts(paths: Paths, server: HttpsServer, settings: Settings, proje
 
 
 def _leave() -> None:
-    """Out of the session of who started this: neither its Ctrl-C nor its end is meant for us, nor must it wait."""
+    """Leaves the session of the starter, so that neither its Ctrl-C nor its end reaches us, and it need not wait."""
     if os.fork() > 0:
         os._exit(0)
     os.setsid()
 
 
 class _Reporter:
-    """Tells who started this process what became of it, once: what comes later is not for them."""
+    """Reports the outcome of the start to the starter, once."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe: int | None = pipe

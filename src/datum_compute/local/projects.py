@@ -19,7 +19,7 @@ class ProjectState(Struct, frozen=True):
 
 
 def projects(running: Running, seconds: float) -> list[ProjectState]:
-    """Asked of the federation itself, by name; raises `LocalError` when it does not answer."""
+    """Lists the projects of the running federation by name; raises `LocalError` if it does not answer."""
     try:
         transport = BlockingTransport(load([kubeconfig_path(Path(running.directory))], "root"), timeout=seconds)
         try:

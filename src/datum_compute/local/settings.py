@@ -1,4 +1,4 @@
-"""The cities and quota limits of a local federation, as they are written, kept and changed.
+"""The cities and quota limits of a local federation: parsed, stored and changed.
 
 Entry points: `Settings`, `read_cities`, `read_limits`.
 """
@@ -35,7 +35,7 @@ class Settings(Struct, frozen=True, rename="camel"):
         return Settings(cities or stored.cities, stored.limits | self.limits)
 
     def agrees(self, others: "Settings") -> bool:
-        """Whether a federation with the other settings is one that these ask for."""
+        """Whether a federation with the other settings satisfies these."""
         return self.over(others).cities == others.cities and self.limits.items() <= others.limits.items()
 
 
@@ -111,7 +111,7 @@ _AMOUNTS: dict[str, tuple[Callable[[str], int], str]] = {
 
 
 def limits_in_words(limits: Mapping[str, int]) -> str:
-    """`10 instances, 40 vCPUs, 80 GiB of memory`, as far as they are known."""
+    """The known limits as `10 instances, 40 vCPUs, 80 GiB of memory`."""
     words = []
     if INSTANCES in limits:
         words.append(f"{limits[INSTANCES]} instances")

@@ -1,4 +1,4 @@
-"""What a local federation leaves in its directory, and whether one runs there. Entry points: `running`, `Paths`.
+"""The files in the directory of a local federation, and whether one runs there. Entry points: `running`, `Paths`.
 
 Imports nothing heavy: every `compute` command asks here whether there is something to talk to.
 """
@@ -18,7 +18,7 @@ class LocalError(Exception):
 
 
 class Running(Struct, frozen=True, rename="camel"):
-    """A federation that is up."""
+    """A running federation."""
 
     pid: int
     port: int
@@ -48,7 +48,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def port(self) -> Path:
-        """The port it had last, so that kubeconfigs stay good over a restart."""
+        """The last port, so that kubeconfigs stay valid over a restart."""
         return self.directory / "port"
 
     @property
@@ -57,7 +57,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def output(self) -> Path:
-        """What the process logs."""
+        """The log of the process."""
         return self.directory / "federation.log"
 
     @property
@@ -81,7 +81,7 @@ def kubeconfig_path(directory: Path) -> Path:
 
 
 def running(directory: Path) -> Running | None:
-    """The federation that serves this directory now. A lock tells, not a process id: ids are used again."""
+    """The federation that serves this directory, by its lock and not by a process id, because ids are reused."""
     paths = Paths(directory)
     if not is_locked(paths.lock):
         return None
