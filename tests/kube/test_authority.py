@@ -32,7 +32,7 @@ def test_a_server_is_trusted_for_its_names_and_its_days(authority: Pair) -> None
             verify_server(server, authority, at, name)
 
 
-def test_who_trusts_one_authority_trusts_no_other_of_its_name(authority: Pair) -> None:
+def test_trust_in_an_authority_does_not_extend_to_another_of_its_name(authority: Pair) -> None:
     server = issue(new_authority("the authority", NOW, 100), "localhost", NOW, 10, purposes=[SERVER], names=[NAME])
     with pytest.raises(VerificationError):
         verify_server(server, authority, NOW)

@@ -213,7 +213,7 @@ def test_no_answer_is_an_error_that_says_why(handle: Handle, kind: type[ApiError
     asyncio.run(scenario())
 
 
-def test_nobody_listening_is_unavailable() -> None:
+def test_a_closed_port_is_unavailable() -> None:
     async def scenario() -> None:
         async with Scripted(hang_up).serving({"token": TOKEN}) as transport:
             port = transport._root.port

@@ -45,7 +45,7 @@ def thing(**parts: Any) -> Thing:
     return decode(encode({"metadata": {"name": "a", "namespace": "b"}, **parts}), Thing)
 
 
-def test_fields_nobody_here_knows_survive_in_the_json_of_the_spec() -> None:
+def test_unknown_fields_survive_in_the_json_of_the_spec() -> None:
     spec = {"image": "web", "minReplicas": 2, "future": {"field": [1, None]}}
     read = thing(apiVersion="v1", kind="Thing", spec=spec, other={"ignored": True})
     assert read.spec == Spec("web", 2)

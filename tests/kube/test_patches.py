@@ -171,7 +171,7 @@ def test_an_operation_that_does_not_fit_is_invalid_and_changes_nothing(target: A
         {"op": "add"},
     ],
 )
-def test_what_is_no_operation_is_a_bad_request(operations: Any) -> None:
+def test_an_unknown_operation_is_a_bad_request(operations: Any) -> None:
     target = {"a": 1}
     with pytest.raises(BadRequest):
         apply_json_patch(target, operations)

@@ -118,7 +118,7 @@ def test_a_refused_call_without_newer_credentials_is_made_once() -> None:
     assert len(gate.server.requests) == 1
 
 
-def test_a_watch_goes_on_with_the_rotated_token(tmp_path: Path) -> None:
+def test_a_watch_continues_with_the_rotated_token(tmp_path: Path) -> None:
     """The token is revoked while the watch runs, and the new one appears only after the first refusal."""
     file = tmp_path / "token"
     file.write_text("one")

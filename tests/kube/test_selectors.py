@@ -116,7 +116,7 @@ def test_a_requirement_is_written_as_it_is_read(requirement: Requirement, text: 
     assert LabelSelector.parse(str(selector)) == selector
 
 
-def test_an_operator_nobody_knows_is_refused() -> None:
+def test_an_unknown_operator_is_refused() -> None:
     with pytest.raises(BadRequest, match='"Near" is not a valid label selector operator'):
         Requirement("a", "Near", ("b",)).matches(WEB)
 

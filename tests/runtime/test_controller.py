@@ -218,7 +218,7 @@ async def test_an_event_that_is_dropped_is_logged_once_per_object(simulation: Si
     assert world.controller.dropped["unlabelled"] == 9
 
 
-async def test_an_ordinary_drop_is_counted_and_nobody_is_bothered(simulation: Simulation) -> None:
+async def test_an_ordinary_drop_is_counted_but_not_logged(simulation: Simulation) -> None:
     world = World(Source("east", WIDGET, lambda plane, change: [Drop("not_ours", ordinary=True)]))
     world.add("a").make("w")
     with capture_logs() as logs:
@@ -423,7 +423,7 @@ async def test_a_pass_knows_when_the_oldest_change_it_looks_at_came_in(simulatio
         assert seen == [0, 4, 100, 100, 100]
 
 
-async def test_a_floor_that_comes_due_is_no_old_change(simulation: Simulation) -> None:
+async def test_a_floor_that_comes_due_is_not_an_old_change(simulation: Simulation) -> None:
     seen: list[float] = []
 
     async def act(request: Request, pass_: Pass) -> None:
@@ -1045,7 +1045,7 @@ async def test_what_fails_after_its_plane_has_left_is_forgotten(simulation: Simu
         assert not world.controller._failed_on
 
 
-async def test_a_server_whose_versions_are_no_numbers_costs_only_itself(simulation: Simulation) -> None:
+async def test_a_server_whose_versions_are_not_numbers_affects_only_itself(simulation: Simulation) -> None:
     world = World()
     good, bad = world.add("good"), world.add("bad")
     good.make("w")

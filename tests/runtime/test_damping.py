@@ -51,7 +51,7 @@ def test_ten_writes_per_minute_are_not_a_fight() -> None:
     assert tried(Damper(), times) == times
 
 
-def test_it_is_over_when_nobody_wanted_it_for_a_minute() -> None:
+def test_a_fight_is_over_after_a_minute_without_attempts() -> None:
     damper = Damper()
     assert len(tried(damper, [n / 10 for n in range(100)])) == LIMIT
     assert tried(damper, [100.0]) == [100.0]  # the one that was held back
@@ -286,7 +286,7 @@ async def test_a_new_request_is_never_held_up(simulation: Simulation) -> None:
             await asyncio.sleep(1)
 
 
-async def test_a_status_that_goes_up_and_down_is_never_held_up(simulation: Simulation) -> None:
+async def test_a_status_that_goes_up_and_down_is_never_delayed(simulation: Simulation) -> None:
     """Two hundred things come and go; how many there are repeats all the time, and nobody else writes it."""
     world, server = small_world()
     ready = 200

@@ -155,7 +155,9 @@ async def test_a_repeated_event_is_counted_on_the_first(world: World, simulation
     )
 
 
-async def test_what_repeats_before_it_is_told_is_told_once(world: World, simulation: Simulation) -> None:
+async def test_an_event_that_repeats_before_it_is_recorded_is_recorded_once(
+    world: World, simulation: Simulation
+) -> None:
     for _ in range(1000):
         world.tell()
     async with background(world.recorder.run()):
@@ -219,7 +221,7 @@ async def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten_first(
 
 
 @pytest.mark.parametrize("error", [Invalid("no"), Forbidden("namespace is being terminated"), NotFound("no namespace")])
-async def test_an_event_that_is_refused_holds_up_nobody(
+async def test_a_refused_event_does_not_delay_others(
     world: World, simulation: Simulation, monkeypatch: pytest.MonkeyPatch, error: ApiError
 ) -> None:
     world.tell(reason="Refused")

@@ -198,7 +198,7 @@ async def test_the_only_plane_of_a_role(world: World, simulation: Simulation) ->
 # Going
 
 
-async def test_a_plane_that_goes_is_no_longer_followed(world: World, simulation: Simulation) -> None:
+async def test_a_plane_that_leaves_is_no_longer_followed(world: World, simulation: Simulation) -> None:
     world.add("a")
     world.add("b")
     async with world.running(simulation):
@@ -295,7 +295,7 @@ async def test_a_member_that_raises_is_called_again_without_affecting_others(
     assert (line["plane"], line["phase"]) == ("a", step)
 
 
-async def test_a_member_that_raises_when_a_plane_goes_does_not_keep_it(world: World, simulation: Simulation) -> None:
+async def test_a_member_that_raises_cannot_keep_a_plane_from_leaving(world: World, simulation: Simulation) -> None:
     world.fleet.join(Clumsy("disengage", 1))
     later = Member()
     world.fleet.join(later)
@@ -331,7 +331,9 @@ async def test_a_plane_says_when_it_answers_again(world: World, simulation: Simu
         assert len(returned) == 1
 
 
-async def test_who_fails_to_hear_that_a_plane_is_back_costs_no_call_on_it(world: World, simulation: Simulation) -> None:
+async def test_a_callback_that_raises_does_not_fail_the_call_that_found_the_plane_back(
+    world: World, simulation: Simulation
+) -> None:
     def failing() -> None:
         raise LookupError
 

@@ -100,7 +100,7 @@ async def test_410_in_the_middle_of_a_watch_lists_again(simulation: Simulation) 
         assert server.list_calls() == 2
 
 
-async def test_a_connection_that_goes_silent_is_left_for_a_new_one(simulation: Simulation) -> None:
+async def test_a_silent_connection_is_replaced(simulation: Simulation) -> None:
     world = World()
     server = world.add("a")
     async with world.running(simulation):

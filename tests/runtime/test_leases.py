@@ -307,7 +307,9 @@ async def test_only_the_leader_may_write(simulation: Simulation, server: Server)
                 second.election.check(write())
 
 
-async def test_who_does_not_lead_may_write_its_lease_and_no_other(simulation: Simulation, server: Server) -> None:
+async def test_a_replica_that_does_not_lead_may_write_only_its_own_lease(
+    simulation: Simulation, server: Server
+) -> None:
     election = Candidate(simulation, server, "one").election
     election.check(write(LEASE.path(NAMESPACE)))
     election.check(write(LEASE.path(NAMESPACE, "lead")))
@@ -383,7 +385,7 @@ async def test_a_lease_that_cannot_be_taken_is_one_warning_that_says_what_to_che
     assert len([line for line in logs if line["log_level"] == "warning"]) == 2
 
 
-async def test_waiting_for_another_is_no_reason_for_a_warning(simulation: Simulation, server: Server) -> None:
+async def test_waiting_for_another_leader_is_not_a_warning(simulation: Simulation, server: Server) -> None:
     first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
     with capture_logs() as logs:
         async with background(first.run(), second.run()):

@@ -191,7 +191,7 @@ async def test_the_standby_of_a_leader_that_died_acts_within_the_lease_time_on_w
     await world.stop()
 
 
-async def test_a_change_nobody_acted_on_is_acted_on_by_the_next(
+async def test_a_change_that_was_not_handled_is_handled_by_the_next_pass(
     world: World, server: Server, simulation: Simulation
 ) -> None:
     leader, _ = await world.start()

@@ -2,7 +2,7 @@ from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.requests import Request
 
 
-def test_what_was_missed_on_a_plane_is_told_once() -> None:
+def test_missed_requests_of_a_plane_are_returned_once() -> None:
     missed = Missed()
     for plane, name in (("a", "x"), ("b", "y"), ("a", "x"), ("a", "z")):
         missed.add(Request(plane, "", name))

@@ -110,7 +110,7 @@ async def test_an_error_in_the_middle_of_a_watch_pauses_too(setup: Setup, simula
         await setup.client.list(WIDGET)
 
 
-async def test_those_who_come_back_come_one_after_the_other(setup: Setup) -> None:
+async def test_retries_after_a_pause_are_spaced(setup: Setup) -> None:
     await refused(setup, TooManyRequests("busy", retry_after=10))
     pauses = []
     for _ in range(300):

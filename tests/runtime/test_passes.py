@@ -55,7 +55,7 @@ async def test_another_plane_is_given_or_the_only_one_of_its_role(world: World, 
         assert pass_.plane is world.fleet.plane("a")
 
 
-async def test_a_role_that_nobody_has_is_waited_for(world: World, simulation: Simulation) -> None:
+async def test_a_role_without_a_plane_is_waited_for(world: World, simulation: Simulation) -> None:
     async with world.running(simulation):
         with pytest.raises(NotEngaged) as error:
             new_pass(world, simulation).on("west")

@@ -13,7 +13,7 @@ from datum_compute.runtime.problems import Problems, worst
 from datum_compute.runtime.requests import Unfinished
 
 
-def test_what_fails_is_collected_and_the_rest_goes_on() -> None:
+def test_errors_are_collected_and_the_rest_goes_on() -> None:
     problems, done = Problems(), []
     for city in ("AMS", "DFW", "SIN"):
         with problems.collect(f"city {city}"):

@@ -163,7 +163,7 @@ def test_a_plugin_is_run_again_when_its_credential_has_expired(tmp_path: Path) -
     assert program.runs == 2
 
 
-def test_what_has_expired_when_it_is_given_is_no_use(tmp_path: Path) -> None:
+def test_a_credential_that_has_already_expired_is_refused(tmp_path: Path) -> None:
     program = Program(tmp_path, token="one", expirationTimestamp="2026-05-31T23:59:59Z")
     credentials = credentials_of(program, Time())
     for _ in range(3):

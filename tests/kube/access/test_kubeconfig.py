@@ -276,7 +276,7 @@ def test_a_pod_finds_the_api_of_its_cluster(tmp_path: Path) -> None:
     assert in_cluster(SERVICE | {"KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path).server == "https://[fd00::1]:443"
 
 
-def test_what_is_no_pod_is_told_so(tmp_path: Path) -> None:
+def test_a_process_outside_of_a_cluster_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match=r"does not run in a cluster: .* name a kubeconfig"):
         in_cluster({}, tmp_path)
     with pytest.raises(KubeconfigError, match=r"the service account token .*/token cannot be read: No such"):

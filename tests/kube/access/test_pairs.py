@@ -34,7 +34,7 @@ def test_a_pair_is_loaded_and_nothing_of_it_stays(kept: Path) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_what_is_no_pair_is_an_error() -> None:
+def test_a_certificate_with_another_key_is_an_error() -> None:
     (certificate, _), (_, key) = client_certificate("one"), client_certificate("two")
     with pytest.raises(ssl.SSLError):
         _load(certificate, key)

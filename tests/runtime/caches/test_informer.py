@@ -151,7 +151,7 @@ async def test_reading_by_namespace(setup: Setup, simulation: Simulation) -> Non
         assert setup.informer.get("elsewhere", "a") is None
 
 
-async def test_an_ended_watch_goes_on_where_it_was(setup: Setup, simulation: Simulation) -> None:
+async def test_an_ended_watch_continues_where_it_was(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         setup.server.end_watches()
         setup.server.make("a")
@@ -319,7 +319,7 @@ async def test_a_server_that_never_ends_a_watch_is_still_listed_again(setup: Set
         await simulation.until(setup.agrees, within=ELEVEN_MINUTES + 60)
 
 
-async def test_unchanged_objects_are_not_told_again_by_a_relist(setup: Setup, simulation: Simulation) -> None:
+async def test_a_relist_does_not_report_unchanged_objects(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a")
     async with following(setup, simulation):
         setup.take_changes()
@@ -368,9 +368,7 @@ async def test_a_kind_that_is_not_best_effort_and_may_not_be_listed_keeps_its_ca
         assert not setup.informer.synced.is_set()
 
 
-async def test_a_kind_that_comes_and_goes_is_known_to_be_served_or_not_also_while_it_is_listed(
-    setup: Setup, simulation: Simulation
-) -> None:
+async def test_whether_a_kind_is_served_is_known_while_it_is_listed(setup: Setup, simulation: Simulation) -> None:
     setup.informer.optional = True
     setup.server.unserved = {"widgets"}
     with capture_logs() as logs:
@@ -387,7 +385,7 @@ async def test_a_kind_that_comes_and_goes_is_known_to_be_served_or_not_also_whil
     assert len([line for line in logs if line["log_level"] == "info"]) == 2
 
 
-async def test_a_kind_that_is_done_without_is_no_outage(setup: Setup, simulation: Simulation) -> None:
+async def test_a_skipped_kind_is_not_an_outage(setup: Setup, simulation: Simulation) -> None:
     setup.informer.best_effort = True
     setup.faults.refuse(calls("GET", "/widgets"), Forbidden("not you"))
     with capture_logs() as logs:
@@ -885,9 +883,7 @@ class Cursed:
 
 
 @pytest.mark.parametrize("phase", ["list", "watch"])
-async def test_an_error_that_nobody_foresaw_is_logged_counted_and_tried_again(
-    simulation: Simulation, phase: str
-) -> None:
+async def test_an_unforeseen_error_is_logged_counted_and_retried(simulation: Simulation, phase: str) -> None:
     cursed: list[Cursed] = []
 
     def curse(transport: Transport) -> Transport:

@@ -165,7 +165,7 @@ def test_a_header_just_small_enough_is_taken() -> None:
     _run(Limits(), look)
 
 
-def test_a_large_body_in_one_piece_with_its_header_is_no_large_header() -> None:
+def test_a_large_body_in_one_piece_with_its_header_is_not_a_large_header() -> None:
     async def look(server: Server) -> None:
         body = b"a" * 1_000_000
         head = b"POST /body HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -212,7 +212,7 @@ def test_empty_lines_between_two_requests_gain_no_time() -> None:
 # Bodies
 
 
-def test_who_does_not_end_a_body_in_time_is_left() -> None:
+def test_a_client_that_does_not_end_its_body_in_time_is_disconnected() -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.connect(b"POST /body HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
         assert await _all(reader) == b""
@@ -221,7 +221,7 @@ def test_who_does_not_end_a_body_in_time_is_left() -> None:
     _run(Limits(body_seconds=0.1, grace_seconds=0.1), look)
 
 
-def test_a_body_that_nobody_wants_is_not_waited_for_and_its_connection_stays_good() -> None:
+def test_an_unread_body_is_not_waited_for_and_its_connection_stays_usable() -> None:
     async def look(server: Server) -> None:
         reader, writer = await server.connect(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
         assert (await _answer(reader)).startswith(b"HTTP/1.1 200 ")
@@ -232,7 +232,7 @@ def test_a_body_that_nobody_wants_is_not_waited_for_and_its_connection_stays_goo
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 100000000", b"Transfer-Encoding: chunked"])
-def test_a_body_that_nobody_wants_is_not_read_without_end(head: bytes) -> None:
+def test_an_unread_body_is_not_drained_without_end(head: bytes) -> None:
     async def look(server: Server) -> None:
         reader, writer = await server.connect(b"POST / HTTP/1.1\r\n" + head + b"\r\n\r\n")
         assert (await _answer(reader)).startswith(b"HTTP/1.1 200 ")
@@ -244,7 +244,7 @@ def test_a_body_that_nobody_wants_is_not_read_without_end(head: bytes) -> None:
     _run(Limits(grace_seconds=0.1), look)
 
 
-def test_a_body_that_nobody_wants_has_its_deadline_all_the_same() -> None:
+def test_an_unread_body_has_a_deadline_too() -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.connect(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
         assert (await _all(reader)).startswith(b"HTTP/1.1 200 ")
@@ -266,7 +266,7 @@ def test_an_answer_that_lasts_is_not_cut_off() -> None:
     _run(Limits(head_seconds=0.2, body_seconds=0.1, idle_seconds=0.1, stall_seconds=0.1, grace_seconds=0), look)
 
 
-def test_who_does_not_take_an_answer_is_left() -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
     async def look(server: Server) -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as deaf:
             deaf.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")

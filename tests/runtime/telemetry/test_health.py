@@ -283,7 +283,7 @@ async def test_every_plane_was_tried_when_each_is_engaged_or_has_failed_once(sim
         assert (await ask(probes, "/readyz"))[:2] == (200, "ok")
 
 
-async def test_a_plane_that_hangs_holds_up_nobody_for_long(simulation: Simulation) -> None:
+async def test_a_plane_that_hangs_delays_others_only_briefly(simulation: Simulation) -> None:
     cached = Cached()
     cached.add("hung")
     cached.servers["hung"].answering.clear()

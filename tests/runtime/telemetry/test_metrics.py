@@ -192,7 +192,7 @@ async def test_writes_that_are_undone_again_and_again_are_counted(world: World, 
         assert (world.value("oven_api_writes_damped_total", **labels) or 0) >= 10
 
 
-async def test_what_is_told_can_be_read_back_and_every_name_is_told_once(world: World, simulation: Simulation) -> None:
+async def test_metrics_can_be_parsed_and_every_name_occurs_once(world: World, simulation: Simulation) -> None:
     world.server.make("fine")
     async with background(world.manager.run()):
         await simulation.settle()

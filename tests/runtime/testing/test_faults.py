@@ -277,7 +277,7 @@ async def test_poison_that_no_client_reads(client: Client, server: Server, fault
 
 
 @pytest.mark.parametrize("spoil", [ODD_SPEC, ODD_STATUS])
-async def test_poison_that_is_noticed_only_by_who_looks(
+async def test_poison_that_is_noticed_only_when_it_is_used(
     client: Client, server: Server, faults: Faults, spoil: Spoil
 ) -> None:
     server.make("a")
