@@ -45,10 +45,10 @@ USER = {
 
 
 class Reviewer:
-    """The access reviews of a project's API server; records what it was asked."""
+    """The access reviews of a project's API server; records what it was webhook."""
 
     def __init__(self) -> None:
-        self.asked: list[Json] = []
+        self.reviews: list[Json] = []
         self.answer = Answer(201, msgspec.json.encode({"status": {"allowed": True}}))
         self.itself = Answer(403, b"{}")
         self.asked_itself = 0
@@ -58,7 +58,7 @@ class Reviewer:
             self.asked_itself += 1
             return self.itself
         assert (call.method, call.path) == ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews")
-        self.asked.append(msgspec.json.decode(call.body)["spec"])
+        self.reviews.append(msgspec.json.decode(call.body)["spec"])
         return self.answer
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[Any]:
@@ -69,7 +69,7 @@ class Reviewer:
         return Client(name, self)
 
 
-class Asked:
+class WebhookHarness:
     """A webhook over one engaged project, `demo`."""
 
     def __init__(
@@ -110,8 +110,8 @@ class Asked:
         return sent[0]["status"], msgspec.json.decode(sent[1]["body"])
 
     async def review(self, path: str = VALIDATE, **request: Any) -> Json:
-        given = {"uid": "abc", "operation": "CREATE", "namespace": "default", "name": "web", "userInfo": USER}
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": given | request}
+        request_ = {"uid": "abc", "operation": "CREATE", "namespace": "default", "name": "web", "userInfo": USER}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request_ | request}
         code, answer = await self.post(path, msgspec.json.encode(review))
         assert code == 200
         assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -121,17 +121,17 @@ class Asked:
 
 
 @pytest.fixture
-def asked(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Asked]:
-    async def build() -> Asked:
-        asked = Asked(simulation)
+def webhook(runner: asyncio.Runner, simulation: Simulation) -> Iterator[WebhookHarness]:
+    async def build() -> WebhookHarness:
+        harness = WebhookHarness(simulation)
         body = LOCATION_BINDING.body("dfw") | {"spec": {"topology": {TOPOLOGY_CITY: "DFW"}}}
-        await asked.engine.client("demo").create(LOCATION_BINDING, body)
-        await asked.start()
-        return asked
+        await harness.engine.client("demo").create(LOCATION_BINDING, body)
+        await harness.start()
+        return harness
 
-    asked = runner.run(build())
-    yield asked
-    runner.run(asked.stop())
+    webhook = runner.run(build())
+    yield webhook
+    runner.run(webhook.stop())
 
 
 def _workload(cities: Sequence[str] = ("DFW",), image: str = "registry.example/hello:1") -> Json:
@@ -143,13 +143,13 @@ def _causes(response: Json) -> dict[str, str]:
     return {cause["field"]: cause["reason"] for cause in response["status"]["details"]["causes"]}
 
 
-async def test_a_good_workload_is_admitted(asked: Asked) -> None:
-    assert await asked.review(object=_workload()) == {"uid": "abc", "allowed": True}
+async def test_a_good_workload_is_admitted(webhook: WebhookHarness) -> None:
+    assert await webhook.review(object=_workload()) == {"uid": "abc", "allowed": True}
 
 
-async def test_the_caller_is_forwarded_with_every_extra(asked: Asked) -> None:
-    await asked.review(object=_workload())
-    [spec] = asked.reviewer.asked
+async def test_the_caller_is_forwarded_with_every_extra(webhook: WebhookHarness) -> None:
+    await webhook.review(object=_workload())
+    [spec] = webhook.reviewer.reviews
     assert spec["resourceAttributes"] == {
         "verb": "use",
         "group": "networking.datumapis.com",
@@ -162,24 +162,24 @@ async def test_the_caller_is_forwarded_with_every_extra(asked: Asked) -> None:
     assert spec["extra"] == USER["extra"]
 
 
-async def test_a_network_that_the_caller_may_not_use_is_forbidden(asked: Asked) -> None:
-    asked.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
-    response = await asked.review(object=_workload())
+async def test_a_network_that_the_caller_may_not_use_is_forbidden(webhook: WebhookHarness) -> None:
+    webhook.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
+    response = await webhook.review(object=_workload())
     assert response["allowed"] is False
     assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
     assert _causes(response) == {NETWORK_FIELD: "FieldValueForbidden"}
 
 
-async def test_a_failed_access_review_refuses_the_workload(asked: Asked) -> None:
-    asked.reviewer.answer = Answer(500, b"out of order")
-    response = await asked.review(object=_workload())
+async def test_a_failed_access_review_refuses_the_workload(webhook: WebhookHarness) -> None:
+    webhook.reviewer.answer = Answer(500, b"out of order")
+    response = await webhook.review(object=_workload())
     assert response["allowed"] is False
     assert _causes(response) == {NETWORK_FIELD: "InternalError"}
 
 
-async def test_all_violations_are_reported_at_once(asked: Asked) -> None:
-    asked.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
-    response = await asked.review(object=_workload(["XXX"]))
+async def test_all_violations_are_reported_at_once(webhook: WebhookHarness) -> None:
+    webhook.reviewer.answer = Answer(201, msgspec.json.encode({"status": {"allowed": False}}))
+    response = await webhook.review(object=_workload(["XXX"]))
     assert _causes(response) == {
         "spec.placements[0].cityCodes[0]": "FieldValueNotSupported",
         NETWORK_FIELD: "FieldValueForbidden",
@@ -187,82 +187,82 @@ async def test_all_violations_are_reported_at_once(asked: Asked) -> None:
     assert response["status"]["message"].startswith('Workload.compute.datumapis.com "web" is invalid: [spec.')
 
 
-async def test_an_update_without_a_spec_change_needs_no_access_review(asked: Asked) -> None:
+async def test_an_update_without_a_spec_change_needs_no_access_review(webhook: WebhookHarness) -> None:
     before = _workload(["XXX"])
     after = before | {"metadata": before["metadata"] | {"finalizers": []}}
-    response = await asked.review(operation="UPDATE", object=after, oldObject=before)
+    response = await webhook.review(operation="UPDATE", object=after, oldObject=before)
     assert response["allowed"] is True
-    assert asked.reviewer.asked == []
+    assert webhook.reviewer.reviews == []
 
 
-async def test_an_update_of_the_spec_is_checked(asked: Asked) -> None:
-    response = await asked.review(operation="UPDATE", object=_workload(["XXX"]), oldObject=_workload())
+async def test_an_update_of_the_spec_is_checked(webhook: WebhookHarness) -> None:
+    response = await webhook.review(operation="UPDATE", object=_workload(["XXX"]), oldObject=_workload())
     assert response["allowed"] is False
 
 
-async def test_a_deletion_is_not_reviewed(asked: Asked) -> None:
-    assert (await asked.review(operation="DELETE", oldObject=_workload()))["allowed"] is True
+async def test_a_deletion_is_not_reviewed(webhook: WebhookHarness) -> None:
+    assert (await webhook.review(operation="DELETE", oldObject=_workload()))["allowed"] is True
 
 
-async def test_a_project_that_is_not_connected_is_refused(asked: Asked) -> None:
+async def test_a_project_that_is_not_connected_is_refused(webhook: WebhookHarness) -> None:
     stranger = USER | {"extra": {PARENT: ["elsewhere"]}}
-    response = await asked.review(object=_workload(), userInfo=stranger)
+    response = await webhook.review(object=_workload(), userInfo=stranger)
     assert response["allowed"] is False
     assert response["status"]["code"] == 503
     assert 'project "elsewhere" is not connected' in response["status"]["message"]
 
 
-async def test_a_request_without_a_project_is_refused(asked: Asked) -> None:
-    response = await asked.review(object=_workload(), userInfo={"username": "ada"})
+async def test_a_request_without_a_project_is_refused(webhook: WebhookHarness) -> None:
+    response = await webhook.review(object=_workload(), userInfo={"username": "ada"})
     assert response["allowed"] is False
     assert PARENT in response["status"]["message"]
     assert "let the webhook's URL end with /projects/<name>" in response["status"]["message"]
 
 
-async def test_the_url_may_name_the_project(asked: Asked) -> None:
+async def test_the_url_may_name_the_project(webhook: WebhookHarness) -> None:
     url, nobody = f"{VALIDATE}{OF_PROJECT}demo", {"username": "ada"}
-    assert (await asked.review(url, object=_workload(), userInfo=nobody))["allowed"] is True
-    refused = await asked.review(url, object=_workload(["XXX"]), userInfo=nobody)
+    assert (await webhook.review(url, object=_workload(), userInfo=nobody))["allowed"] is True
+    refused = await webhook.review(url, object=_workload(["XXX"]), userInfo=nobody)
     assert _causes(refused) == {"spec.placements[0].cityCodes[0]": "FieldValueNotSupported"}
-    assert (await asked.review(f"{MUTATE}{OF_PROJECT}demo", object=_workload(), userInfo=nobody))["allowed"] is True
+    assert (await webhook.review(f"{MUTATE}{OF_PROJECT}demo", object=_workload(), userInfo=nobody))["allowed"] is True
 
 
-async def test_the_url_takes_precedence_over_the_caller(asked: Asked) -> None:
-    response = await asked.review(f"{VALIDATE}{OF_PROJECT}elsewhere", object=_workload())
+async def test_the_url_takes_precedence_over_the_caller(webhook: WebhookHarness) -> None:
+    response = await webhook.review(f"{VALIDATE}{OF_PROJECT}elsewhere", object=_workload())
     assert 'project "elsewhere" is not connected' in response["status"]["message"]
 
 
-async def test_a_plane_that_is_no_project_is_refused(asked: Asked, simulation: Simulation) -> None:
-    transport = InProcess(asked.engine.serve("cell", CELL))
-    asked.fleet.add(Plane("cell", CELL, transport, writes=Writes(), generator=simulation.random))
+async def test_a_plane_that_is_no_project_is_refused(webhook: WebhookHarness, simulation: Simulation) -> None:
+    transport = InProcess(webhook.engine.serve("cell", CELL))
+    webhook.fleet.add(Plane("cell", CELL, transport, writes=Writes(), generator=simulation.random))
     await simulation.settle()
-    response = await asked.review(f"{VALIDATE}{OF_PROJECT}cell", object=_workload())
+    response = await webhook.review(f"{VALIDATE}{OF_PROJECT}cell", object=_workload())
     assert 'project "cell" is not connected' in response["status"]["message"]
-    assert asked.fleet.plane("cell").informers() == []
+    assert webhook.fleet.plane("cell").informers() == []
 
 
-async def test_a_workload_with_too_many_networks_is_refused_without_reviewing_all(asked: Asked) -> None:
+async def test_a_workload_with_too_many_networks_is_refused_without_reviewing_all(webhook: WebhookHarness) -> None:
     workload = _workload()
     interfaces = [{"network": {"name": f"net-{number}"}} for number in range(200)]
     workload["spec"]["template"]["spec"]["networkInterfaces"] = interfaces
-    response = await asked.review(object=workload)
+    response = await webhook.review(object=workload)
     assert response["allowed"] is False
-    assert len(asked.reviewer.asked) == 64
+    assert len(webhook.reviewer.reviews) == 64
 
 
 async def test_every_location_is_offered_where_bindings_are_not_served(simulation: Simulation) -> None:
-    asked = Asked(simulation, role=CELL)
+    webhook = WebhookHarness(simulation, role=CELL)
     body = LOCATION.body("dfw") | {"spec": {"locationClassName": "self-managed", "topology": {TOPOLOGY_CITY: "DFW"}}}
-    await asked.engine.client("demo").create(LOCATION, body)
-    await asked.start()
-    assert (await asked.review(object=_workload()))["allowed"] is True
-    refused = await asked.review(object=_workload(["XXX"]))
+    await webhook.engine.client("demo").create(LOCATION, body)
+    await webhook.start()
+    assert (await webhook.review(object=_workload()))["allowed"] is True
+    refused = await webhook.review(object=_workload(["XXX"]))
     assert _causes(refused) == {"spec.placements[0].cityCodes[0]": "FieldValueNotSupported"}
-    await asked.stop()
+    await webhook.stop()
 
 
-async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
-    assert await asked.review(MUTATE, object=_workload(["XXX"])) == {"uid": "abc", "allowed": True}
+async def test_the_mutating_webhook_changes_nothing(webhook: WebhookHarness) -> None:
+    assert await webhook.review(MUTATE, object=_workload(["XXX"])) == {"uid": "abc", "allowed": True}
 
 
 @pytest.mark.parametrize(
@@ -286,17 +286,17 @@ async def test_the_mutating_webhook_changes_nothing(asked: Asked) -> None:
     ],
 )
 async def test_a_body_that_is_no_review_is_refused(
-    asked: Asked, path: str, method: str, body: bytes, code: int
+    webhook: WebhookHarness, path: str, method: str, body: bytes, code: int
 ) -> None:
-    answered, status = await asked.post(path, body, method)
+    answered, status = await webhook.post(path, body, method)
     assert (answered, status["kind"]) == (code, "Status")
 
 
 @pytest.mark.parametrize(
     "strange", [None, {}, {"spec": 1}, {"spec": {"template": {"spec": {"networkInterfaces": [1]}}}}]
 )
-async def test_a_malformed_workload_is_refused_without_a_crash(asked: Asked, strange: Any) -> None:
-    response = await asked.review(object=strange)
+async def test_a_malformed_workload_is_refused_without_a_crash(webhook: WebhookHarness, strange: Any) -> None:
+    response = await webhook.review(object=strange)
     assert response["allowed"] is False
     assert response["status"]["code"] in (400, 422)
 
@@ -307,8 +307,8 @@ MANAGEMENT = "system:serviceaccount:compute-system:compute-management"
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-async def test_a_user_may_only_move_a_restart_of_a_deployment_forward(asked: Asked, case: Write) -> None:
-    response = await asked.review(
+async def test_a_user_may_only_move_a_restart_of_a_deployment_forward(webhook: WebhookHarness, case: Write) -> None:
+    response = await webhook.review(
         VALIDATE_DEPLOYMENT, operation="UPDATE", name="web-main-dfw", object=case.after, oldObject=case.before
     )
     assert response["allowed"] is case.allowed
@@ -339,42 +339,44 @@ OTHERS = {
     ],
 )
 async def test_deployments_are_written_by_compute_and_kubernetes(
-    asked: Asked, request_: Json, user: Json, allowed: bool
+    webhook: WebhookHarness, request_: Json, user: Json, allowed: bool
 ) -> None:
     """Even in an unknown project: the rule does not depend on it."""
     for path in (VALIDATE_DEPLOYMENT, f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}elsewhere"):
-        response = await asked.review(path, userInfo=user, **request_)
+        response = await webhook.review(path, userInfo=user, **request_)
         assert response["allowed"] is allowed
 
 
-async def test_the_account_of_this_process_may_write_deployments(asked: Asked) -> None:
+async def test_the_account_of_this_process_may_write_deployments(webhook: WebhookHarness) -> None:
     itself = {"username": "compute@platform.example"}
     path = f"{VALIDATE_DEPLOYMENT}{OF_PROJECT}demo"
-    assert (await asked.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is False  # it could not be asked
-    asked.reviewer.itself = Answer(201, msgspec.json.encode({"status": {"userInfo": itself}}))
+    assert (await webhook.review(path, userInfo=itself, **OTHERS["create"]))[
+        "allowed"
+    ] is False  # it could not be asked
+    webhook.reviewer.itself = Answer(201, msgspec.json.encode({"status": {"userInfo": itself}}))
     for _ in range(3):
-        assert (await asked.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is True
-    assert (await asked.review(path, userInfo=USER, **OTHERS["create"]))["allowed"] is False
-    assert asked.reviewer.asked_itself == 2
+        assert (await webhook.review(path, userInfo=itself, **OTHERS["create"]))["allowed"] is True
+    assert (await webhook.review(path, userInfo=USER, **OTHERS["create"]))["allowed"] is False
+    assert webhook.reviewer.asked_itself == 2
 
 
 async def test_the_accounts_of_compute_can_be_configured(simulation: Simulation) -> None:
-    asked = Asked(simulation, accounts=Accounts(("root",), ("operators",)))
-    await asked.start()
+    webhook = WebhookHarness(simulation, accounts=Accounts(("root",), ("operators",)))
+    await webhook.start()
     for user in ({"username": "root"}, {"username": "jo", "groups": ["operators"]}):
-        assert (await asked.review(VALIDATE_DEPLOYMENT, userInfo=user, **OTHERS["delete"]))["allowed"] is True
-    assert (await asked.review(VALIDATE_DEPLOYMENT, userInfo=USER, **OTHERS["delete"]))["allowed"] is False
-    await asked.stop()
+        assert (await webhook.review(VALIDATE_DEPLOYMENT, userInfo=user, **OTHERS["delete"]))["allowed"] is True
+    assert (await webhook.review(VALIDATE_DEPLOYMENT, userInfo=USER, **OTHERS["delete"]))["allowed"] is False
+    await webhook.stop()
 
 
 async def test_deliveries_to_a_cell_on_the_same_server_are_exempt(simulation: Simulation) -> None:
-    asked = Asked(simulation, also=[CELL])
-    client = asked.engine.client("demo")
+    webhook = WebhookHarness(simulation, also=[CELL])
+    client = webhook.engine.client("demo")
     await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels={UPSTREAM_CLUSTER: "cluster-demo"}))
     await client.create(NAMESPACE, NAMESPACE.body("default"))
-    await asked.start()
+    await webhook.start()
     karmada = {"username": "system:serviceaccount:karmada-cluster:karmada-pop", "extra": {PARENT: ["demo"]}}
     for namespace, allowed in (("ns-1", True), ("default", False)):
-        response = await asked.review(VALIDATE_DEPLOYMENT, userInfo=karmada, namespace=namespace, **OTHERS["create"])
+        response = await webhook.review(VALIDATE_DEPLOYMENT, userInfo=karmada, namespace=namespace, **OTHERS["create"])
         assert response["allowed"] is allowed
-    await asked.stop()
+    await webhook.stop()

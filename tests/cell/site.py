@@ -130,9 +130,9 @@ class Site:
         """Creates a namespace per project; those of hub and cell carry `labels`, by default the identity."""
         self._engine_run = asyncio.create_task(self.engine.run())
         for number, (name, project) in enumerate(self.projects.items(), 1):
-            said = hub_labels(name, "default") if labels is None else labels
+            labels_ = hub_labels(name, "default") if labels is None else labels
             for client in (self.cell, self.hub):
-                await client.create(NAMESPACE, NAMESPACE.body(f"ns-{number}", labels=dict(said)))
+                await client.create(NAMESPACE, NAMESPACE.body(f"ns-{number}", labels=dict(labels_)))
             await self.simulation.settle()
             try:
                 await project.get(NAMESPACE, "default")
@@ -227,11 +227,11 @@ class Site:
         labels: Mapping[str, str] | None = None,
         spec: Json = SPEC,
     ) -> None:
-        said = dict(LABELS | {f"{GROUP}/instance-index": name.rpartition("-")[2]} if labels is None else labels)
+        labels_ = dict(LABELS | {f"{GROUP}/instance-index": name.rpartition("-")[2]} if labels is None else labels)
         if gates is not None:
             controller = {"templateHash": "0123456789", "schedulingGates": [{"name": gate} for gate in gates]}
             spec = spec | {"controller": controller}
-        body = INSTANCE.body(name, NAMESPACE_NAME, labels=said, finalizers=list(FINALIZERS))
+        body = INSTANCE.body(name, NAMESPACE_NAME, labels=labels_, finalizers=list(FINALIZERS))
         await self.cell.create(INSTANCE, body | {"spec": spec})
         await self.advance(DELAY_SECONDS)
 
@@ -256,7 +256,8 @@ class Site:
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
         wanted = [
-            conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in reported.items()
+            conditions.condition(type_, *fields, "as reported", generation=1, now=now)
+            for type_, fields in reported.items()
         ]
         status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
         if instance.spec.controller is not None:

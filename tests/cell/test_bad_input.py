@@ -96,8 +96,8 @@ async def test_missing_labels_are_named(cell: Site) -> None:
     await cell.cell.merge_patch(INSTANCE, "web-0", NAMESPACE_NAME, {"metadata": {"labels": complete}})
     await cell.advance(1)
     assert await cell.copies() == ["web-0"]
-    told = as_dict((await cell.instance()).status_json)["conditions"]
-    assert "Federated" not in {condition["type"] for condition in told}
+    conditions = as_dict((await cell.instance()).status_json)["conditions"]
+    assert "Federated" not in {condition["type"] for condition in conditions}
 
 
 async def test_an_instance_without_an_ordinal_is_removed_from_its_deployment(cell: Site) -> None:
@@ -182,10 +182,13 @@ async def test_a_namespace_without_identity_labels_gets_no_claim_and_no_copy(cel
     await cell.cell.create(INSTANCE, body | {"spec": gated})
     await cell.advance(700)
     instance = await cell.cell.get(INSTANCE, "web-0", "nobody")
-    told = {condition["type"]: condition for condition in as_dict(instance.status_json)["conditions"]}
+    by_type = {condition["type"]: condition for condition in as_dict(instance.status_json)["conditions"]}
     sentence = "Namespace nobody does not say which project it belongs to"
-    assert (told["QuotaGranted"]["reason"], told["QuotaGranted"]["message"]) == ("QuotaProjectIDUnresolvable", sentence)
-    assert (told["Ready"]["reason"], told["Ready"]["message"]) == ("PendingQuota", sentence)
+    assert (by_type["QuotaGranted"]["reason"], by_type["QuotaGranted"]["message"]) == (
+        "QuotaProjectIDUnresolvable",
+        sentence,
+    )
+    assert (by_type["Ready"]["reason"], by_type["Ready"]["message"]) == ("PendingQuota", sentence)
     assert await cell.events() == [("QuotaProjectIDUnresolvable", sentence)]
     assert (await cell.claims(), await cell.copies()) == ([], [])
     await cell.cell.delete(INSTANCE, "web-0", "nobody")

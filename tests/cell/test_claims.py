@@ -548,11 +548,11 @@ def skewed(request: pytest.FixtureRequest, runner: asyncio.Runner, simulation: S
 async def test_however_clocks_differ_a_denied_claim_is_recreated_at_its_pace(skewed: Site) -> None:
     await skewed.create()
     made: list[float] = []
-    seen = ""
+    latest = ""
     for _ in range(900):
         await skewed.advance(1)
-        if (uid := await _uid(skewed)) != seen:
-            seen = uid
+        if (uid := await _uid(skewed)) != latest:
+            latest = uid
             made.append(skewed.simulation.time())
             await skewed.deny()
     gaps = [later - earlier for earlier, later in pairwise(made)]
@@ -563,11 +563,11 @@ async def test_however_clocks_differ_a_denied_claim_is_recreated_at_its_pace(ske
 
 @pytest.mark.parametrize("skewed", [301, 86_400, -301, -86_400], indirect=True)
 async def test_however_clocks_differ_pending_quota_is_polled_by_the_same_tiers(skewed: Site) -> None:
-    asked: list[float] = []
+    reads: list[float] = []
 
     async def note(call: Call) -> Answer | None:
         if calls("GET", "resourceclaims/instance-web-0")(call):
-            asked.append(skewed.simulation.time())
+            reads.append(skewed.simulation.time())
         return None
 
     skewed.faults["demo"].instead = note
@@ -575,7 +575,7 @@ async def test_however_clocks_differ_pending_quota_is_polled_by_the_same_tiers(s
     began = skewed.simulation.time()
     await skewed.advance(800)
     tiers = ((0, 60, 1), (60, 300, 15), (300, 600, 60))
-    polls = [sum(start <= at - began < end for at in asked) for start, end, _ in tiers]
+    polls = [sum(start <= at - began < end for at in reads) for start, end, _ in tiers]
     for (start, end, again), number in zip(tiers, polls, strict=True):
         assert number == pytest.approx((end - start) / again, abs=2)
 
@@ -773,10 +773,10 @@ async def test_failed_evaluations_run_again_as_soon_as_the_quota_system_is_back(
     await site.advance(700)  # by now it would be tried again only after half a minute
     site.faults["demo"].bring_back()
 
-    async def asked() -> bool:
+    async def is_read_again() -> bool:
         return bool(await site.claims())
 
-    await site.simulation.until(asked, within=6)  # the longest that a watch waits before it is tried again
+    await site.simulation.until(is_read_again, within=6)  # the longest that a watch waits before it is tried again
 
 
 async def test_a_running_instance_keeps_running_while_its_new_claim_is_undecided(site: Site) -> None:

@@ -113,7 +113,12 @@ class Cell(ControllerHarness):
     async def report(self, name: str, ready: str, reason: str = "Available", runs: str = "") -> None:
         """Sets Ready and Programmed, and reports a template hash: by default that of its own template."""
         instance = await self.client.get(INSTANCE, name, "ns")
-        fields = {"status": ready, "reason": reason, "message": "as told", "lastTransitionTime": "2026-06-01T12:00:00Z"}
+        fields = {
+            "status": ready,
+            "reason": reason,
+            "message": "as reported",
+            "lastTransitionTime": "2026-06-01T12:00:00Z",
+        }
         status: Json = {"conditions": [{"type": "Programmed"} | fields, {"type": "Ready"} | fields]}
         if instance.spec.controller is not None:
             status["controller"] = {"observedTemplateHash": runs or instance.spec.controller.template_hash}

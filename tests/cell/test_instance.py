@@ -121,13 +121,16 @@ class Cell(ControllerHarness):
         await self.settle()
         return await self.instance()
 
-    async def report(self, **said: tuple[str, str]) -> None:
+    async def report(self, **reported: tuple[str, str]) -> None:
         """Sets the provider's conditions: type to status and reason."""
         instance = await self.instance()
         before = instance.status.conditions if instance.status else ()
         now = self.simulation.now()
-        told = [conditions.condition(type_, *one, "as told", generation=1, now=now) for type_, one in said.items()]
-        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, told))}
+        wanted = [
+            conditions.condition(type_, *fields, "as reported", generation=1, now=now)
+            for type_, fields in reported.items()
+        ]
+        status = as_dict(instance.status_json) | {"conditions": conditions.to_json(conditions.updated(before, wanted))}
         await self.client.replace_status(INSTANCE, instance, status)
         await self.settle()
 
@@ -258,8 +261,8 @@ async def test_a_denial_keeps_the_gate_until_it_is_lifted(metered: Cell, ledger:
     await metered.create()
     assert await metered.gates() == ["Quota"]
     for type_ in ("Ready", "Programmed", "Available"):
-        told = await metered.condition(type_)
-        assert (told.status, told.reason, told.message) == ("False", "PendingQuota", "2 of 1 instances")
+        condition = await metered.condition(type_)
+        assert (condition.status, condition.reason, condition.message) == ("False", "PendingQuota", "2 of 1 instances")
 
     ledger.verdict = Verdict("True", "QuotaAvailable", "granted")
 
@@ -280,7 +283,7 @@ async def test_ready_follows_the_provider(cell: Cell) -> None:
     assert (await cell.condition("Ready")).reason == "PendingProgramming"
     await cell.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", "ImageUnavailable"))
     ready = await cell.condition("Ready")
-    assert (ready.status, ready.reason, ready.message) == ("Unknown", "ImageUnavailable", "as told")
+    assert (ready.status, ready.reason, ready.message) == ("Unknown", "ImageUnavailable", "as reported")
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
     ready = await cell.condition("Ready")
     assert (ready.status, ready.reason, ready.message) == ("True", "Available", "Instance is ready")
@@ -303,7 +306,7 @@ async def test_the_provider_s_conditions_and_its_report_survive(cell: Cell) -> N
     await cell.report(Programmed=("True", "Programmed"), Available=("True", "Available"))
     status = as_dict((await cell.instance()).status_json)
     assert {key: status[key] for key in report} == report
-    assert (await cell.condition("Programmed")).message == "as told"
+    assert (await cell.condition("Programmed")).message == "as reported"
 
 
 @pytest.mark.parametrize("gates", [None, []])

@@ -29,24 +29,24 @@ def seconds(age: timedelta) -> float:
 async def test_an_instance_that_appeared_while_we_watched_ages_by_loop_time(
     simulation: Simulation, ahead: float
 ) -> None:
-    ages, seen = InstanceAges(ShiftedClock(simulation, ahead)), instance(simulation)
-    ages.note(Change(None, seen))
-    assert seconds(ages.of(seen)) == 0
+    ages, watched = InstanceAges(ShiftedClock(simulation, ahead)), instance(simulation)
+    ages.note(Change(None, watched))
+    assert seconds(ages.of(watched)) == 0
     await simulation.advance(100)
-    assert seconds(ages.of(seen)) == pytest.approx(100)
+    assert seconds(ages.of(watched)) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(0, 50), (301, 351), (-40, 10), (-301, 0), (-86_400, 0)])
 async def test_an_instance_that_existed_before_has_no_negative_age_and_ages_by_loop_time(
     simulation: Simulation, ahead: float, expected: float
 ) -> None:
-    seen = instance(simulation)
+    watched = instance(simulation)
     await simulation.advance(50)
     ages = InstanceAges(ShiftedClock(simulation, ahead))
-    ages.note(Change(None, seen, initial=True))
-    assert seconds(ages.of(seen)) == pytest.approx(expected)
+    ages.note(Change(None, watched, initial=True))
+    assert seconds(ages.of(watched)) == pytest.approx(expected)
     await simulation.advance(100)
-    assert seconds(ages.of(seen)) == pytest.approx(expected + 100)
+    assert seconds(ages.of(watched)) == pytest.approx(expected + 100)
 
 
 async def test_an_instance_that_is_gone_is_forgotten_and_another_of_its_name_is_new(simulation: Simulation) -> None:

@@ -56,8 +56,8 @@ async def _location(cell: Site, city: str = "DFW", name: str = "dfw-1") -> None:
 
 async def _set(cell: Site, kind: Kind[Any], name: str, ready: str, reason: str, **status: Any) -> None:
     object_ = await cell.cell.get(kind, name, NAMESPACE_NAME)
-    said = conditions.condition("Ready", ready, reason, f"about {reason}", generation=1, now=cell.simulation.now())
-    whole = as_dict(object_.status_json) | {"conditions": conditions.to_json([said])} | status
+    condition = conditions.condition("Ready", ready, reason, f"about {reason}", generation=1, now=cell.simulation.now())
+    whole = as_dict(object_.status_json) | {"conditions": conditions.to_json([condition])} | status
     await cell.cell.replace_status(kind, object_, whole)
     await cell.settle()
 
@@ -211,8 +211,14 @@ async def test_kinds_that_are_not_served_hold_nothing_else_up(runner: asyncio.Ru
     )
 
     async def unknown(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "no such resource", "reason": "NotFound", "code": 404}
-        return Answer(404, encode(said)) if NETWORKING_GROUP in call.path else None
+        status = {
+            "kind": "Status",
+            "status": "Failure",
+            "message": "no such resource",
+            "reason": "NotFound",
+            "code": 404,
+        }
+        return Answer(404, encode(status)) if NETWORKING_GROUP in call.path else None
 
     site.faults["cell"].instead = unknown
     await site.start()
@@ -228,10 +234,10 @@ async def test_kinds_that_are_not_served_hold_nothing_else_up(runner: asyncio.Ru
 
 
 async def test_networking_off_makes_no_networking_call_at_all(runner: asyncio.Runner, simulation: Simulation) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     async def note(call: Call) -> Answer | None:
-        asked.append(call.path)
+        paths.append(call.path)
         return None
 
     site = Site(
@@ -248,6 +254,6 @@ async def test_networking_off_makes_no_networking_call_at_all(runner: asyncio.Ru
     assert await site.gates() == []
     await site.runs("web-0")
     await site.advance(1000)
-    assert asked
-    assert [path for path in asked if NETWORKING_GROUP in path] == []
+    assert paths
+    assert [path for path in paths if NETWORKING_GROUP in path] == []
     await site.stop()

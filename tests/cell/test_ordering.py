@@ -114,7 +114,7 @@ changes = st.lists(st.tuples(st.sampled_from(["template", "scale", "steps"]), st
 
 
 @given(changes)
-def test_a_healthy_rollout_takes_at_most_one_instance_down(asked: list[tuple[str, int]]) -> None:
+def test_a_healthy_rollout_takes_at_most_one_instance_down(requests: list[tuple[str, int]]) -> None:
     """Deleted Instances are gone, and created ones ready, one step later."""
     running: dict[int, int] = {}  # ordinal to the template it runs
     template, desired = 0, 3
@@ -132,7 +132,7 @@ def test_a_healthy_rollout_takes_at_most_one_instance_down(asked: list[tuple[str
 
     while step():
         pass
-    for what, amount in asked:
+    for what, amount in requests:
         if what == "template":
             template += 1
         elif what == "scale":

@@ -78,20 +78,20 @@ async def test_a_claim_leads_to_its_instance(
 async def test_after_a_conflict_an_instance_is_evaluated_again_within_its_tier(site: Site, conflict_in: str) -> None:
     await site.hub_deployment()
     plane, path = ("cell", "status") if conflict_in == "status" else ("hub", "instances")
-    seen: list[float] = []
+    attempts: list[float] = []
 
     async def conflict(call: Call) -> Answer | None:
         if call.method == "GET" or path not in call.path or "events" in call.path:
             return None
-        seen.append(site.simulation.time())
-        said = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
-        return Answer(409, encode(said))
+        attempts.append(site.simulation.time())
+        status = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
+        return Answer(409, encode(status))
 
     site.faults[plane].instead = conflict
     await site.create()
     await site.advance(30)
-    gaps = [later - earlier for earlier, later in pairwise(seen)]
-    assert len(seen) > 25
+    gaps = [later - earlier for earlier, later in pairwise(attempts)]
+    assert len(attempts) > 25
     assert max(gaps) <= 1.01
     for controller in site.manager.controllers.values():
         assert controller.results["error"] == 0  # a conflict is none
@@ -113,19 +113,19 @@ async def test_a_pass_declares_its_tier_before_a_conflict_can_end_it(site: Site)
 async def test_after_any_other_error_an_instance_is_evaluated_again_within_its_tier(site: Site, code: int) -> None:
     """The status cannot be written: how soon the quota system is asked again was settled before."""
     await site.create()
-    asked: list[float] = []
+    reads: list[float] = []
 
     async def note(call: Call) -> Answer | None:
         if calls("GET", "resourceclaims/instance-web-0")(call):
-            asked.append(site.simulation.time())
+            reads.append(site.simulation.time())
         return None
 
     site.faults["demo"].instead = note
     site.faults["cell"].refuse(calls("PUT", "instances/web-0/status"), from_status(code, b"", "cell"))
     await site.deny()
     await site.advance(50)
-    gaps = [later - earlier for earlier, later in pairwise(asked)]
-    assert len(asked) > 45
+    gaps = [later - earlier for earlier, later in pairwise(reads)]
+    assert len(reads) > 45
     assert max(gaps) <= 1.01
     assert site.manager.controllers["quota-gate"].results["error"] > 45
 
@@ -141,16 +141,16 @@ async def test_the_tier_depends_on_the_creation_time_not_on_the_condition(site: 
         if condition.type == "QuotaGranted"
     } == {1970}
     await site.advance(5)
-    asked: list[float] = []
+    reads: list[float] = []
 
     async def note(call: Call) -> Answer | None:
         if calls("GET", "resourceclaims/instance-web-0")(call):
-            asked.append(site.simulation.time())
+            reads.append(site.simulation.time())
         return None
 
     site.faults["demo"].instead = note
     await site.advance(10)
-    assert 9 <= len(asked) <= 11
+    assert 9 <= len(reads) <= 11
 
 
 # Reasons and amounts
@@ -161,8 +161,8 @@ async def test_the_provider_s_reason_reaches_ready_and_emits_a_warning(site: Sit
     await site.create()
     await site.grant()
     await site.report(Programmed=("Unknown", "ProgrammingInProgress"), Available=("Unknown", reason))
-    assert await site.condition("Ready") == ("Unknown", reason, "as told")
-    assert await site.events() == [(reason, "as told")]
+    assert await site.condition("Ready") == ("Unknown", reason, "as reported")
+    assert await site.events() == [(reason, "as reported")]
 
 
 def sandbox(*limits: Json) -> Json:
@@ -236,8 +236,14 @@ async def test_a_plane_without_the_quota_kinds_stops_nothing(runner: asyncio.Run
         return cell_controllers(fleet, simulation, cell_name)
 
     async def unknown(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "no such resource", "reason": "NotFound", "code": 404}
-        return Answer(404, encode(said)) if QUOTA_GROUP in call.path else None
+        status = {
+            "kind": "Status",
+            "status": "Failure",
+            "message": "no such resource",
+            "reason": "NotFound",
+            "code": 404,
+        }
+        return Answer(404, encode(status)) if QUOTA_GROUP in call.path else None
 
     site = Site(simulation, build)
     site.faults["demo"].instead = unknown
@@ -318,8 +324,8 @@ async def test_each_requeue_is_logged_with_its_tier_and_age(site: Site) -> None:
 
 async def test_conflicts_are_logged_too(site: Site) -> None:
     async def conflict(call: Call) -> Answer | None:
-        said = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
-        return Answer(409, encode(said)) if call.method == "PUT" else None
+        status = {"kind": "Status", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409}
+        return Answer(409, encode(status)) if call.method == "PUT" else None
 
     site.faults["cell"].instead = conflict
     with structlog.testing.capture_logs() as logs:

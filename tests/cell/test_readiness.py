@@ -219,8 +219,12 @@ def test_only_conditions_set_by_the_denial_are_reset() -> None:
 
 statuses = st.sampled_from(["True", "False", "Unknown"])
 types = st.sampled_from(["Programmed", "Available", "Ready", "QuotaGranted", "Running", "Other"])
-said = st.sampled_from(["Pending", "PendingProgramming", "PendingQuota", "Provisioning", "ImageUnavailable", "Failed"])
-conditions = st.lists(st.builds(condition, types, statuses, said), max_size=6, unique_by=lambda one: one.type)
+reasons_ = st.sampled_from(
+    ["Pending", "PendingProgramming", "PendingQuota", "Provisioning", "ImageUnavailable", "Failed"]
+)
+conditions = st.lists(
+    st.builds(condition, types, statuses, reasons_), max_size=6, unique_by=lambda condition: condition.type
+)
 
 
 @given(

@@ -318,9 +318,9 @@ GENERATIONS: dict[str, tuple[dict[str, str], int]] = {
 
 @pytest.mark.parametrize(("annotations", "expected"), GENERATIONS.values(), ids=GENERATIONS.keys())
 def test_the_observed_generation_is_that_of_the_project(annotations: dict[str, str], expected: int) -> None:
-    asked = deployment(generation=7, annotations=annotations)
-    status = deployment_status(asked, [], H, 2, NOW)
-    assert observed_generation(asked) == status["observedGeneration"] == expected
+    stamped = deployment(generation=7, annotations=annotations)
+    status = deployment_status(stamped, [], H, 2, NOW)
+    assert observed_generation(stamped) == status["observedGeneration"] == expected
     assert {condition["observedGeneration"] for condition in status["conditions"]} == {expected}
 
 

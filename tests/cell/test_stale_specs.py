@@ -27,7 +27,7 @@ FOLLOWS, OLDER, UNRELATED = Relation.FOLLOWS, Relation.OLDER, Relation.UNRELATED
 
 
 @pytest.mark.parametrize(
-    ("accepted", "acted", "asked", "generation", "is_withdrawn", "expected"),
+    ("accepted", "accepted_generation", "uid", "generation", "is_withdrawn", "expected"),
     [
         ("", 0, "a", 1, False, FOLLOWS),
         ("", 7, "a", 1, False, FOLLOWS),  # of a time before uids were noted
@@ -46,9 +46,9 @@ FOLLOWS, OLDER, UNRELATED = Relation.FOLLOWS, Relation.OLDER, Relation.UNRELATED
     ],
 )
 def test_a_spec_follows_when_it_is_newer_or_the_previous_one_was_withdrawn(
-    accepted: str, acted: int, asked: str, generation: int | None, is_withdrawn: bool, expected: Relation
+    accepted: str, accepted_generation: int, uid: str, generation: int | None, is_withdrawn: bool, expected: Relation
 ) -> None:
-    assert relation(accepted, acted, asked, generation, is_withdrawn=is_withdrawn) is expected
+    assert relation(accepted, accepted_generation, uid, generation, is_withdrawn=is_withdrawn) is expected
 
 
 @pytest.fixture

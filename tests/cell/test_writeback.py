@@ -407,8 +407,8 @@ async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(ce
         if call.method == "GET" or "/instances" not in call.path:
             return None
         tries += 1
-        said = {"kind": "Status", "status": "Failure", "message": f"not you, request {tries}", "code": 403}
-        return Answer(403, encode(said))
+        status = {"kind": "Status", "status": "Failure", "message": f"not you, request {tries}", "code": 403}
+        return Answer(403, encode(status))
 
     cell.faults["hub"].instead = refuse
     await cell.create()

@@ -143,7 +143,7 @@ class Management:
         await self.hub.create(INSTANCE, body)
         await self.settle()
 
-    async def shown(self) -> list[str]:
+    async def projections(self) -> list[str]:
         return [found.name for found in (await self.project.list(INSTANCE)).items]
 
     async def policies(self) -> list[str]:
@@ -209,7 +209,7 @@ async def test_hub_status_reaches_the_project_without_a_resync(management: Manag
 
 
 async def test_updated_replicas_dip_and_recover_during_a_rollout(management: Management) -> None:
-    seen: list[tuple[int, int, int]] = []
+    counters: list[tuple[int, int, int]] = []
 
     async def look() -> None:
         workload, deployment = await management.workload(), await management.deployment()
@@ -218,7 +218,7 @@ async def test_updated_replicas_dip_and_recover_during_a_rollout(management: Man
         assert workload.status.observed_generation == workload.metadata.generation
         assert deployment.status.observed_generation <= deployment.metadata.generation
         counted = workload.status
-        seen.append((counted.updated_replicas, counted.current_replicas, counted.ready_replicas))
+        counters.append((counted.updated_replicas, counted.current_replicas, counted.ready_replicas))
 
     await management.deploy()
     await management.report((2, 2, 2, 2, 2))
@@ -231,7 +231,7 @@ async def test_updated_replicas_dip_and_recover_during_a_rollout(management: Man
     deployment = await management.deployment()
     assert deployment.status is not None
     assert deployment.status.observed_generation == deployment.metadata.generation == 2
-    assert seen == [(2, 2, 2), (0, 0, 2), (0, 0, 2), (1, 0, 1), (1, 1, 2), (2, 2, 2)]
+    assert counters == [(2, 2, 2), (0, 0, 2), (0, 0, 2), (1, 0, 1), (1, 1, 2), (2, 2, 2)]
 
 
 @pytest.mark.parametrize("resource", ["namespaces", "workloaddeployments", "instances", "propagationpolicies"])
@@ -262,7 +262,7 @@ async def test_without_its_deployment_nothing_is_projected(management: Managemen
     hub_copy = WORKLOAD_DEPLOYMENT.body("gone", await management.home())
     await management.hub.create(WORKLOAD_DEPLOYMENT, hub_copy | {"spec": (await management.copy()).spec_json})
     await management.write_back("orphan-0", deployment="gone")
-    assert await management.shown() == []
+    assert await management.projections() == []
     request = Request("hub", await management.home(), "orphan-0")
     with pytest.raises(Unfinished, match="deployment gone of orphan-0 is not in the project"):
         await management.projector.reconcile(management.new_pass(management.projector, request))
@@ -278,7 +278,7 @@ async def test_a_projection_of_a_project_with_an_organisation_is_shown(managemen
     body = WORKLOAD_DEPLOYMENT.body(DEPLOYMENT, "default") | {"spec": spec}
     await management.project.create(WORKLOAD_DEPLOYMENT, body)
     await management.write_back(cluster="cluster-org_demo")
-    assert await management.shown() == [INSTANCE_NAME]
+    assert await management.projections() == [INSTANCE_NAME]
 
 
 async def test_at_rest_a_second_pass_of_every_controller_writes_nothing(management: Management) -> None:
@@ -407,7 +407,7 @@ async def test_no_projection_is_left_after_scaling_down(management: Management) 
         await management.write_back(name)
     await management.hub.delete(INSTANCE, f"{DEPLOYMENT}-1", await management.home())
     await management.settle()
-    assert await management.shown() == [INSTANCE_NAME]
+    assert await management.projections() == [INSTANCE_NAME]
 
 
 async def test_a_city_that_is_no_longer_offered_keeps_running(management: Management) -> None:
@@ -418,7 +418,7 @@ async def test_a_city_that_is_no_longer_offered_keeps_running(management: Manage
     await management.project.delete(LOCATION_BINDING, "dfw")
     await management.settle()
     assert await management.copy() == before
-    assert await management.shown() == [INSTANCE_NAME]
+    assert await management.projections() == [INSTANCE_NAME]
     await management.report((2, 0, 0, 2, 0), "False")
     status = as_dict((await management.workload()).status_json)
     sentence = 'City "DFW" is not offered to this project, which has AMS'

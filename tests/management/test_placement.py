@@ -132,12 +132,12 @@ def test_unknown_fields_are_passed_on() -> None:
 
 
 def test_the_template_is_passed_on_unchanged() -> None:
-    asked = workload([("main", ["DFW"])])
-    before = template_hash(asked.template_json)
-    (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
-    assert template_hash(asked.template_json) == before
-    assert asked.spec.template.metadata.annotations == {}
-    (fresh,) = wanted(asked, [])
+    requested = workload([("main", ["DFW"])])
+    before = template_hash(requested.template_json)
+    (entry,) = wanted(requested, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
+    assert template_hash(requested.template_json) == before
+    assert requested.spec.template.metadata.annotations == {}
+    (fresh,) = wanted(requested, [])
     assert template_hash(encode(spec_of(fresh)["template"])) == before
     assert spec_of(entry)["template"]["metadata"]["labels"] == {"app": "hello"}
 
@@ -168,12 +168,12 @@ RESTARTS: dict[str, tuple[str, str, str]] = {  # the workload's, the deployment'
 }
 
 
-@pytest.mark.parametrize(("asked", "own", "expected"), RESTARTS.values(), ids=RESTARTS.keys())
-def test_a_newer_restart_of_one_city_survives(asked: str, own: str, expected: str) -> None:
+@pytest.mark.parametrize(("requested", "own", "expected"), RESTARTS.values(), ids=RESTARTS.keys())
+def test_a_newer_restart_of_one_city_survives(requested: str, own: str, expected: str) -> None:
     existing = deployment("web-main-dfw", "main", "DFW", restarted(own))
-    dfw, ams = wanted(workload([("main", ["DFW", "AMS"])], restarted(asked)), [existing])
+    dfw, ams = wanted(workload([("main", ["DFW", "AMS"])], restarted(requested)), [existing])
     assert spec_of(dfw)["template"] == restarted(expected)
-    assert spec_of(ams)["template"] == restarted(asked)
+    assert spec_of(ams)["template"] == restarted(requested)
 
 
 OF_CITIES: dict[
@@ -188,19 +188,19 @@ OF_CITIES: dict[
 }
 
 
-def noting(asked: Workload, restarts: dict[str, str]) -> Workload:
-    return replace(asked, metadata=replace(asked.metadata, annotations={CITY_RESTARTS: json.dumps(restarts)}))
+def noting(workload_: Workload, restarts: dict[str, str]) -> Workload:
+    return replace(workload_, metadata=replace(workload_.metadata, annotations={CITY_RESTARTS: json.dumps(restarts)}))
 
 
-@pytest.mark.parametrize(("asked", "of_city", "own", "expected"), OF_CITIES.values(), ids=OF_CITIES.keys())
+@pytest.mark.parametrize(("requested", "of_city", "own", "expected"), OF_CITIES.values(), ids=OF_CITIES.keys())
 def test_a_city_carries_the_newest_restart_and_the_others_do_not(
-    asked: str, of_city: str, own: str, expected: str
+    requested: str, of_city: str, own: str, expected: str
 ) -> None:
     existing = [deployment(f"web-{item}-dfw", item, "DFW", restarted(own)) for item in ("main", "other")]
-    placed = workload([("main", ["DFW", "AMS"]), ("other", ["DFW"])], restarted(asked))
+    placed = workload([("main", ["DFW", "AMS"]), ("other", ["DFW"])], restarted(requested))
     dfw, ams, other = wanted(noting(placed, {"DFW": of_city, "dfw": LATEST, "SIN": LATEST}), existing)
     assert spec_of(dfw)["template"] == spec_of(other)["template"] == restarted(expected)
-    assert spec_of(ams)["template"] == restarted(asked)
+    assert spec_of(ams)["template"] == restarted(requested)
 
 
 def test_a_new_city_carries_its_restart_as_well() -> None:
@@ -212,9 +212,9 @@ def test_only_the_restart_survives_from_an_older_template() -> None:
     earlier = restarted(NEWER)
     earlier["metadata"]["labels"] = {"app": "earlier"}
     earlier["metadata"]["annotations"]["team"] = "earlier"
-    asked = restarted(OLDER)
-    asked["metadata"]["annotations"]["team"] = "now"
-    (entry,) = wanted(workload([("main", ["DFW"])], asked), [deployment("web-main-dfw", "main", "DFW", earlier)])
+    template = restarted(OLDER)
+    template["metadata"]["annotations"]["team"] = "now"
+    (entry,) = wanted(workload([("main", ["DFW"])], template), [deployment("web-main-dfw", "main", "DFW", earlier)])
     assert spec_of(entry)["template"]["metadata"]["annotations"] == {RESTARTED_AT: NEWER, "team": "now"}
     assert spec_of(entry)["template"]["metadata"]["labels"] == {"app": "hello"}
 
@@ -222,28 +222,28 @@ def test_only_the_restart_survives_from_an_older_template() -> None:
 # While paused
 
 
-def paused(asked: Workload) -> Workload:
-    body = {"metadata": {"name": "web", "uid": asked.metadata.uid, "annotations": {PAUSED: "true"}}}
-    return decode(encode(body | {"spec": as_dict(asked.spec_json)}), Workload)
+def paused(workload_: Workload) -> Workload:
+    body = {"metadata": {"name": "web", "uid": workload_.metadata.uid, "annotations": {PAUSED: "true"}}}
+    return decode(encode(body | {"spec": as_dict(workload_.spec_json)}), Workload)
 
 
 def test_an_existing_deployment_keeps_its_template_and_is_held() -> None:
     earlier = restarted(OLDER)
-    asked = paused(workload([("main", ["DFW", "AMS"])], restarted(NEWER)))
-    kept, new = wanted(asked, [deployment("web-main-dfw", "main", "DFW", earlier)])
-    assert (spec_of(kept)["template"], kept.held) == (earlier, True)
+    requested = paused(workload([("main", ["DFW", "AMS"])], restarted(NEWER)))
+    held, new = wanted(requested, [deployment("web-main-dfw", "main", "DFW", earlier)])
+    assert (spec_of(held)["template"], held.held) == (earlier, True)
     assert (spec_of(new)["template"], new.held) == (restarted(NEWER), False)
 
 
 def test_a_deployment_with_the_requested_template_is_not_held() -> None:
-    asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
-    (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(OLDER))])
+    requested = paused(workload([("main", ["DFW"])], restarted(OLDER)))
+    (entry,) = wanted(requested, [deployment("web-main-dfw", "main", "DFW", restarted(OLDER))])
     assert not entry.held
 
 
 def test_a_newer_restart_of_one_city_does_not_count_as_held() -> None:
-    asked = paused(workload([("main", ["DFW"])], restarted(OLDER)))
-    (entry,) = wanted(asked, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
+    requested = paused(workload([("main", ["DFW"])], restarted(OLDER)))
+    (entry,) = wanted(requested, [deployment("web-main-dfw", "main", "DFW", restarted(NEWER))])
     assert not entry.held
 
 

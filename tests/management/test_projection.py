@@ -36,14 +36,14 @@ def test_observed_generations_are_translated_for_the_projection(
     stamped: str | None, observed: list[int], generation: int, expected: list[int]
 ) -> None:
     status = {"conditions": [condition("Ready", observed[0]), condition("Available", observed[1])]}
-    shown = projected_status(original(stamped, status), generation)
-    assert [condition["observedGeneration"] for condition in shown["conditions"]] == expected
+    status_ = projected_status(original(stamped, status), generation)
+    assert [condition["observedGeneration"] for condition in status_["conditions"]] == expected
 
 
 def test_everything_else_is_copied_unchanged() -> None:
     status = {"conditions": [condition("Ready"), condition("Available", 2)], "later": {"more": 1}}
-    shown = projected_status(original("2", status), 7)
-    assert shown == status | {"conditions": [condition("Ready"), condition("Available", 7)]}
+    status_ = projected_status(original("2", status), 7)
+    assert status_ == status | {"conditions": [condition("Ready"), condition("Available", 7)]}
 
 
 def test_the_observed_generation_of_the_whole_status_is_translated_too() -> None:

@@ -104,7 +104,7 @@ class Federation(ControllerHarness):
     async def projection(self, name: str = NAME) -> Instance:
         return await self.project.get(INSTANCE, name, "default")
 
-    async def shown(self, project: str = "demo") -> list[str]:
+    async def projections(self, project: str = "demo") -> list[str]:
         return [found.name for found in (await self.engine.client(project).list(INSTANCE)).items]
 
     async def deployment(self) -> WorkloadDeployment:
@@ -186,10 +186,10 @@ async def test_at_rest_a_later_pass_writes_nothing(federation: Federation) -> No
 async def test_an_instance_is_shown_until_its_deletion_is_complete(federation: Federation) -> None:
     await federation.write_back(finalizers=["theirs/1"])
     await federation.remove()
-    assert await federation.shown() == [NAME]
+    assert await federation.projections() == [NAME]
     await federation.hub.merge_patch(INSTANCE, NAME, await federation.home(), {"metadata": {"finalizers": None}})
     await federation.settle()
-    assert await federation.shown() == []
+    assert await federation.projections() == []
 
 
 @pytest.mark.parametrize("on_hub", [True, False])
@@ -201,11 +201,11 @@ async def test_an_instance_whose_deployment_comes_late_is_projected_as_soon_as_i
         await federation.hand_on()
     await federation.write_back()
     await federation.simulation.advance(100)
-    assert await federation.shown() == []
+    assert await federation.projections() == []
     body = WORKLOAD_DEPLOYMENT.body("web", "default") | {"spec": spec("DFW")}
     await federation.project.create(WORKLOAD_DEPLOYMENT, body)
     await federation.settle()
-    assert await federation.shown() == [NAME]
+    assert await federation.projections() == [NAME]
 
 
 @pytest.mark.parametrize("hub_copy", ["gone", "going"])
@@ -219,7 +219,7 @@ async def test_a_withdrawn_deployment_fails_no_pass_while_its_instances_are_dele
     await federation.settle()
     await federation.report(status_of("Stopping"))
     await federation.remove()
-    assert await federation.shown() == []
+    assert await federation.projections() == []
     assert federation.controller.results["error"] == 0
 
 
@@ -239,7 +239,7 @@ async def test_nothing_is_written_into_a_terminating_namespace(federation: Feder
     await federation.project.merge_patch(WORKLOAD_DEPLOYMENT, "web", "default", held)
     await federation.project.delete(NAMESPACE, "default")
     await federation.settle()
-    assert await federation.shown() == []
+    assert await federation.projections() == []
     before = len(federation.faults["demo"].written)
     await federation.report(status_of("Stopping"))
     federation.controller.enqueue(Request("hub", f"ns-{await federation.uid()}", NAME))
@@ -267,7 +267,7 @@ async def test_a_refused_projection_is_reported_once_on_its_deployment(federatio
     refusal.lift()
     federation.controller.enqueue(Request("hub", await federation.home(), NAME))
     await federation.settle()
-    assert await federation.shown() == [NAME]
+    assert await federation.projections() == [NAME]
 
 
 async def test_a_recreated_deployment_owns_the_projections(federation: Federation) -> None:
@@ -385,7 +385,7 @@ async def test_wrong_or_missing_identity_labels_are_an_error_and_change_nothing(
     await federation.relabel(labels)
     await federation.report(status_of("Stopped"))
     assert await federation.projection() == before
-    assert await federation.shown("other") == []
+    assert await federation.projections("other") == []
     with pytest.raises(Unfinished, match=says):
         await federation.one_pass()
 
@@ -400,7 +400,7 @@ async def test_a_hub_namespace_cannot_claim_another_project(
     with capture_logs() as logs:
         await federation.write_back(labels={UPSTREAM_CLUSTER: "cluster-other"})
         await federation.report(status_of("Available"))
-    assert (await federation.shown(), await federation.shown("other")) == ([], [])
+    assert (await federation.projections(), await federation.projections("other")) == ([], [])
     # A projection there would be removed at once as a leftover, so the final state proves nothing.
     assert federation.faults["other"].written == []
     (line,) = [line for line in logs if line["log_level"] == "warning"]
@@ -409,7 +409,7 @@ async def test_a_hub_namespace_cannot_claim_another_project(
     await federation.relabel({UPSTREAM_CLUSTER: "cluster-demo"})
     await federation.hub.merge_patch(NAMESPACE, home, "", truth)
     await federation.settle()
-    assert (await federation.shown(), await federation.shown("other")) == ([NAME], [])
+    assert (await federation.projections(), await federation.projections("other")) == ([NAME], [])
 
 
 async def test_wrong_identity_labels_remove_nothing(federation: Federation) -> None:
@@ -449,12 +449,12 @@ async def test_instances_of_a_namespace_that_is_cached_late_are_projected_then(f
     instance = INSTANCE.body(NAME, f"ns-{uid}", labels=labels | {DEPLOYMENT_NAME: "web"})
     await federation.hub.create(INSTANCE, instance | {"spec": TEMPLATE["spec"]})
     await federation.settle()
-    assert await federation.shown() == []
+    assert await federation.projections() == []
 
-    async def shown() -> bool:
-        return await federation.shown() == [NAME]
+    async def is_projected() -> bool:
+        return await federation.projections() == [NAME]
 
-    await federation.simulation.until(shown, within=10)
+    await federation.simulation.until(is_projected, within=10)
 
 
 # Removal
@@ -466,7 +466,7 @@ async def test_what_is_not_a_projection_stays(federation: Federation) -> None:
     body = INSTANCE.body("by-hand", "default", labels=identity) | {"spec": TEMPLATE["spec"]}
     await federation.project.create(INSTANCE, body)
     await federation.settle()
-    assert await federation.shown() == ["by-hand"]
+    assert await federation.projections() == ["by-hand"]
 
 
 async def test_a_projection_whose_original_was_deleted_unnoticed_is_swept_within_ten_minutes(
@@ -477,10 +477,10 @@ async def test_a_projection_whose_original_was_deleted_unnoticed_is_swept_within
     await federation.hub.delete(INSTANCE, NAME, await federation.home())
     await federation.settle()
     assert dropped.fired
-    assert await federation.shown() == [NAME]
+    assert await federation.projections() == [NAME]
 
     async def gone() -> bool:
-        return await federation.shown() == []
+        return await federation.projections() == []
 
     await federation.simulation.until(gone, within=1300)  # a relist and a sweep
 
@@ -506,13 +506,13 @@ async def test_leftover_projections_of_an_unreachable_project_are_deleted_when_i
     federation.fleet.remove("demo")
     await federation.hub.delete(INSTANCE, NAME, await federation.home())
     await federation.report(status_of("Available"), "web-1")
-    assert await federation.shown() == [NAME, "web-1"]
+    assert await federation.projections() == [NAME, "web-1"]
     transport = federation.faults["demo"]
     generator = federation.simulation.random
     federation.fleet.add(Plane("demo", PROJECT, transport, writes=federation.writes, generator=generator))
 
     async def caught_up() -> bool:
-        return await federation.shown() == ["web-1"] and bool(
+        return await federation.projections() == ["web-1"] and bool(
             as_dict((await federation.projection("web-1")).status_json)
         )
 
@@ -576,10 +576,10 @@ async def test_instances_of_a_recreated_namespace_are_shown_even_if_only_a_list_
     labels = identity | {DEPLOYMENT_NAME: "web", DEPLOYMENT_UID: "uid-in-the-cell"}
     await federation.hub.create(INSTANCE, INSTANCE.body(NAME, home, labels=labels) | {"spec": TEMPLATE["spec"]})
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         return bool((await project.list(INSTANCE, "team")).items)
 
-    await federation.simulation.until(shown, within=3600)
+    await federation.simulation.until(is_projected, within=3600)
 
 
 async def test_a_slow_project_holds_up_only_itself(federation: Federation) -> None:
@@ -594,8 +594,8 @@ async def test_a_slow_project_holds_up_only_itself(federation: Federation) -> No
     theirs = await federation.hub.get(INSTANCE, "web-0", await federation.home("other"))
     await federation.hub.replace_status(INSTANCE, theirs, status_of("Available"))
 
-    async def seen() -> bool:
+    async def is_reported() -> bool:
         found = await federation.engine.client("other").get(INSTANCE, "web-0", "default")
         return found.status is not None and found.status.conditions[0].reason == "Available"
 
-    await federation.simulation.until(seen, within=1)
+    await federation.simulation.until(is_reported, within=1)

@@ -55,17 +55,17 @@ class Without:
 
     def __init__(self, transport: Transport, kinds: Sequence[str]) -> None:
         self.kinds = list(kinds)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self._transport = transport
 
     async def call(self, call: Call) -> Answer:
-        self.asked.append(call.path)
+        self.paths.append(call.path)
         if call.path.rpartition("/")[2] in self.kinds:
             return Answer(404, encode(NotFound("the server could not find the requested resource").status()))
         return await self._transport.call(call)
 
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        self.asked.append(call.path)
+        self.paths.append(call.path)
         return self._transport.stream(call)
 
 
@@ -161,9 +161,9 @@ class Project(ControllerHarness):
         generation = deployment.metadata.generation
         found = [("Available", *available, f"about {name}"), *((item[0], "False", *item[1:]) for item in failures)]
         conditions = [
-            dict(zip(("type", "status", "reason", "message"), one, strict=True))
+            dict(zip(("type", "status", "reason", "message"), fields, strict=True))
             | {"lastTransitionTime": "2026-06-01T12:00:00Z", "observedGeneration": generation}
-            for one in found
+            for fields in found
         ]
         status: Json = dict(zip(COUNTERS, counters, strict=True))
         status |= {"observedGeneration": generation, "conditions": conditions}
@@ -757,7 +757,7 @@ async def test_a_workload_without_its_network_can_still_be_deleted(networked: Pr
 
 async def test_with_networking_off_no_network_is_required(project: Project) -> None:
     await project.deploy(["DFW"])
-    assert not [path for path in project.without.asked if "networks" in path]
+    assert not [path for path in project.without.paths if "networks" in path]
 
 
 # A paused rollout

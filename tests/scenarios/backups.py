@@ -125,11 +125,11 @@ async def is_as_the_project_asks(engine: UnderTest, project: Project) -> bool:
             if not is_ready(instance) or instance.spec.controller is None:
                 return False
             found.add((city, instance.namespace, instance.name, instance.spec.controller.template_hash))
-    shown = {(instance.name, is_ready(instance)) for instance in (await project.client.list(INSTANCE)).items}
+    projections = {(instance.name, is_ready(instance)) for instance in (await project.client.list(INSTANCE)).items}
     return (
         found == wanted
         and copies == {(home, deployment.name) for deployment in deployments}
-        and shown == {(name, True) for _, _, name, _ in wanted}
+        and projections == {(name, True) for _, _, name, _ in wanted}
     )
 
 

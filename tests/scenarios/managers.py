@@ -56,8 +56,8 @@ class Running(Manager):
             and not self.total("controller_runtime_active_workers")
         )
 
-    def said(self) -> str:
-        return "\n  ".join([f"{self.name} said last:", *self.log.read_text("utf-8").splitlines()[-_TAIL:]])
+    def last_lines(self) -> str:
+        return "\n  ".join([f"{self.name} logged last:", *self.log.read_text("utf-8").splitlines()[-_TAIL:]])
 
 
 class Managers:
@@ -103,7 +103,7 @@ class Managers:
     def alive(self) -> None:
         """None may have ended by itself."""
         for name, manager in self.running.items():
-            assert self._runs(name), f"{name} ended by itself\n{manager.said()}"
+            assert self._runs(name), f"{name} ended by itself\n{manager.last_lines()}"
 
     def check(self) -> None:
         """And a pass that crashed is a defect, also when a later one succeeded."""
@@ -111,10 +111,10 @@ class Managers:
         for name, manager in self.running.items():
             crashes = int(manager.total("controller_runtime_reconcile_panics_total"))
             before, self._crashes[name] = self._crashes[name], crashes
-            assert crashes <= before, f"a pass of {name} crashed\n{manager.said()}"
+            assert crashes <= before, f"a pass of {name} crashed\n{manager.last_lines()}"
 
     def report(self) -> str:
-        return "\n".join(manager.said() for manager in self.running.values())
+        return "\n".join(manager.last_lines() for manager in self.running.values())
 
     def close(self) -> None:
         for manager in self.running.values():

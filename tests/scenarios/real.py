@@ -79,8 +79,8 @@ class RealFederation:
         for client in self._projects.values():
             for grant in (await client.list(RESOURCE_GRANT)).items:
                 allowances = [
-                    {"resourceType": one.resource_type, "buckets": [{"amount": limits[one.resource_type]}]}
-                    for one in grant.spec.allowances
+                    {"resourceType": allowance.resource_type, "buckets": [{"amount": limits[allowance.resource_type]}]}
+                    for allowance in grant.spec.allowances
                 ]
                 patch = {"spec": {"allowances": allowances}}
                 await client.merge_patch(RESOURCE_GRANT, grant.name, grant.namespace, patch)

@@ -12,9 +12,9 @@ from tests.scenarios.federation import Federation
 
 def _addresses(instances: list[Instance]) -> list[str]:
     return [
-        one.assignments.network_ip
+        interface.assignments.network_ip
         for instance in instances
-        for one in (instance.status.network_interfaces if instance.status else ())
+        for interface in (instance.status.network_interfaces if instance.status else ())
     ]
 
 
@@ -22,9 +22,9 @@ async def test_every_instance_shows_a_unique_address_in_the_project(embedded: Em
     project = Federation(embedded).project()
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
-    shown = _addresses((await project.client.list(INSTANCE)).items)
-    assert len(shown) == len(set(shown)) == 4
-    assert all(ip_address(item) in ip_network("10.128.0.0/9") for item in shown)
+    addresses = _addresses((await project.client.list(INSTANCE)).items)
+    assert len(addresses) == len(set(addresses)) == 4
+    assert all(ip_address(address) in ip_network("10.128.0.0/9") for address in addresses)
 
 
 async def test_a_roll_never_has_two_instances_at_one_address(embedded: EmbeddedFederation) -> None:
@@ -33,8 +33,8 @@ async def test_a_roll_never_has_two_instances_at_one_address(embedded: EmbeddedF
     await project.until_ready("web", 3)
     await project.set_image("web", "registry.example/hello:2")
     await project.until_ready("web", 3)
-    shown = _addresses((await project.client.list(INSTANCE)).items)
-    assert len(shown) == len(set(shown)) == 3
+    addresses = _addresses((await project.client.list(INSTANCE)).items)
+    assert len(addresses) == len(set(addresses)) == 3
 
 
 async def test_no_network_object_is_left_in_a_cell_after_the_last_workload(
@@ -77,7 +77,7 @@ async def test_a_full_subnet_is_reported_to_the_user_and_heals_once_there_is_roo
     await cell.create(NETWORK, NETWORK.body("default", namespace) | {"spec": spec})
     await project.deploy("web", ["DFW"], replicas=6)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         try:
             instance = await project.client.get(INSTANCE, "web-main-dfw-5", "default")
         except NotFound:
@@ -85,7 +85,7 @@ async def test_a_full_subnet_is_reported_to_the_user_and_heals_once_there_is_roo
         ready = conditions.find(instance.status.conditions if instance.status else (), READY)
         return ready is not None and ready.reason == "NetworkFailedToCreate" and "is full" in ready.message
 
-    await embedded.until(told, 60, "the user is told that the subnet is full")
+    await embedded.until(is_reported, 60, "the user is warned that the subnet is full")
     workload = await project.workload("web")
     assert workload is not None
     assert workload.status is not None

@@ -52,12 +52,12 @@ async def test_two_deployments_compete_for_the_last_unit_and_the_loser_runs_when
     claims = {claim.name for claim in (await project.client.list(RESOURCE_CLAIM)).items}
     assert f"instance-{loser}" in claims
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         deployment = await project.deployment(loser.removesuffix("-0"))
         found = conditions.find(deployment.status.conditions, REPLICAS_READY) if deployment.status else None
         return found is not None and found.reason == QUOTA_EXCEEDED
 
-    await federation.until(told, "the deployment says why it waits")
+    await federation.until(is_reported, "the deployment says why it waits")
     await project.delete("first")
     await project.until_gone("first")
     for name in ("left", "right"):

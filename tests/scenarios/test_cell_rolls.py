@@ -55,13 +55,13 @@ async def test_a_bad_first_image_is_the_reason_on_the_workload_and_can_be_fixed(
     project = federation.project()
     await project.deploy("web", ["DFW"], replicas=2, image=BAD)
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         workload = await project.workload("web")
         status = workload.status if workload else None
         available = conditions.find(status.conditions, AVAILABLE) if status else None
         return available is not None and available.reason == IMAGE_UNAVAILABLE
 
-    await federation.until(told, "the workload says that the image is unavailable")
+    await federation.until(is_reported, "the workload says that the image is unavailable")
     assert len(await federation.cell("DFW").instances("web")) == 1  # the next one waits for the first
     await project.set_image("web", GOOD)
     await project.until_ready("web", 2)
@@ -123,13 +123,13 @@ async def test_a_rollout_finishes_without_the_hub_and_the_copies_follow(
     await outages.bring_back(federation.hub.plane)
     await project.until_ready("web", 3, AFTER_OUTAGE)
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         instances = (await project.client.list(INSTANCE)).items
         sandboxes = [instance.spec.runtime.sandbox for instance in instances]
         images = [sandbox.containers[0].image for sandbox in sandboxes if sandbox is not None]
         return images == [GOOD] * 3 and all(map(is_ready, instances))
 
-    await federation.until(shown, "the project shows what runs", AFTER_OUTAGE)
+    await federation.until(is_projected, "the project shows what runs", AFTER_OUTAGE)
 
 
 async def test_a_scale_down_finishes_without_the_hub_and_its_copies_are_swept(
@@ -158,7 +158,7 @@ async def test_a_scale_down_finishes_without_the_hub_and_its_copies_are_swept(
 
     async def swept() -> bool:
         copies = [instance.name for instance in (await federation.hub.list(INSTANCE)).items]
-        shown = [instance.name for instance in (await project.client.list(INSTANCE)).items]
-        return copies == shown == ["web-main-dfw-0"]
+        projections = [instance.name for instance in (await project.client.list(INSTANCE)).items]
+        return copies == projections == ["web-main-dfw-0"]
 
     await federation.until(swept, "nothing else is left on the hub or in the project", AFTER_OUTAGE)

@@ -57,10 +57,10 @@ async def test_a_deleted_namespace_fails_no_pass(embedded: EmbeddedFederation, s
     for number in range(2):
         await client.create(WORKLOAD, WORKLOAD.body(f"web-{number}", "team") | {"spec": spec})
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         return len((await client.list(INSTANCE, "team")).items) == 8
 
-    await embedded.until(shown, 120, "eight instances in the project")
+    await embedded.until(is_projected, 120, "eight instances in the project")
     before = failures(embedded)
 
     async def gone() -> bool:

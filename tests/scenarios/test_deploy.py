@@ -158,13 +158,13 @@ async def test_a_city_that_is_not_offered_is_named_in_the_condition(federation: 
     project = federation.project()
     await project.deploy("web", ["XYZ"])
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         workload = await project.workload("web")
         status = workload.status if workload else None
         available = conditions.find(status.conditions, AVAILABLE) if status else None
         return available is not None and available.reason == NO_MATCHING_LOCATION and "XYZ" in available.message
 
-    await federation.until(told, "the condition names XYZ")
+    await federation.until(is_reported, "the condition names XYZ")
     assert (await project.client.list(WORKLOAD_DEPLOYMENT)).items == []
 
 

@@ -76,8 +76,8 @@ class Pair:
 
     def check(self) -> None:
         for manager in self._running.values():
-            assert manager.process.poll() is None, manager.said()
-            assert not manager.total("controller_runtime_reconcile_panics_total"), manager.said()
+            assert manager.process.poll() is None, manager.last_lines()
+            assert not manager.total("controller_runtime_reconcile_panics_total"), manager.last_lines()
 
     def close(self) -> None:
         for manager in self._running.values():

@@ -128,10 +128,10 @@ async def test_a_hub_instance_created_by_hand_is_projected(federation: Federatio
     body = INSTANCE.body("by-hand", home, labels=labels) | {"spec": template()["spec"]}
     await federation.hub.create(INSTANCE, body)
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         return await _exists(project.client, INSTANCE, "by-hand", "default")
 
-    await federation.until(shown, "it is shown")
+    await federation.until(is_projected, "it is shown")
     projection = await project.client.get(INSTANCE, "by-hand", "default")
     assert projection.metadata.labels[UPSTREAM_CLUSTER] == "cluster-demo"
     assert projection.metadata.labels[DEPLOYMENT_UID] == owner.metadata.uid
@@ -139,7 +139,7 @@ async def test_a_hub_instance_created_by_hand_is_projected(federation: Federatio
     await federation.hub.delete(INSTANCE, "by-hand", home)
 
     async def gone() -> bool:
-        return not await shown()
+        return not await is_projected()
 
     await federation.until(gone, "it went with its original")
 
@@ -249,8 +249,8 @@ async def test_a_deleted_deployment_is_reclaimed_without_its_cell(federation: Fe
     async def reclaimed() -> bool:
         deployments = (await federation.hub.list(WORKLOAD_DEPLOYMENT, home)).items
         instances = (await federation.hub.list(INSTANCE, home)).items
-        shown = (await project.client.list(INSTANCE)).items
-        return not deployments and not instances and not shown
+        projections = (await project.client.list(INSTANCE)).items
+        return not deployments and not instances and not projections
 
     await federation.until(reclaimed, "nothing is left on hub and project", 300)
     await outages.bring_back(cell.client.plane)

@@ -31,11 +31,11 @@ async def _versions(project: Project) -> dict[str, str]:
 
 
 async def _shows_ready(federation: Federation, project: Project, count: int) -> None:
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         instances = (await project.client.list(INSTANCE)).items
         return len(instances) == count and all(map(is_ready, instances))
 
-    await federation.until(shown, f"{count} ready instances are shown")
+    await federation.until(is_projected, f"{count} ready instances are shown")
 
 
 async def test_equal_names_in_two_projects_share_nothing_on_any_plane(federation: Federation) -> None:

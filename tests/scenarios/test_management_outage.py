@@ -74,21 +74,21 @@ async def _apply(federation: Federation, project: Project, operations: Sequence[
             case "make":
                 await project.deploy(name, [_city(name)])
 
-                async def seen(place: str = place) -> bool:
+                async def is_applied(place: str = place) -> bool:
                     return place in await _deployments(project)
             case "change":
                 await project.set_image(name, "registry.example/hello:2")
 
-                async def seen(place: str = place) -> bool:
+                async def is_applied(place: str = place) -> bool:
                     return b"hello:2" in bytes((await _deployments(project))[place].spec_json)
             case _:
                 await project.delete(name)
 
-                async def seen(place: str = place) -> bool:
+                async def is_applied(place: str = place) -> bool:
                     found = (await _deployments(project)).get(place)
                     return found is None or found.metadata.deleting
 
-        await federation.until(seen, f"{operation.verb} {name} is seen to in the project")
+        await federation.until(is_applied, f"{operation.verb} {name} is seen to in the project")
 
 
 def test_the_hundred_generated_changes_are_valid() -> None:

@@ -42,18 +42,18 @@ async def _versions(federation: Federation, project: Project) -> dict[str, str]:
 
 async def _at_rest(federation: Federation, project: Project) -> Mapping[str, str]:
     """The versions of all objects, once they have not changed for a while."""
-    seen: dict[str, str] = {}
+    latest: dict[str, str] = {}
     since = 0.0
 
     async def unchanged() -> bool:
-        nonlocal seen, since
+        nonlocal latest, since
         now, versions = asyncio.get_running_loop().time(), await _versions(federation, project)
-        if versions != seen:
-            seen, since = versions, now
+        if versions != latest:
+            latest, since = versions, now
         return now - since >= RESTS
 
     await federation.until(unchanged, "nothing changes any more", 120)
-    return seen
+    return latest
 
 
 async def _with_a_workload(federation: Federation) -> Project:
@@ -122,11 +122,11 @@ async def test_a_city_that_loses_its_location_keeps_running_accepts_changes_and_
 
         await project.deploy("late", ["DFW"])
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             unserved = ("False", "NoMatchingLocation")
             return await _told(project, "late") == {"Available": unserved, "Placed": unserved}
 
-        await federation.until(told, "a new workload is told that the city is not offered")
+        await federation.until(is_reported, "a new workload reports that the city is not offered")
     finally:
         await project.client.merge_patch(LOCATION_BINDING, binding.name, "", offered)
     await project.until_ready("late", 1)

@@ -59,11 +59,11 @@ async def compute(*arguments: str) -> str:
 
 async def test_every_command_is_allowed_to_a_user_of_the_project(federation: Federation) -> None:
     assert "Rollout complete" in await compute(*CREATE)
-    shown = {command: await compute(*command.split()) for command in LIFE}
+    results = {command: await compute(*command.split()) for command in LIFE}
 
-    assert "Available" in shown["status web"]
-    assert "web-default-ord-0" in shown["instances"]
-    assert "#1" in shown["rollout history web"]
+    assert "Available" in results["status web"]
+    assert "web-default-ord-0" in results["instances"]
+    assert "#1" in results["rollout history web"]
     assert await federation.project().workload("web") is None
 
 

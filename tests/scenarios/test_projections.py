@@ -22,11 +22,11 @@ async def test_every_instance_is_shown_in_its_project_with_its_status(federation
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
 
-    async def shown() -> bool:
+    async def is_projected() -> bool:
         instances = (await project.client.list(INSTANCE)).items
         return len(instances) == 4 and all(map(is_ready, instances))
 
-    await federation.until(shown, "four ready instances in the project")
+    await federation.until(is_projected, "four ready instances in the project")
     deployment = await project.deployment("web-main-dfw")
     workload = await project.workload("web")
     assert workload is not None

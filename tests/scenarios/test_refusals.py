@@ -21,14 +21,14 @@ async def test_a_site_that_refuses_instances_is_reported_on_the_workload_until_i
     await project.deploy("web", ["DFW", "ORD"])
     sentence = "Instance web-main-dfw-0 was refused: exceeded quota: instances, used: 5, limited: 5"
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         found = {condition["type"]: condition for condition in (await _status(project.client)).get("conditions", [])}
         return found.get("Available", {}).get("status") == "True" and (
             found.get("Placed", {}).get("reason"),
             found.get("Placed", {}).get("message"),
         ) == ("WriteForbidden", sentence)
 
-    await federation.until(told, "the refusal is told while the other city serves")
+    await federation.until(is_reported, "the refusal is reported while the other city serves")
     deployment = as_dict((await project.deployment("web-main-dfw")).status_json)
     assert {condition["type"]: condition["message"] for condition in deployment["conditions"]} == {
         "Available": sentence,

@@ -55,13 +55,13 @@ async def test_a_restart_at_rest_writes_nothing_on_the_real_engine(
     project, managers = federation.project(), engine.managers
     await project.deploy("web", ["DFW", "ORD"], replicas=2)
     await project.until_ready("web", 4)
-    seen: list[dict[str, str]] = [{}]
+    snapshots: list[dict[str, str]] = [{}]
 
     async def at_rest() -> bool:
         """Nobody has anything to do, and nothing has changed since the last look; Karmada's marks come late."""
-        seen.append(await _versions(federation))
+        snapshots.append(await _versions(federation))
         idle = [await asyncio.to_thread(manager.idle) for manager in managers.running.values()]
-        return all(idle) and seen[-1] == seen[-2]
+        return all(idle) and snapshots[-1] == snapshots[-2]
 
     await federation.until(at_rest, "all is at rest")
     await engine.restart()
@@ -80,4 +80,4 @@ async def test_a_restart_at_rest_writes_nothing_on_the_real_engine(
         for name, manager in managers.running.items()
     }
     assert not any(written.values()), written
-    assert await _versions(federation) == seen[-1]
+    assert await _versions(federation) == snapshots[-1]

@@ -40,7 +40,7 @@ async def test_a_restart_shows_that_the_old_instance_is_stopping(
     project = Federation(embedded).project()
     await project.deploy("web", ["DFW"], image=SLOW)
     await project.until_ready("web", 1)
-    shown = (await project.client.list(INSTANCE)).items[0]
+    projection = (await project.client.list(INSTANCE)).items[0]
     await project.restart("web", RESTART)
     await simulation.advance(30)
     deployment = await project.deployment("web-main-dfw")
@@ -50,16 +50,16 @@ async def test_a_restart_shows_that_the_old_instance_is_stopping(
     assert (available.reason, available.message) == ("Stopping", sentence)
     workload = await project.workload("web")
     assert workload is not None
-    told = conditions.find(conditions.of(workload), "Available")
-    assert told is not None
-    assert (told.reason, told.message) == ("Stopping", sentence)
+    condition = conditions.find(conditions.of(workload), "Available")
+    assert condition is not None
+    assert (condition.reason, condition.message) == ("Stopping", sentence)
     ready = conditions.find(conditions.of((await project.client.list(INSTANCE)).items[0]), READY)
     assert ready is not None
     assert (ready.status, ready.reason) == ("False", "Stopping")
 
     await project.until_ready("web", 1, within=60)
     after = (await project.client.list(INSTANCE)).items
-    assert [instance.metadata.uid == shown.metadata.uid for instance in after] == [False]
+    assert [instance.metadata.uid == projection.metadata.uid for instance in after] == [False]
 
 
 async def test_a_workload_of_the_same_name_says_that_the_earlier_one_is_stopping(

@@ -108,11 +108,11 @@ async def test_a_denied_instance_keeps_its_reason_while_its_claim_is_recreated(
     await project.deploy("late", ["DFW"], replicas=1)
     await _until_denied(three, "late-main-dfw-0")
     first = (await project.client.get(RESOURCE_CLAIM, "instance-late-main-dfw-0", "default")).metadata.uid
-    seen: set[str] = set()
+    observed: set[str] = set()
     for _ in range(1200):
         await simulation.advance(1)
-        seen.add(await _reason(three, "late-main-dfw-0"))
-    assert seen == {"QuotaExceeded"}
+        observed.add(await _reason(three, "late-main-dfw-0"))
+    assert observed == {"QuotaExceeded"}
     again = (await project.client.get(RESOURCE_CLAIM, "instance-late-main-dfw-0", "default")).metadata.uid
     assert again != first
 

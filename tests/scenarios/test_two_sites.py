@@ -100,9 +100,9 @@ async def test_a_second_cell_that_joins_later_hides_nothing_of_what_runs(city: C
 async def test_management_reports_the_standby_cluster(city: City) -> None:
     await city.join()
     await city.rest()
-    [told] = await warnings(city.hub, SECOND)
-    assert (told.reason, told.count) == ("CityServedElsewhere", 1)
-    assert told.message == (
+    [warning] = await warnings(city.hub, SECOND)
+    assert (warning.reason, warning.count) == ("CityServedElsewhere", 1)
+    assert warning.message == (
         f'Cluster {FIRST} serves city "DFW" already, so {SECOND} runs nothing there; '
         "give one of the two another city, or remove one"
     )
