@@ -268,7 +268,7 @@ async def crash_in_time(self):
     while not os.path.exists({str(directory / "running.json")!r}):
         await asyncio.sleep(0.01)
     raise OSError(28, "No space left on device")
-m.Engine._bookmarks = crash_in_time
+m.Engine._housekeeping = crash_in_time
 """)
     daemon.up(directory)
 

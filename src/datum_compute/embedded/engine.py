@@ -1,4 +1,4 @@
-"""All planes of this process over one log. Entry point: `Engine`."""
+"""All planes of a process over one log. Entry point: `Engine`."""
 
 import asyncio
 import random
@@ -22,18 +22,18 @@ from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject
 from datum_compute.runtime import Clock, SystemClock
 
-_BOOKMARK_SECONDS = 60
+_HOUSEKEEPING_SECONDS = 60
 
 
 class Engine:
-    """Serves planes and does for each what kube-controller-manager would: collect orphans, empty namespaces.
+    """Serves planes, and does for each the work of a kube-controller-manager.
 
-    `serve` opens a plane, `leave` closes it; `run` does the background work until it is cancelled, or raises when
-    nothing can be written any more; `close` when nothing is asked any more.
-    A process that lives gives `WriterThread` as its writer; the default writes inline, which a simulation needs.
-    `definitions` gives the CustomResourceDefinitions that every plane of a role serves besides the built-in kinds,
-    `mounts` the paths at which planes of a role are reached over HTTPS. `clock_of` gives single planes a clock of their
-    own: their servers may run on machines whose clocks differ.
+    `serve` opens a plane and `leave` closes it. `run` does the background work until it is cancelled, and raises when
+    nothing can be written any more; `close` is called after the last request.
+
+    `writer` is `WriterThread` in a real process; the default writes inline, as a simulation needs. `definitions`
+    returns the CustomResourceDefinitions that planes of a role serve besides the built-in kinds, `mounts` are the
+    paths of planes over HTTPS, and `clock_of` returns the clock of a plane, which may differ from that of others.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class Engine:
         self._writer = writer(self.store)
         self._planes: dict[str, PlaneServer] = {}
         self._roles: dict[str, str] = {}
-        self._workers: dict[str, tuple[Collector, NamespaceLifecycle, Definitions]] = {}
+        self._controllers: dict[str, tuple[Collector, NamespaceLifecycle, Definitions]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, list[asyncio.Task[None]]] = {}
 
     def serve(self, plane: str, role: str) -> PlaneServer:
-        """Opens a plane with the kinds of its role; the same plane again is the same server."""
+        """Opens a plane with the kinds of its role; the server of a plane that is open already is returned."""
         if plane not in self._planes:
             clock = self._clock_of(plane)
             kinds = plane_kinds(self._definitions(role))
             server = PlaneServer(plane, kinds, self.store, self.submit, clock, self._generator, self._admit, role)
             self._planes[plane] = server
             self._roles[plane] = role
-            self._workers[plane] = (
+            self._controllers[plane] = (
                 Collector(server, self.store, self.submit, clock),
                 NamespaceLifecycle(server, self.store, self.submit, clock),
                 Definitions(server, self.store, self.submit, clock),
@@ -82,35 +82,35 @@ class Engine:
         return self._planes[plane]
 
     def leave(self, plane: str) -> None:
-        """Serves a plane no longer: its watches and its background work end. What is stored there stays."""
+        """Closes a plane: its watches and its background work end, its objects stay stored."""
         server = self._planes.pop(plane, None)
         if server is None:
             return
-        del self._roles[plane], self._workers[plane]
+        del self._roles[plane], self._controllers[plane]
         for task in self._running.pop(plane, ()):
             task.cancel()
         self.store.leave(plane)
         server.close()
 
     def plane(self, name: str, role: str = "") -> PlaneServer | None:
-        """The plane of that name, of that role when one is given; None when there is none."""
+        """The plane with this name, and this role if one is given; None when there is none."""
         return self._planes.get(name) if role in ("", self._roles.get(name)) else None
 
     def client(self, plane: str) -> Client:
         return Client(plane, InProcess(self._planes[plane]))
 
     def has_deleted(self, plane: str, kind: Kind[Any], copy: KubeObject, uid: str) -> bool:
-        """Whether the plane deleted the object of this uid, named as `copy` is. One that it never had was not."""
+        """Whether the plane remembers the deletion of the object with this uid and the name of `copy`."""
         return self.store.has_deleted(Key(plane, kind.resource, copy.namespace, copy.name), uid)
 
     async def submit(self, operation: Operation[Any]) -> Any:
-        """Applies one write; when it returns, the log has committed it and watchers have been told."""
+        """Applies one write; when it returns, the log has committed it and watchers have received it."""
         return await self._writer.submit(operation)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            tasks.create_task(self._bookmarks(), name="bookmarks")
+            tasks.create_task(self._housekeeping(), name="housekeeping")
             if (failure := self._writer.failure()) is not None:
                 tasks.create_task(failure, name="writer")
             for plane in self._planes:
@@ -118,12 +118,13 @@ class Engine:
 
     def _start(self, tasks: asyncio.TaskGroup, plane: str) -> None:
         self._running[plane] = [
-            tasks.create_task(worker.run(), name=f"{type(worker).__name__}/{plane}") for worker in self._workers[plane]
+            tasks.create_task(controller.run(), name=f"{type(controller).__name__}/{plane}")
+            for controller in self._controllers[plane]
         ]
 
-    async def _bookmarks(self) -> None:
+    async def _housekeeping(self) -> None:
         while True:
-            await asyncio.sleep(_BOOKMARK_SECONDS)
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             for server in self._planes.values():
                 server.bookmark()
 

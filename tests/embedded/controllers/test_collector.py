@@ -247,7 +247,7 @@ async def test_owners_that_went_are_not_remembered(cell: Cell, simulation: Simul
         await simulation.settle()
         await cell.client.merge_patch(INSTANCE, f"web-{number}", "default", {"metadata": {"finalizers": None}})
     assert await cell.instances() == []
-    collector, *_ = cell.engine._workers[PLANE]
+    collector, *_ = cell.engine._controllers[PLANE]
     assert not collector._dependents
 
 

@@ -1,1 +1,1 @@
-"""What a plane does by itself: collection, namespaces and definitions."""
+"""The controllers of a plane: garbage collection, namespaces, definitions and the expiry of Events."""

@@ -1,4 +1,4 @@
-"""What has to be looked at, each once, in the order in which it came up. Entry point: `Due`."""
+"""A queue in which each key waits once, in order of arrival. Entry point: `Queue`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
 
 
-class Due(Generic[K]):
+class Queue(Generic[K]):
     def __init__(self) -> None:
         self._keys: dict[K, None] = {}
         self._failures: dict[K, int] = {}
@@ -21,11 +21,11 @@ class Due(Generic[K]):
         self._keys[key] = None
         self._wake.set()
 
-    async def run(self, look: Callable[[K], Awaitable[None]]) -> None:
-        """Looks at one after the other, for ever; what comes up during a look is looked at again.
+    async def run(self, reconcile: Callable[[K], Awaitable[None]]) -> None:
+        """Reconciles one key after the other, for ever; a key that is added meanwhile is reconciled again.
 
-        A look that fails is repeated: at once, since something may have changed in between, and then after a wait that
-        grows, since what is in the way may be a full disk.
+        After a failure a key is retried: at once, since something may have changed in between, and then after a
+        growing wait, since the cause may be a full disk.
         """
         while True:
             await self._wake.wait()
@@ -34,13 +34,13 @@ class Due(Generic[K]):
                 key = next(iter(self._keys))
                 del self._keys[key]
                 try:
-                    await look(key)
+                    await reconcile(key)
                     self._failures.pop(key, None)
                 except ApiError:
-                    self._repeat(key)
+                    self._retry(key)
                 await asyncio.sleep(0)
 
-    def _repeat(self, key: K) -> None:
+    def _retry(self, key: K) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         if failures == 1:
             self.add(key)

@@ -1,1 +1,1 @@
-"""One plane: how its requests are read, checked, written and answered."""
+"""The API of one plane: how requests are read, checked, written and answered."""

@@ -1,1 +1,1 @@
-"""What a schema makes of values: pruning, defaults and validation."""
+"""Structural schemas: pruning, defaults and validation."""

@@ -1,1 +1,1 @@
-"""The append-only log, the objects derived from it, and how writes reach both."""
+"""The append-only log, the state derived from it, and the writers of both."""
