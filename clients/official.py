@@ -84,7 +84,7 @@ report.note("delete", widgets.delete(name="dynamic", namespace=NAMESPACE).status
 
 # Reviews
 attributes = client.V1ResourceAttributes(namespace=NAMESPACE, verb="delete", group=GROUP, resource="widgets")
-asked = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes))
-answer = client.AuthorizationV1Api(api).create_self_subject_access_review(asked)
+review = client.V1SelfSubjectAccessReview(spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes))
+answer = client.AuthorizationV1Api(api).create_self_subject_access_review(review)
 report.note("may I", answer.status.allowed)
 report.print()

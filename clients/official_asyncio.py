@@ -40,7 +40,7 @@ async def main() -> None:
 
         custom = client.CustomObjectsApi(api)
         place = (GROUP, "v1", NAMESPACE, "widgets")
-        await custom.patch_namespaced_custom_object(  # of an answer that says "created" this client makes nothing
+        await custom.patch_namespaced_custom_object(  # this client cannot handle the answer 201
             *place, "asyncio", widget("asyncio", 3), field_manager="one", _content_type="application/apply-patch+yaml"
         )
         applied = await custom.get_namespaced_custom_object(*place, "asyncio")

@@ -1,4 +1,4 @@
-"""What a client did and saw, as one line of JSON that can be compared between servers. Entry point: `Report`.
+"""The results of a client as one line of JSON that can be compared between servers. Entry point: `Report`.
 
 Surroundings, from the environment: KUBECONFIG, NAMESPACE to work in, and GROUP, an API group with the namespaced kind
 Widget (short name wdg).
@@ -17,9 +17,9 @@ class Report:
     def __init__(self) -> None:
         self._steps: list[tuple[str, Any]] = []
 
-    def note(self, step: str, seen: Any) -> None:
-        """Only what is the same on every server: no uids, versions or times."""
-        self._steps.append((step, seen))
+    def note(self, step: str, result: Any) -> None:
+        """The parts that are the same on every server: no uids, versions or times."""
+        self._steps.append((step, result))
 
     def print(self) -> None:
         print(json.dumps(self._steps, sort_keys=True))
@@ -36,7 +36,7 @@ def widget(name: str, size: int, **metadata: Any) -> dict[str, Any]:
 
 
 def owners(managed_fields: list[dict[str, Any]]) -> list[list[str]]:
-    """Who applied which part of spec or data; what a server knows of other writers is its own business."""
+    """The appliers of spec and data; servers may differ in what they track of other writers."""
     return sorted(
         [entry["manager"], *sorted(entry["fieldsV1"].get("f:spec", entry["fieldsV1"].get("f:data", {})))]
         for entry in managed_fields

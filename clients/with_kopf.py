@@ -1,4 +1,4 @@
-"""An operator in kopf: it notices widgets, writes their status, and holds them until it has cleaned up."""
+"""An operator in kopf: it watches widgets, writes their status, and keeps them until it has cleaned up."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from kubernetes import client, config
 from report import API_VERSION, GROUP, NAMESPACE, Report, widget
 
 report = Report()
-seen: list[list[object]] = []
+changes: list[list[object]] = []
 done = {name: threading.Event() for name in ("created", "updated", "deleted")}
 stop = threading.Event()
 ready = threading.Event()
@@ -22,20 +22,20 @@ def configure(settings: kopf.OperatorSettings, **_) -> None:
 
 @kopf.on.create(API_VERSION, "widgets")
 def created(spec, patch, **_) -> None:
-    seen.append(["created", spec["size"]])
+    changes.append(["created", spec["size"]])
     patch.status["phase"] = "Up"
     done["created"].set()
 
 
 @kopf.on.update(API_VERSION, "widgets", field="spec")
 def updated(old, new, **_) -> None:
-    seen.append(["updated", old["size"], new["size"]])
+    changes.append(["updated", old["size"], new["size"]])
     done["updated"].set()
 
 
 @kopf.on.delete(API_VERSION, "widgets")
 def deleted(spec, **_) -> None:
-    seen.append(["deleted", spec["size"]])
+    changes.append(["deleted", spec["size"]])
     done["deleted"].set()
 
 
@@ -48,7 +48,7 @@ def until(condition) -> None:
         if condition():
             return
         threading.Event().wait(0.1)
-    raise SystemExit(f"it did not happen in time: {seen}")
+    raise SystemExit(f"it did not happen in time: {changes}")
 
 
 operator = threading.Thread(target=operate)
@@ -67,7 +67,7 @@ try:
     widgets.delete_namespaced_custom_object(*place, "operated")
     assert done["deleted"].wait(30)
     until(lambda: not widgets.list_namespaced_custom_object(*place)["items"])
-    report.note("seen", seen)
+    report.note("seen", changes)
 finally:
     stop.set()
     operator.join()

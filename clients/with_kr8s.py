@@ -15,26 +15,28 @@ async def main() -> None:
     api = await kr8s.asyncio.api(kubeconfig=os.environ["KUBECONFIG"])
     version = await api.version()
     report.note("version", [version["major"], version["minor"]])
-    served = [found async for found in _resources(api)]
-    report.note("widgets are served", [found["name"] for found in served if found.get("shortNames") == ["wdg"]])
+    resources = [resource async for resource in _resources(api)]
+    report.note(
+        "widgets are served", [resource["name"] for resource in resources if resource.get("shortNames") == ["wdg"]]
+    )
     made = await ConfigMap(config_map("kr8s", {"a": "1"}), api=api)
     await made.create()
     report.note("create", made.raw["data"].to_dict())
     await made.patch({"data": {"b": "2"}})
     report.note("patch", made.raw["data"].to_dict())
     await made.label(app="kr8s")
-    found = [one.name async for one in api.get("configmaps", namespace=NAMESPACE, label_selector="app=kr8s")]
-    report.note("get", found)
+    names = [item.name async for item in api.get("configmaps", namespace=NAMESPACE, label_selector="app=kr8s")]
+    report.note("get", names)
     await made.delete()
     await made.wait("delete", timeout=30)
     report.note("exists", await made.exists())
-    one = await Widget(widget("kr8s", 1), api=api)
-    await one.create()
-    await one.patch({"status": {"phase": "Up"}}, subresource="status")
-    await one.wait("jsonpath='{.status.phase}'=Up", timeout=30)
-    report.note("status", one.raw["status"].to_dict())
-    report.note("by short name", [found.name async for found in api.get(f"wdg.{API_VERSION}", namespace=NAMESPACE)])
-    await one.delete()
+    object_ = await Widget(widget("kr8s", 1), api=api)
+    await object_.create()
+    await object_.patch({"status": {"phase": "Up"}}, subresource="status")
+    await object_.wait("jsonpath='{.status.phase}'=Up", timeout=30)
+    report.note("status", object_.raw["status"].to_dict())
+    report.note("by short name", [item.name async for item in api.get(f"wdg.{API_VERSION}", namespace=NAMESPACE)])
+    await object_.delete()
     try:
         await Widget.get("kr8s", namespace=NAMESPACE, api=api, timeout=0)
     except kr8s.NotFoundError:

@@ -41,7 +41,7 @@ report.note("apply", [applied.spec, owners(applied.to_dict()["metadata"]["manage
 other = Widget(**{k: v for k, v in widget("light", 2).items() if k in ("metadata", "spec")})
 report.note("conflict", refused(lambda: client.apply(other, field_manager="other")))
 report.note("force", client.apply(other, field_manager="other", force=True).spec)
-report.note("list", [found.metadata.name for found in client.list(Widget)])
+report.note("list", [item.metadata.name for item in client.list(Widget)])
 client.delete(Widget, "light")
 report.note("gone", refused(lambda: client.get(Widget, "light"))[:2])
 report.print()

@@ -12,10 +12,10 @@ report = Report()
 chart = Path(tempfile.mkdtemp()) / "chart"
 
 
-def run(program: str, *arguments: str, given: object = None) -> str:
+def run(program: str, *arguments: str, manifest: object = None) -> str:
     command = [os.environ[program], *arguments, f"--namespace={NAMESPACE}"]
     done = subprocess.run(
-        command, input=json.dumps(given) if given else None, capture_output=True, text=True, check=False
+        command, input=json.dumps(manifest) if manifest else None, capture_output=True, text=True, check=False
     )
     if done.returncode:
         return f"failed: {done.stderr.strip().splitlines()[0]}"
@@ -26,8 +26,8 @@ def helm(*arguments: str) -> str:
     return run("HELM", *arguments)
 
 
-def kubectl(*arguments: str, given: object = None) -> str:
-    return run("KUBECTL", *arguments, *(["--filename=-"] if given else []), given=given)
+def kubectl(*arguments: str, manifest: object = None) -> str:
+    return run("KUBECTL", *arguments, *(["--filename=-"] if manifest else []), manifest=manifest)
 
 
 def size() -> str:
@@ -56,11 +56,11 @@ report.note("uninstall", helm("uninstall", "app"))
 report.note("left", kubectl("get", f"configmaps,secrets,widgets.{GROUP}", "--output=name", "--selector=owner=helm"))
 report.note("uninstalled", size())
 
-report.note("apply", kubectl("apply", given=widget("kubectl", 1)))
+report.note("apply", kubectl("apply", manifest=widget("kubectl", 1)))
 report.note("patch", kubectl("patch", "wdg", "kubectl", "--type=merge", '--patch={"spec":{"size":2}}'))
-refused = kubectl("apply", "--server-side", "--field-manager=other", given=widget("kubectl", 3))
+refused = kubectl("apply", "--server-side", "--field-manager=other", manifest=widget("kubectl", 3))
 report.note("conflict", refused.partition(": conflict with")[0])  # with whom, depends on when a server begins to follow
-forced = kubectl("apply", "--server-side", "--field-manager=other", "--force-conflicts", given=widget("kubectl", 3))
+forced = kubectl("apply", "--server-side", "--field-manager=other", "--force-conflicts", manifest=widget("kubectl", 3))
 report.note("force", forced)
 report.note("may I", kubectl("auth", "can-i", "delete", f"widgets.{GROUP}"))
 report.note("delete", kubectl("delete", "wdg", "kubectl"))

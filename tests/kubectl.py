@@ -26,25 +26,25 @@ class Kubectl:
         write_kubeconfig(home / "config", contexts, current)
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(home / "config")}
 
-    def run(self, *arguments: str, given: Json | None = None) -> subprocess.CompletedProcess[str]:
-        command = [self._program, *arguments, *(["-f", "-"] if given else [])]
+    def run(self, *arguments: str, manifest: Json | None = None) -> subprocess.CompletedProcess[str]:
+        command = [self._program, *arguments, *(["-f", "-"] if manifest else [])]
         return subprocess.run(
             command,
             env=self._environment,
-            input=yaml.safe_dump(given) if given else "",
+            input=yaml.safe_dump(manifest) if manifest else "",
             capture_output=True,
             text=True,
             timeout=30,
             check=False,
         )
 
-    def __call__(self, *arguments: str, given: Json | None = None) -> str:
-        done = self.run(*arguments, given=given)
+    def __call__(self, *arguments: str, manifest: Json | None = None) -> str:
+        done = self.run(*arguments, manifest=manifest)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
-    def refused(self, *arguments: str, given: Json | None = None) -> str:
-        done = self.run(*arguments, given=given)
+    def refused(self, *arguments: str, manifest: Json | None = None) -> str:
+        done = self.run(*arguments, manifest=manifest)
         assert done.returncode != 0, f"kubectl {' '.join(arguments)}: {done.stdout}"
         assert not any(token in done.stderr for token in self._tokens)
         return done.stderr

@@ -1,4 +1,4 @@
-"""The servers on which other people's clients run, for `make test-clients`; elsewhere there is nothing to collect.
+"""The servers for third-party clients, for `make test-clients`; otherwise nothing is collected.
 
 CLIENTS names the Python that has the clients; CONFORMANCE=<kubeconfig> a server to compare with, instead of a
 kube-apiserver that is started for it.
@@ -25,7 +25,7 @@ collect_ignore = [] if PYTHON else ["test_clients.py"]
 
 
 class Surroundings(Struct, frozen=True):
-    """A server, and what a client needs to know of it."""
+    """A server, and what a client needs to reach it."""
 
     server: Server
     kubeconfig: Path

@@ -21,7 +21,7 @@ _CONTROLLERS = "namespace-controller,garbage-collector-controller"
 
 
 class RealServer:
-    """Its processes live until `close`; `endpoint` is its administrator's."""
+    """The processes run until `close`; `endpoint` is that of the administrator."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,7 +113,7 @@ class RealServer:
 
 def _free_ports(number: int) -> Sequence[int]:
     sockets = [socket.create_server((_HOST, 0)) for _ in range(number)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
+    ports = [socket_.getsockname()[1] for socket_ in sockets]
+    for socket_ in sockets:
+        socket_.close()
     return ports

@@ -1,4 +1,4 @@
-"""Other people's clients, unmodified, do and see the same on the embedded engine and on a kube-apiserver."""
+"""Third-party clients, unmodified, get the same results on the embedded engine and on a kube-apiserver."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def seen(script: str, namespace: str, on: Surroundings) -> Seen:
         ("with_programs", {"rolled back": "1", "uninstall": 'release "app" uninstalled\n', "may I": "yes\n"}),
     ],
 )
-def test_a_client_sees_no_difference(script: str, steps: Seen, embedded: Surroundings, real: Surroundings) -> None:
+def test_a_client_works_on_both_servers(script: str, steps: Seen, embedded: Surroundings, real: Surroundings) -> None:
     namespace = f"clients-{uuid.uuid4().hex[:10]}"
     there, here = seen(script, namespace, real), seen(script, namespace, embedded)
     assert here == there

@@ -51,7 +51,7 @@ def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl
 
 @pytest.fixture(scope="session")
 def compute(server: Server) -> Iterator[None]:
-    """The kinds of this package; where they are not served yet, only meanwhile."""
+    """Installs the kinds of this package for the session where they are not served yet."""
     missing = [kind for kind in OURS if server.ask("GET", f"{DEFINITIONS}/{kind.resource}").code == 404]
     missing = [kind for kind in missing if server.ask("GET", kind.path()).code == 404]  # built in
     for kind in missing:
@@ -71,13 +71,13 @@ def group(server: Server) -> str:
 
 @pytest.fixture(scope="session")
 def widgets(server: Server, group: str) -> Iterator[Definition]:
-    """A namespaced kind with a status endpoint, a schema, columns."""
+    """A namespaced kind with a status subresource, a schema and columns."""
     yield from _defined(server, Definition.widgets(group))
 
 
 @pytest.fixture(scope="session")
 def gadgets(server: Server, group: str) -> Iterator[Definition]:
-    """A kind without namespaces and without a status endpoint."""
+    """A cluster-scoped kind without a status subresource."""
     yield from _defined(server, Definition.gadgets(group))
 
 
@@ -89,7 +89,7 @@ def _defined(server: Server, definition: Definition) -> Iterator[Definition]:
 
 @pytest.fixture
 def place(server: Server, widgets: Definition) -> Iterator[Place]:
-    """A namespace of its own for a test, which is left to go by itself, with nothing in it that could hold it."""
+    """A new namespace for a test; its deletion is not waited for, but nothing in it can block it."""
     place = Place(server, f"conformance-{uuid.uuid4().hex[:10]}", widgets)
     server.create("/api/v1/namespaces", place.namespace())
     yield place
@@ -99,5 +99,5 @@ def place(server: Server, widgets: Definition) -> Iterator[Place]:
 
 @pytest.fixture
 def name() -> str:
-    """One for an object outside of namespaces, which tests share."""
+    """A name for a cluster-scoped object; tests share that scope."""
     return f"only-{uuid.uuid4().hex[:10]}"

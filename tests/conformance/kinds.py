@@ -1,4 +1,4 @@
-"""The kinds that the checks use. Entry points: `Definition`, `Place`."""
+"""The kinds that the tests use. Entry points: `Definition`, `Place`."""
 
 from typing import Any
 
@@ -154,24 +154,24 @@ class Place(Struct, frozen=True):
         return self.server.create(self.widgets(), self.kind.object(name, spec, **metadata))
 
     def release(self) -> None:
-        """Takes off every finalizer, whatever became of the test that put it on."""
+        """Removes all finalizers, even if a test failed."""
         for path in (self.widgets, self.config_maps):
-            for found in self.server.get(path())["items"]:
-                if found["metadata"].get("finalizers"):
+            for item in self.server.get(path())["items"]:
+                if item["metadata"].get("finalizers"):
                     patch = {"metadata": {"finalizers": None}}
-                    self.server.ask("PATCH", path(found["metadata"]["name"]), patch, type_=MERGE)
+                    self.server.ask("PATCH", path(item["metadata"]["name"]), patch, type_=MERGE)
 
     def config_map(self, name: str, **metadata: Any) -> Json:
         return self.server.create(self.config_maps(), config_map(name, **metadata))
 
 
 def config_map(name: str, data: Json | None = None, **metadata: Any) -> Json:
-    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
-    return given | {"data": data or {"a": "1"}}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
+    return body | {"data": data or {"a": "1"}}
 
 
 def owner(of: Json, **flags: bool) -> Json:
-    """A reference to it."""
+    """An owner reference to the object."""
     metadata = of["metadata"]
     return {
         "apiVersion": of["apiVersion"],

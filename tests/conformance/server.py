@@ -1,4 +1,4 @@
-"""One API server, whatever serves it, as any client reaches it. Entry points: `Server`, `until`."""
+"""An API server of any kind, as any client reaches it. Entry points: `Server`, `until`."""
 
 import http.client
 import socket
@@ -17,7 +17,7 @@ from datum_compute.kube.patches import JSON, MERGE
 
 T = TypeVar("T")
 
-_SECONDS = 90.0  # the collector of a real engine takes half a minute to hear of a new kind
+_SECONDS = 90.0  # the collector of a real engine takes half a minute to discover a new kind
 _POLL_SECONDS = 0.02
 
 
@@ -33,12 +33,14 @@ class Reply(Struct, frozen=True):
 
     @property
     def failure(self) -> tuple[int, str]:
-        """Code and reason, after a look at what every failure has to say in its body."""
-        said = self.json
-        assert {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}.items() <= said.items(), said
-        assert said["code"] == self.code, said
-        assert said["message"], said
-        return self.code, said["reason"]
+        """Code and reason of a failure, after checking the Status in its body."""
+        status = self.json
+        assert {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}.items() <= status.items(), (
+            status
+        )
+        assert status["code"] == self.code, status
+        assert status["message"], status
+        return self.code, status["reason"]
 
     @property
     def message(self) -> str:
@@ -52,7 +54,7 @@ class Reply(Struct, frozen=True):
 
 
 class Watch:
-    """The events of one watch, each as soon as it is there."""
+    """The events of one watch, as they arrive."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
@@ -68,7 +70,7 @@ class Watch:
         return [(type_, object_["metadata"].get("name", "")) for type_, object_ in (self.next() for _ in range(number))]
 
     def rest(self) -> list[tuple[str, Json]]:
-        """All that is still to come, until the server ends the watch."""
+        """All further events, until the server ends the watch."""
         events = [msgspec.json.decode(line) for line in iter(self._answer.readline, b"")]
         return [(event["type"], event["object"]) for event in events]
 
@@ -97,7 +99,7 @@ class Server:
         address = self._address(path, query)
         try:
             answer = self._answer(method, address, sent, headers)
-        except (http.client.RemoteDisconnected, ConnectionError):  # it was idle for too long
+        except (http.client.RemoteDisconnected, ConnectionError):  # it was idle too long
             self._connection.close()
             answer = self._answer(method, address, sent, headers)
         headers = {name.lower(): ", ".join(answer.headers.get_all(name, ())) for name in answer.headers}
@@ -157,8 +159,8 @@ class Server:
         return {"Accept": accept} | token
 
     def _address(self, path: str, query: Mapping[str, object]) -> str:
-        asked = urlencode({name.rstrip("_"): value for name, value in query.items()})
-        return f"{self._base.path.rstrip('/')}{path}{'?' if asked else ''}{asked}"
+        encoded = urlencode({name.rstrip("_"): value for name, value in query.items()})
+        return f"{self._base.path.rstrip('/')}{path}{'?' if encoded else ''}{encoded}"
 
     def _good(self, reply: Reply, code: int = 200) -> Json:
         assert reply.code in (code, 202), f"{self.name}: {reply.code} {reply.body.decode()}"
@@ -169,9 +171,9 @@ class Server:
 
 
 def until(what: str, check: Callable[[], T | None]) -> T:
-    """What `check` gives as soon as it gives something."""
+    """The first true result of `check`."""
     deadline = time.monotonic() + _SECONDS
-    while not (found := check()):
+    while not (result := check()):
         assert time.monotonic() < deadline, f"{what} did not happen in time"
         time.sleep(_POLL_SECONDS)
-    return found
+    return result

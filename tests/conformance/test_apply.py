@@ -1,4 +1,4 @@
-"""Server-side apply: who owns which field, conflicts, what is removed, and how other writes keep ownership true."""
+"""Server-side apply: ownership, conflicts, removal of fields, and the effect of other writes."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class Applying:
         return reply.json
 
     def create(self, spec: Json, **metadata: Any) -> Json:
-        """An object that nobody ever applied, and whose ownership the server does not follow."""
+        """An object that was never applied, whose ownership the server does not track."""
         self.place.widget("one", spec, **metadata)
         return self.server.merge(self.place.widgets("one"), {"metadata": {"managedFields": [{}]}})
 
@@ -58,7 +58,7 @@ def owned(value: Json, operation: str = "Apply") -> Owned:
     }
 
 
-def test_applying_creates_what_is_not_there(apply: Applying) -> None:
+def test_applying_creates_a_missing_object(apply: Applying) -> None:
     spec: Json = {
         "size": 1,
         "parts": [{"name": "x"}, {"name": "y", "weight": 2}],
@@ -100,7 +100,7 @@ def test_applying_the_same_again_writes_nothing(apply: Applying) -> None:
     assert (reply.code, reply.json) == (200, first)
 
 
-def test_what_is_applied_alike_is_shared(apply: Applying) -> None:
+def test_fields_applied_with_equal_values_are_shared(apply: Applying) -> None:
     first = apply("m1", {"size": 1})
     shared = apply("m2", {"size": 1})
     assert owned(shared) == {"m1": {"f:spec": {"f:size": {}}}, "m2": {"f:spec": {"f:size": {}}}}
@@ -108,7 +108,7 @@ def test_what_is_applied_alike_is_shared(apply: Applying) -> None:
     assert shared["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
 
 
-def test_a_field_of_another_is_a_conflict(apply: Applying) -> None:
+def test_a_field_of_another_manager_is_a_conflict(apply: Applying) -> None:
     apply("m1", {"size": 1})
     refused = apply.ask("m2", {"size": 2})
     assert refused.failure == (409, "Conflict")
@@ -137,14 +137,14 @@ def test_many_conflicts_are_listed_by_manager(apply: Applying) -> None:
     }
 
 
-def test_force_takes_fields_over(apply: Applying) -> None:
+def test_force_takes_over_fields(apply: Applying) -> None:
     apply("m1", {"size": 1, "code": "ABC"})
     taken = apply("m2", {"size": 2}, force="true")
     assert taken["spec"]["size"] == 2
     assert owned(taken) == {"m1": {"f:spec": {"f:code": {}}}, "m2": {"f:spec": {"f:size": {}}}}
 
 
-def test_what_is_no_longer_applied_is_removed(apply: Applying) -> None:
+def test_fields_no_longer_applied_are_removed(apply: Applying) -> None:
     whole: Json = {
         "size": 1,
         "code": "ABC",
@@ -165,21 +165,21 @@ def test_what_is_no_longer_applied_is_removed(apply: Applying) -> None:
     assert not less["metadata"].keys() & {"labels", "annotations"}
 
 
-def test_what_is_shared_stays_until_the_last_gives_it_up(apply: Applying) -> None:
+def test_a_shared_field_stays_until_its_last_owner_gives_it_up(apply: Applying) -> None:
     for manager in ("m1", "m2"):
         apply(manager, {"size": 1, "tags": ["a"]})
     assert apply("m1", {"size": 1})["spec"]["tags"] == ["a"]
     assert "tags" not in apply("m2", {"size": 1})["spec"]
 
 
-def test_what_others_added_stays(apply: Applying, server: Server, place: Place) -> None:
+def test_fields_of_other_managers_stay(apply: Applying, server: Server, place: Place) -> None:
     apply("m1", {"size": 1, "nested": {"note": "a"}, "texts": {"mine": "1"}})
     server.merge(place.widgets("one"), {"spec": {"nested": {"depth": 3}, "texts": {"other": "2"}}})
     left = apply("m1", {"size": 1})
     assert (left["spec"]["nested"], left["spec"]["texts"]) == ({"depth": 3}, {"other": "2"})
 
 
-def test_whoever_applies_nothing_owns_nothing(apply: Applying) -> None:
+def test_an_applier_of_nothing_owns_nothing(apply: Applying) -> None:
     apply("m1", {"size": 1})
     left = apply("m1")
     assert "managedFields" not in left["metadata"]
@@ -203,7 +203,7 @@ def test_items_keep_the_applied_order_and_their_neighbours(
     assert apply("m2", {"tags": applied})["spec"]["tags"] == expected
 
 
-def test_what_was_there_before_the_first_apply_has_an_owner(apply: Applying) -> None:
+def test_fields_from_before_the_first_apply_have_an_owner(apply: Applying) -> None:
     apply.create({"size": 5, "texts": {"a": "1"}}, labels={"l": "1"})
     refused = apply.ask("m1", {"size": 6})
     version = apply.place.kind.api_version
@@ -220,13 +220,13 @@ def test_what_was_there_before_the_first_apply_has_an_owner(apply: Applying) -> 
     }
 
 
-def test_nothing_is_followed_until_something_is_applied(apply: Applying, server: Server, place: Place) -> None:
+def test_ownership_is_not_tracked_before_the_first_apply(apply: Applying, server: Server, place: Place) -> None:
     assert "managedFields" not in apply.create({"size": 5})["metadata"]
     changed = server.merge(place.widgets("one"), {"spec": {"size": 6}}, fieldManager="editor")
     assert "managedFields" not in changed["metadata"]
 
 
-def test_other_writes_take_what_they_change(apply: Applying, server: Server, place: Place) -> None:
+def test_other_writes_take_over_the_fields_they_change(apply: Applying, server: Server, place: Place) -> None:
     apply("m1", {"size": 1, "code": "ABC", "texts": {"a": "1", "b": "2"}})
     patch = {"spec": {"size": 2, "texts": {"a": None, "c": "3"}}}
     changed = server.merge(place.widgets("one"), patch, fieldManager="editor")
@@ -247,16 +247,18 @@ def test_other_writes_take_what_they_change(apply: Applying, server: Server, pla
     assert unchanged == put
 
 
-def test_ownership_can_be_given_away_and_ended(apply: Applying, server: Server, place: Place) -> None:
+def test_ownership_can_be_transferred_and_ended(apply: Applying, server: Server, place: Place) -> None:
     value = apply("m1", {"size": 1})
     entry = value["metadata"]["managedFields"][0] | {"manager": "m2"}
-    given = server.edit(place.widgets("one"), {"op": "replace", "path": "/metadata/managedFields", "value": [entry]})
-    assert owned(given) == {"m2": {"f:spec": {"f:size": {}}}}
+    transferred = server.edit(
+        place.widgets("one"), {"op": "replace", "path": "/metadata/managedFields", "value": [entry]}
+    )
+    assert owned(transferred) == {"m2": {"f:spec": {"f:size": {}}}}
     ended = server.merge(place.widgets("one"), {"metadata": {"managedFields": [{}]}})
     assert "managedFields" not in ended["metadata"]
 
 
-def test_the_status_is_applied_through_its_endpoint(apply: Applying) -> None:
+def test_status_is_applied_through_its_endpoint(apply: Applying) -> None:
     apply("m1", {"size": 1}, status={"phase": "Up"})
     value = apply("m2", {"size": 9}, status={"phase": "Up"}, at="status")
     assert (value["spec"]["size"], value["status"], value["metadata"]["generation"]) == (1, {"phase": "Up"}, 1)
@@ -270,7 +272,7 @@ def test_the_status_is_applied_through_its_endpoint(apply: Applying) -> None:
     assert owned(changed, "Update") == {"c/status": {"f:status": {"f:phase": {}}}}
 
 
-def test_no_status_without_an_object(apply: Applying) -> None:
+def test_status_of_a_missing_object_is_not_found(apply: Applying) -> None:
     assert apply.ask("m1", status={"phase": "Up"}, at="status").failure == (404, "NotFound")
 
 
@@ -292,20 +294,20 @@ def test_a_dry_run_applies_nothing(apply: Applying, server: Server, place: Place
         ({"fieldManager": "x\x01"}, ("FieldValueInvalid", "fieldManager")),
     ],
 )
-def test_whoever_applies_has_a_name(apply: Applying, query: Json, cause: tuple[str, str]) -> None:
+def test_an_apply_needs_a_field_manager(apply: Applying, query: Json, cause: tuple[str, str]) -> None:
     refused = apply.ask("", {"size": 1}, **query)
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [cause])
     assert refused.message.startswith('PatchOptions.meta.k8s.io "" is invalid: fieldManager: ')
 
 
-def test_only_an_apply_is_forced(server: Server, place: Place) -> None:
+def test_only_an_apply_can_be_forced(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("PATCH", place.widgets("one"), {}, type_=MERGE, force="true")
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueForbidden", "force")])
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"size": 1, "foo": 1}, ".spec.foo: field not declared in schema"),
         ({"size": "x"}, ".spec.size: expected numeric (int or float), got "),
@@ -316,14 +318,14 @@ def test_only_an_apply_is_forced(server: Server, place: Place) -> None:
         ({"size": 1, "parts": [{"weight": 1}]}, ".spec.parts: element 0: associative list with keys has an element"),
     ],
 )
-def test_a_configuration_has_to_fit_the_schema(apply: Applying, spec: Json, told: str) -> None:
+def test_a_configuration_has_to_fit_the_schema(apply: Applying, spec: Json, message: str) -> None:
     refused = apply.ask("m1", spec)
     assert (refused.code, refused.json["status"]) == (500, "Failure")
     kind = f"{apply.place.kind.api_version}, Kind=Widget"
-    assert refused.message.startswith(f"failed to create typed patch object (/one; {kind}): {told}")
+    assert refused.message.startswith(f"failed to create typed patch object (/one; {kind}): {message}")
 
 
-def test_what_is_applied_is_checked_like_any_write(apply: Applying) -> None:
+def test_an_apply_is_validated_like_any_write(apply: Applying) -> None:
     refused = apply.ask("m1", {"size": 99})
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueInvalid", "spec.size")])
 
@@ -345,7 +347,7 @@ def test_what_is_applied_is_checked_like_any_write(apply: Applying) -> None:
         ({"metadata": {"name": "one", "managedFields": [{}]}}, "metadata.managedFields must be nil"),
     ],
 )
-def test_a_configuration_is_of_this_object(server: Server, place: Place, change: Json, message: str) -> None:
+def test_a_configuration_has_to_name_the_object_of_the_path(server: Server, place: Place, change: Json, message: str) -> None:
     body = place.kind.object("one") | change
     refused = server.ask("PATCH", place.widgets("one"), body, type_=APPLY, fieldManager="m1")
     assert refused.failure == (400, "BadRequest")
@@ -353,13 +355,13 @@ def test_a_configuration_is_of_this_object(server: Server, place: Place, change:
 
 
 @pytest.mark.parametrize("body", [b"a: [", b"- a", b"text"])
-def test_a_configuration_is_yaml_of_an_object(server: Server, place: Place, body: bytes) -> None:
+def test_a_configuration_has_to_be_an_object_in_yaml(server: Server, place: Place, body: bytes) -> None:
     refused = server.ask("PATCH", place.widgets("one"), body, type_=APPLY, fieldManager="m1")
     assert refused.failure == (400, "BadRequest")
 
 
-def test_a_configuration_may_name_the_version_it_is_for(apply: Applying) -> None:
-    made = apply("m1", {"size": 1}, metadata={"resourceVersion": "1"})  # which a new object does not have
+def test_a_configuration_may_have_a_resource_version(apply: Applying) -> None:
+    made = apply("m1", {"size": 1}, metadata={"resourceVersion": "1"})  # a new object has none
     good = {"resourceVersion": made["metadata"]["resourceVersion"]}
     assert apply("m1", {"size": 2}, metadata=good)["spec"]["size"] == 2
     assert apply.ask("m1", {"size": 3}, metadata=good).failure == (409, "Conflict")
@@ -367,7 +369,7 @@ def test_a_configuration_may_name_the_version_it_is_for(apply: Applying) -> None
     assert apply.ask("m1", {"size": 3}, metadata={"uid": "other"}).failure == (422, "Invalid")
 
 
-def test_nothing_is_created_for_a_configuration_of_another_object(
+def test_a_configuration_with_a_uid_creates_nothing(
     apply: Applying, server: Server, place: Place
 ) -> None:
     refused = apply.ask("m1", {"size": 1}, metadata={"uid": "other"})
@@ -376,7 +378,7 @@ def test_nothing_is_created_for_a_configuration_of_another_object(
     assert server.gone(place.widgets("one"))
 
 
-def test_built_in_kinds_are_applied_as_well(server: Server, place: Place) -> None:
+def test_built_in_kinds_can_be_applied(server: Server, place: Place) -> None:
     def apply(manager: str, data: Json, **metadata: Any) -> Reply:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one", **metadata}, "data": data}
         return server.ask("PATCH", place.config_maps("one"), body, type_=APPLY, fieldManager=manager)
@@ -404,25 +406,25 @@ def test_built_in_kinds_are_applied_as_well(server: Server, place: Place) -> Non
 def test_kubectl_applies_on_the_server(kubectl: Kubectl, place: Place) -> None:
     body = place.kind.object("one", {"size": 1, "texts": {"a": "1"}})
     here = ("--server-side", f"--namespace={place.name}")
-    assert kubectl("apply", *here, given=body) == f"widget.{place.kind.group}/one serverside-applied\n"
-    assert kubectl("apply", *here, "--dry-run=server", given=body).endswith("serverside-applied (server dry run)\n")
+    assert kubectl("apply", *here, manifest=body) == f"widget.{place.kind.group}/one serverside-applied\n"
+    assert kubectl("apply", *here, "--dry-run=server", manifest=body).endswith("serverside-applied (server dry run)\n")
     other = place.kind.object("one", {"size": 2})
-    told = kubectl.refused("apply", *here, "--field-manager=other", given=other)
-    assert told.splitlines()[0] == ('error: Apply failed with 1 conflict: conflict with "kubectl": .spec.size')
-    assert "--force-conflicts" in told
-    kubectl("apply", *here, "--field-manager=other", "--force-conflicts", given=other)
-    shown = ("get", f"widgets.{place.kind.group}", "one", f"--namespace={place.name}")
-    assert kubectl(*shown, "--output=jsonpath={.spec.size} {.spec.texts.a}") == "2 1"
-    managers = kubectl(*shown, "--show-managed-fields", "--output=jsonpath={.metadata.managedFields[*].manager}")
+    message = kubectl.refused("apply", *here, "--field-manager=other", manifest=other)
+    assert message.splitlines()[0] == ('error: Apply failed with 1 conflict: conflict with "kubectl": .spec.size')
+    assert "--force-conflicts" in message
+    kubectl("apply", *here, "--field-manager=other", "--force-conflicts", manifest=other)
+    get = ("get", f"widgets.{place.kind.group}", "one", f"--namespace={place.name}")
+    assert kubectl(*get, "--output=jsonpath={.spec.size} {.spec.texts.a}") == "2 1"
+    managers = kubectl(*get, "--show-managed-fields", "--output=jsonpath={.metadata.managedFields[*].manager}")
     assert sorted(managers.split()) == ["kubectl", "other"]
 
 
-def test_kubectl_takes_over_what_it_applied_by_itself(kubectl: Kubectl, place: Place) -> None:
+def test_kubectl_takes_over_fields_it_applied_client_side(kubectl: Kubectl, place: Place) -> None:
     """From `kubectl apply` to `kubectl apply --server-side` and back, without a conflict with itself."""
     here = f"--namespace={place.name}"
-    kubectl("apply", here, given=place.kind.object("one", {"size": 1, "code": "ABC"}))
-    kubectl("apply", here, "--server-side", given=place.kind.object("one", {"size": 2}))
-    shown = ("get", f"widgets.{place.kind.group}", "one", here, "--output=jsonpath={.spec.size},{.spec.code}")
-    assert kubectl(*shown) == "2,"
-    kubectl("apply", here, given=place.kind.object("one", {"size": 3, "code": "XYZ"}))
-    assert kubectl(*shown) == "3,XYZ"
+    kubectl("apply", here, manifest=place.kind.object("one", {"size": 1, "code": "ABC"}))
+    kubectl("apply", here, "--server-side", manifest=place.kind.object("one", {"size": 2}))
+    get = ("get", f"widgets.{place.kind.group}", "one", here, "--output=jsonpath={.spec.size},{.spec.code}")
+    assert kubectl(*get) == "2,"
+    kubectl("apply", here, manifest=place.kind.object("one", {"size": 3, "code": "XYZ"}))
+    assert kubectl(*get) == "3,XYZ"

@@ -1,4 +1,4 @@
-"""The kinds of this package as people see them with their own tools: short names and columns."""
+"""The kinds of this package in other tools: short names and columns."""
 
 import re
 
@@ -22,7 +22,7 @@ STATUS: Json = _COUNTS | {"desiredReplicas": 3, "readyReplicas": 1}
 
 
 def deployed(server: Server, place: Place) -> None:
-    """One of each kind, as the controllers would have made them."""
+    """One object of each kind, as the controllers would write them."""
     spec = {"template": template(IMAGE), "placements": [placement("main", ["DFW", "AMS"], 3)]}
     workload = server.create(WORKLOAD.path(place.name), WORKLOAD.body("web", place.name) | {"spec": spec})
     reference = {"name": "web", "uid": workload["metadata"]["uid"]}
@@ -47,15 +47,15 @@ def deployed(server: Server, place: Place) -> None:
 def cells(block: str) -> dict[str, str]:
     """The only row of a table, by column."""
     head, row = block.splitlines()
-    starts = [found.start() for found in re.finditer(r"\S+( \S+)*", head)]
+    starts = [word.start() for word in re.finditer(r"\S+( \S+)*", head)]
     ends = [*starts[1:], None]
     return {head[start:end].strip(): row[start:end].strip() for start, end in zip(starts, ends, strict=True)}
 
 
 def test_short_names_and_columns(server: Server, place: Place, kubectl: Kubectl) -> None:
     deployed(server, place)
-    shown = kubectl("get", "wl,wd,inst", f"--namespace={place.name}")
-    workload, deployment, instance = map(cells, shown.strip().split("\n\n"))
+    output = kubectl("get", "wl,wd,inst", f"--namespace={place.name}")
+    workload, deployment, instance = map(cells, output.strip().split("\n\n"))
     assert workload["NAME"] == "workload.compute.datumapis.com/web"
     counts: Json = {"REPLICAS": "2", "READY": "1", "DESIRED": "3", "UP-TO-DATE": "2"}
     assert counts.items() | {("DEPLOYMENTS", "2"), ("IMAGE", IMAGE)} <= workload.items()
@@ -69,4 +69,4 @@ def test_short_names_and_columns(server: Server, place: Place, kubectl: Kubectl)
 )
 def test_discovery_has_the_short_names(server: Server, short: str, plural: str) -> None:
     resources = server.get("/apis/compute.datumapis.com/v1alpha")["resources"]
-    assert [found["name"] for found in resources if found.get("shortNames") == [short]] == [plural]
+    assert [resource["name"] for resource in resources if resource.get("shortNames") == [short]] == [plural]

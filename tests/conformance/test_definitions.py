@@ -1,4 +1,4 @@
-"""Kinds that are defined, changed and taken away while the server runs."""
+"""Kinds that are defined, changed and deleted while the server runs."""
 
 import uuid
 from collections.abc import Iterator
@@ -22,7 +22,9 @@ def defined(server: Server) -> Iterator[Definition]:
 
 def conditions(server: Server, definition: Definition) -> dict[str, tuple[str, str]]:
     status = server.get(f"{DEFINITIONS}/{definition.name}").get("status", {})
-    return {found["type"]: (found["status"], found["reason"]) for found in status.get("conditions") or ()}
+    return {
+        condition["type"]: (condition["status"], condition["reason"]) for condition in status.get("conditions") or ()
+    }
 
 
 def test_a_definition_is_accepted_and_completed(server: Server, defined: Definition) -> None:
@@ -41,7 +43,7 @@ def test_a_definition_is_accepted_and_completed(server: Server, defined: Definit
     assert "finalizers" not in read["metadata"]
 
 
-def test_a_definition_is_taken_away_with_its_objects(server: Server, place: Place, defined: Definition) -> None:
+def test_a_definition_is_deleted_with_its_objects(server: Server, place: Place, defined: Definition) -> None:
     server.create(defined.path(place.name), defined.object("one"))
     server.create(defined.path(place.name), defined.object("held", finalizers=["example.test/x"]))
     server.delete(f"{DEFINITIONS}/{defined.name}")
@@ -81,17 +83,17 @@ def test_a_definition_can_be_changed(server: Server, place: Place, defined: Defi
         ({"spec": {"group": ""}}, "spec.group"),
     ],
 )
-def test_a_definition_that_makes_no_sense(server: Server, change: Json, field: str) -> None:
+def test_a_senseless_definition_is_refused(server: Server, change: Json, field: str) -> None:
     body = deepcopy(Definition.widgets(f"e{uuid.uuid4().hex[:8]}.example.test").body)
     for part, values in change.items():
         body[part] |= values
     refused = server.ask("POST", DEFINITIONS, body)
     assert refused.failure == (422, "Invalid")
-    assert any(found.startswith(field) for _, found in refused.causes), refused.causes
+    assert any(name.startswith(field) for _, name in refused.causes), refused.causes
     assert refused.message.startswith(f'CustomResourceDefinition.apiextensions.k8s.io "{body["metadata"]["name"]}" is')
 
 
-def test_the_scope_of_a_definition_stays(server: Server, defined: Definition) -> None:
+def test_the_scope_of_a_definition_is_immutable(server: Server, defined: Definition) -> None:
     refused = server.ask("PATCH", f"{DEFINITIONS}/{defined.name}", {"spec": {"scope": "Cluster"}}, type_=MERGE)
     assert refused.failure == (422, "Invalid")
     assert ("FieldValueInvalid", "spec.scope") in refused.causes

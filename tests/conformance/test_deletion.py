@@ -12,11 +12,11 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 FINALIZER = "example.test/held"
 
 
-def options(**given: object) -> Json:
-    return {"kind": "DeleteOptions", "apiVersion": "v1", **given}
+def options(**fields: object) -> Json:
+    return {"kind": "DeleteOptions", "apiVersion": "v1", **fields}
 
 
-def test_a_delete_answers_with_what_is_gone(server: Server, place: Place) -> None:
+def test_a_delete_answers_with_the_deleted_object(server: Server, place: Place) -> None:
     made = place.widget("one")
     answer = server.delete(place.widgets("one"))
     assert (answer["kind"], answer["status"]) == ("Status", "Success")
@@ -37,19 +37,19 @@ def test_the_options_of_a_delete_may_be_protobuf(server: Server, place: Place, b
     made = place.config_map("one") if builtin else place.widget("one")
     path = place.config_maps("one") if builtin else place.widgets("one")
 
-    def asked(raw: bytes) -> Reply:
+    def delete(raw: bytes) -> Reply:
         return server.ask("DELETE", path, envelope("DeleteOptions", raw, version), type_=PROTOBUF)
 
-    assert asked(field(2, field(1, "another"))).failure == (409, "Conflict")
-    assert asked(field(4, "Sideways")).failure == (422, "Invalid")
-    assert asked(field(3, 0) + field(4, "Background")).failure == (422, "Invalid")
-    assert asked(field(5, "All")).json["status"] == "Success"
+    assert delete(field(2, field(1, "another"))).failure == (409, "Conflict")
+    assert delete(field(4, "Sideways")).failure == (422, "Invalid")
+    assert delete(field(3, 0) + field(4, "Background")).failure == (422, "Invalid")
+    assert delete(field(5, "All")).json["status"] == "Success"
     assert not server.gone(path)
-    assert asked(field(1, 0) + field(2, field(1, made["metadata"]["uid"])) + field(4, "Background")).code == 200
+    assert delete(field(1, 0) + field(2, field(1, made["metadata"]["uid"])) + field(4, "Background")).code == 200
     assert server.gone(path)
 
 
-def test_the_same_name_again_is_another_object(server: Server, place: Place) -> None:
+def test_an_object_created_again_is_another_object(server: Server, place: Place) -> None:
     first = place.widget("one")["metadata"]
     server.delete(place.widgets("one"))
     second = place.widget("one")["metadata"]
@@ -58,7 +58,7 @@ def test_the_same_name_again_is_another_object(server: Server, place: Place) -> 
     assert second["generation"] == 1
 
 
-def test_a_finalizer_holds_an_object(server: Server, place: Place) -> None:
+def test_a_finalizer_keeps_an_object(server: Server, place: Place) -> None:
     made = place.widget("one", finalizers=[FINALIZER])
     going = server.delete(place.widgets("one"))
     assert going["kind"] == "Widget"
@@ -83,7 +83,7 @@ def test_a_finalizer_holds_an_object(server: Server, place: Place) -> None:
     assert server.gone(place.widgets("one"))
 
 
-def test_no_finalizer_is_added_to_what_is_going(server: Server, place: Place) -> None:
+def test_no_finalizer_is_added_during_deletion(server: Server, place: Place) -> None:
     place.widget("one", finalizers=[FINALIZER])
     server.delete(place.widgets("one"))
     patch = {"metadata": {"finalizers": [FINALIZER, "example.test/new"]}}
@@ -97,15 +97,15 @@ def test_no_finalizer_is_added_to_what_is_going(server: Server, place: Place) ->
     assert server.gone(place.widgets("one"))
 
 
-def test_deletion_cannot_be_taken_back(server: Server, place: Place) -> None:
+def test_deletion_cannot_be_undone(server: Server, place: Place) -> None:
     place.widget("one", finalizers=[FINALIZER])
     server.delete(place.widgets("one"))
-    kept = server.merge(place.widgets("one"), {"metadata": {"deletionTimestamp": None}})
-    assert kept["metadata"]["deletionTimestamp"]
+    after = server.merge(place.widgets("one"), {"metadata": {"deletionTimestamp": None}})
+    assert after["metadata"]["deletionTimestamp"]
     server.merge(place.widgets("one"), {"metadata": {"finalizers": None}})
 
 
-def test_preconditions(server: Server, place: Place) -> None:
+def test_preconditions_of_a_delete(server: Server, place: Place) -> None:
     made = place.widget("one")["metadata"]
     refused = server.ask("DELETE", place.widgets("one"), options(preconditions={"uid": "other"}))
     assert refused.failure == (409, "Conflict")
@@ -121,16 +121,16 @@ def test_preconditions(server: Server, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         {"propagationPolicy": "Nope"},
         {"propagationPolicy": "Orphan", "orphanDependents": True},
         {"gracePeriodSeconds": "x"},
     ],
 )
-def test_options_that_make_no_sense(server: Server, place: Place, given: Json) -> None:
+def test_senseless_delete_options_are_refused(server: Server, place: Place, fields: Json) -> None:
     place.widget("one")
-    refused = server.ask("DELETE", place.widgets("one"), options(**given))
+    refused = server.ask("DELETE", place.widgets("one"), options(**fields))
     assert refused.code in (400, 422)
     assert not server.gone(place.widgets("one"))
 
@@ -139,7 +139,7 @@ def test_options_that_make_no_sense(server: Server, place: Place, given: Json) -
 
 
 @pytest.mark.parametrize("policy", [None, "Background"])
-def test_dependents_go_after_their_owner(server: Server, place: Place, policy: str | None) -> None:
+def test_background_deletion_deletes_dependents_after_their_owner(server: Server, place: Place, policy: str | None) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held)])
     answer = server.delete(place.widgets("owner"), options(propagationPolicy=policy) if policy else None)
@@ -147,7 +147,7 @@ def test_dependents_go_after_their_owner(server: Server, place: Place, policy: s
     until("the child going", lambda: server.gone(place.widgets("child")))
 
 
-def test_dependents_go_before_their_owner(server: Server, place: Place) -> None:
+def test_foreground_deletion_deletes_dependents_before_their_owner(server: Server, place: Place) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held, blockOwnerDeletion=True)], finalizers=[FINALIZER])
     going = server.delete(place.widgets("owner"), options(propagationPolicy="Foreground"))
@@ -160,7 +160,7 @@ def test_dependents_go_before_their_owner(server: Server, place: Place) -> None:
     assert server.gone(place.widgets("child"))
 
 
-def test_a_dependent_that_does_not_block_is_not_waited_for(server: Server, place: Place) -> None:
+def test_foreground_deletion_does_not_wait_for_a_dependent_that_does_not_block(server: Server, place: Place) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held)], finalizers=[FINALIZER])
     server.delete(place.widgets("owner"), propagationPolicy="Foreground")
@@ -169,7 +169,7 @@ def test_a_dependent_that_does_not_block_is_not_waited_for(server: Server, place
     server.merge(place.widgets("child"), {"metadata": {"finalizers": None}})
 
 
-def test_dependents_are_let_go(server: Server, place: Place) -> None:
+def test_orphan_deletion_keeps_dependents(server: Server, place: Place) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held)])
     going = server.delete(place.widgets("owner"), options(propagationPolicy="Orphan"))
@@ -178,7 +178,7 @@ def test_dependents_are_let_go(server: Server, place: Place) -> None:
     assert "ownerReferences" not in server.get(place.widgets("child"))["metadata"]
 
 
-def test_the_older_way_to_let_dependents_go(server: Server, place: Place) -> None:
+def test_orphan_dependents_is_accepted(server: Server, place: Place) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held)])
     server.delete(place.widgets("owner"), options(orphanDependents=True))
@@ -186,7 +186,7 @@ def test_the_older_way_to_let_dependents_go(server: Server, place: Place) -> Non
     assert "ownerReferences" not in server.get(place.widgets("child"))["metadata"]
 
 
-def test_an_object_goes_with_the_last_of_its_owners(server: Server, place: Place) -> None:
+def test_an_object_is_deleted_with_its_last_owner(server: Server, place: Place) -> None:
     first, second = place.widget("first"), place.config_map("second")
     place.widget("child", ownerReferences=[owner(first), owner(second)])
     server.delete(place.widgets("first"))
@@ -196,14 +196,14 @@ def test_an_object_goes_with_the_last_of_its_owners(server: Server, place: Place
     until("the child going", lambda: server.gone(place.widgets("child")))
 
 
-def test_an_owner_that_never_was(server: Server, place: Place) -> None:
+def test_an_object_of_a_missing_owner_is_deleted(server: Server, place: Place) -> None:
     made = place.config_map("other")
     reference = owner(made) | {"uid": "00000000-0000-4000-8000-000000000000"}
     place.widget("child", ownerReferences=[reference])
     until("the child going", lambda: server.gone(place.widgets("child")))
 
 
-def test_an_owner_outside_of_namespaces(server: Server, place: Place, gadgets: Definition, name: str) -> None:
+def test_a_cluster_scoped_owner(server: Server, place: Place, gadgets: Definition, name: str) -> None:
     held = server.create(gadgets.path(), gadgets.object(name, {}))
     place.widget("child", ownerReferences=[owner(held)])
     server.delete(gadgets.path(name=name))
@@ -213,7 +213,7 @@ def test_an_owner_outside_of_namespaces(server: Server, place: Place, gadgets: D
 # Many at a time
 
 
-def test_a_collection_is_deleted_as_far_as_it_is_selected(server: Server, place: Place) -> None:
+def test_a_selected_part_of_a_collection_is_deleted(server: Server, place: Place) -> None:
     for index, side in enumerate(("left", "left", "right")):
         place.widget(f"w-{index}", labels={"side": side})
     place.widget("held", labels={"side": "left"}, finalizers=[FINALIZER])

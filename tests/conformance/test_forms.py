@@ -1,4 +1,4 @@
-"""Tables, metadata alone, and what a server says of itself: discovery, OpenAPI, version, health."""
+"""Tables, metadata alone, discovery, OpenAPI, version and health."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_a_table_has_the_columns_of_the_kind(server: Server, place: Place) -> No
 
 
 @pytest.mark.parametrize("include", ["None", "Metadata", "Object"])
-def test_a_table_includes_what_was_asked_for(server: Server, place: Place, include: str) -> None:
+def test_a_table_includes_the_requested_part_of_each_object(server: Server, place: Place, include: str) -> None:
     made = place.widget("one")
     for path in (place.widgets(), place.widgets("one")):
         row = server.ask("GET", path, accept=TABLE, includeObject=include).json["rows"][0]
@@ -52,11 +52,11 @@ def test_a_table_includes_what_was_asked_for(server: Server, place: Place, inclu
                 assert row["object"] == made
 
 
-def test_a_table_includes_nothing_else(server: Server, place: Place) -> None:
+def test_an_unknown_include_object_is_refused(server: Server, place: Place) -> None:
     assert server.ask("GET", place.widgets(), accept=TABLE, includeObject="Nope").code in (400, 422)
 
 
-def test_a_table_in_pieces(server: Server, place: Place) -> None:
+def test_a_table_in_pages(server: Server, place: Place) -> None:
     for name in ("a", "b"):
         place.widget(name)
     table = server.ask("GET", place.widgets(), accept=TABLE, limit=1).json
@@ -66,13 +66,13 @@ def test_a_table_in_pieces(server: Server, place: Place) -> None:
     assert [row["cells"][0] for row in rest["rows"]] == ["b"]
 
 
-def test_an_empty_table_and_a_failure(server: Server, place: Place) -> None:
+def test_an_empty_table_and_an_error(server: Server, place: Place) -> None:
     table = server.ask("GET", place.widgets(), accept=TABLE).json
     assert (table["kind"], table["rows"], len(table["columnDefinitions"])) == ("Table", [], 5)
     assert server.ask("GET", place.widgets("none"), accept=TABLE).failure == (404, "NotFound")
 
 
-def test_a_client_names_the_forms_it_takes_in_order(server: Server, place: Place) -> None:
+def test_the_first_acceptable_form_is_used(server: Server, place: Place) -> None:
     place.widget("one")
     assert server.ask("GET", place.widgets(), accept=f"{TABLE},application/json").json["kind"] == "Table"
     assert server.ask("GET", place.widgets(), accept=f"application/json,{TABLE}").json["kind"] == "WidgetList"
@@ -101,7 +101,7 @@ def test_the_columns_of_built_in_kinds(server: Server, resource: str, columns: l
     assert [column["name"] for column in table["columnDefinitions"]] == columns
 
 
-def test_a_config_map_shows_how_much_it_holds(server: Server, place: Place) -> None:
+def test_a_config_map_shows_the_number_of_its_entries(server: Server, place: Place) -> None:
     place.config_map("one")
     row = server.ask("GET", place.config_maps("one"), accept=TABLE).json["rows"][0]
     assert row["cells"][:2] == ["one", 1]
@@ -128,24 +128,28 @@ def test_metadata_alone(server: Server, place: Place) -> None:
 # Discovery
 
 
-def test_the_groups_are_told(server: Server, widgets: Definition) -> None:
+def test_groups_are_discovered(server: Server, widgets: Definition) -> None:
     versions = server.get("/api")
     assert (versions["kind"], versions["versions"]) == ("APIVersions", ["v1"])
     groups = server.get("/apis")
     assert (groups["kind"], groups["apiVersion"]) == ("APIGroupList", "v1")
-    found = next(group for group in groups["groups"] if group["name"] == widgets.group)
+    actual = next(group for group in groups["groups"] if group["name"] == widgets.group)
     version = {"groupVersion": widgets.api_version, "version": "v1"}
-    assert found == {"name": widgets.group, "versions": [version], "preferredVersion": version}
+    assert actual == {"name": widgets.group, "versions": [version], "preferredVersion": version}
     alone = server.get(f"/apis/{widgets.group}")
     assert (alone["kind"], alone["apiVersion"]) == ("APIGroup", "v1")
     assert (alone["name"], alone["preferredVersion"]) == (widgets.group, version)
     assert f"/apis/{widgets.api_version}" in server.get("/")["paths"]
 
 
-def test_the_resources_of_a_group_are_told(server: Server, widgets: Definition, gadgets: Definition) -> None:
-    told = server.get(f"/apis/{widgets.api_version}")
-    assert (told["kind"], told["apiVersion"], told["groupVersion"]) == ("APIResourceList", "v1", widgets.api_version)
-    resources = {resource["name"]: resource for resource in told["resources"]}
+def test_resources_of_a_group_are_discovered(server: Server, widgets: Definition, gadgets: Definition) -> None:
+    document = server.get(f"/apis/{widgets.api_version}")
+    assert (document["kind"], document["apiVersion"], document["groupVersion"]) == (
+        "APIResourceList",
+        "v1",
+        widgets.api_version,
+    )
+    resources = {resource["name"]: resource for resource in document["resources"]}
     assert resources.keys() == {"widgets", "widgets/status", "gadgets"}
     widget = resources["widgets"]
     assert {key: widget[key] for key in ("singularName", "namespaced", "kind", "shortNames", "categories")} == {
@@ -170,17 +174,17 @@ def test_the_resources_of_a_group_are_told(server: Server, widgets: Definition, 
 def test_discovery_in_one_document(server: Server, widgets: Definition, gadgets: Definition, path: str) -> None:
     reply = server.ask("GET", path, accept=f"{AGGREGATED},application/json")
     assert reply.headers["content-type"] == AGGREGATED
-    told = reply.json
-    assert (told["kind"], told["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
+    document = reply.json
+    assert (document["kind"], document["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
     if path == "/api":
-        group: Json = told["items"][0]
+        group: Json = document["items"][0]
         assert group["metadata"].get("name", "") == ""
         version = group["versions"][0]
-        config_maps = next(found for found in version["resources"] if found["resource"] == "configmaps")
+        config_maps = next(resource for resource in version["resources"] if resource["resource"] == "configmaps")
         assert (config_maps["scope"], config_maps["singularResource"]) == ("Namespaced", "configmap")
         assert config_maps["responseKind"]["kind"] == "ConfigMap"
         return
-    group = next(group for group in told["items"] if group["metadata"]["name"] == widgets.group)
+    group = next(group for group in document["items"] if group["metadata"]["name"] == widgets.group)
     version = group["versions"][0]
     assert (version["version"], version["freshness"]) == ("v1", "Current")
     resources = {resource["resource"]: resource for resource in version["resources"]}
@@ -204,10 +208,10 @@ def test_openapi_describes_a_kind(server: Server, widgets: Definition) -> None:
     assert document["openapi"].startswith("3.")
     schemas = document["components"]["schemas"]
     schema = next(
-        found
-        for found in schemas.values()
+        schema
+        for schema in schemas.values()
         if {"group": widgets.group, "version": "v1", "kind": "Widget"}
-        in found.get("x-kubernetes-group-version-kind", ())
+        in schema.get("x-kubernetes-group-version-kind", ())
     )
     assert schema["description"] == "Something to try things with."
     size = schema["properties"]["spec"]["properties"]["size"]
@@ -220,7 +224,7 @@ def test_openapi_describes_a_kind(server: Server, widgets: Definition) -> None:
     assert "api/v1" in index
 
 
-def test_discovery_takes_a_slash_at_the_end(server: Server, widgets: Definition) -> None:
+def test_discovery_accepts_a_trailing_slash(server: Server, widgets: Definition) -> None:
     paths = ["/version", "/api", "/api/v1", "/apis", f"/apis/{widgets.group}", f"/apis/{widgets.api_version}"]
     for path in paths:
         assert server.ask("GET", f"{path}/").json == server.ask("GET", path).json, path

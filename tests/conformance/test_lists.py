@@ -1,4 +1,4 @@
-"""Selecting objects, and reading lists in pieces while they change."""
+"""Selectors, and lists in pages while objects change."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def labelled(place: Place) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "names"),
     [
         ("x=1", "a"),
         ("x==1", "a"),
@@ -38,21 +38,21 @@ def labelled(place: Place) -> Place:
         ("x<2", "a"),
     ],
 )
-def test_label_selectors(server: Server, labelled: Place, selector: str, found: str | None) -> None:
+def test_label_selectors(server: Server, labelled: Place, selector: str, names: str | None) -> None:
     reply = server.ask("GET", labelled.widgets(), labelSelector=selector)
-    if found is None:
+    if names is None:
         assert reply.failure == (400, "BadRequest")
     else:
-        assert "".join(item["metadata"]["name"] for item in reply.json["items"]) == found
+        assert "".join(item["metadata"]["name"] for item in reply.json["items"]) == names
 
 
 @pytest.mark.parametrize("selector", ["x=1=2", "=1", "x in 1", "x in (1", "!", "a b", "x=a b", "x/y/z=1"])
-def test_label_selectors_that_make_no_sense(server: Server, place: Place, selector: str) -> None:
+def test_malformed_label_selectors_are_refused(server: Server, place: Place, selector: str) -> None:
     assert server.ask("GET", place.widgets(), labelSelector=selector).failure == (400, "BadRequest")
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "names"),
     [
         ("metadata.name=a", "a"),
         ("metadata.name==b", "b"),
@@ -64,18 +64,18 @@ def test_label_selectors_that_make_no_sense(server: Server, place: Place, select
         ("spec.colour=green", ""),
     ],
 )
-def test_field_selectors(server: Server, labelled: Place, selector: str, found: str) -> None:
-    asked = selector.format(namespace=labelled.name)
-    assert "".join(server.names(labelled.widgets(), fieldSelector=asked)) == found
+def test_field_selectors(server: Server, labelled: Place, selector: str, names: str) -> None:
+    fields = selector.format(namespace=labelled.name)
+    assert "".join(server.names(labelled.widgets(), fieldSelector=fields)) == names
 
 
 @pytest.mark.parametrize("selector", ["spec.size=1", "metadata.uid=x", "nothing", "metadata.name"])
-def test_field_selectors_that_are_not_served(server: Server, place: Place, selector: str) -> None:
+def test_unsupported_field_selectors_are_refused(server: Server, place: Place, selector: str) -> None:
     refused = server.ask("GET", place.widgets(), fieldSelector=selector)
     assert refused.failure == (400, "BadRequest")
 
 
-def test_a_list_says_what_it_is(server: Server, labelled: Place) -> None:
+def test_a_list_has_its_kind_and_version(server: Server, labelled: Place) -> None:
     listed = server.get(labelled.widgets())
     assert (listed["kind"], listed["apiVersion"]) == ("WidgetList", labelled.kind.api_version)
     assert [item["metadata"]["name"] for item in listed["items"]] == ["a", "b", "c", "d"]
@@ -88,7 +88,7 @@ def test_a_list_says_what_it_is(server: Server, labelled: Place) -> None:
     assert (maps["kind"], maps["apiVersion"]) == ("ConfigMapList", "v1")
 
 
-def test_a_list_in_pieces_shows_one_moment(server: Server, labelled: Place) -> None:
+def test_a_paged_list_is_consistent(server: Server, labelled: Place) -> None:
     first = server.get(labelled.widgets(), limit=2)
     assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
     assert first["metadata"]["remainingItemCount"] == 2
@@ -106,7 +106,7 @@ def test_a_list_in_pieces_shows_one_moment(server: Server, labelled: Place) -> N
     assert server.names(labelled.widgets()) == ["a", "ab", "b", "c", "e"]
 
 
-def test_a_list_in_pieces_goes_on_as_a_watch_without_a_gap(server: Server, labelled: Place) -> None:
+def test_a_watch_continues_a_paged_list_without_a_gap(server: Server, labelled: Place) -> None:
     first = server.get(labelled.widgets(), limit=3)
     labelled.widget("e")
     rest = server.get(labelled.widgets(), limit=3, continue_=first["metadata"]["continue"])
@@ -115,7 +115,7 @@ def test_a_list_in_pieces_goes_on_as_a_watch_without_a_gap(server: Server, label
         assert watch.take(1) == [("ADDED", "e")]
 
 
-def test_a_selected_list_does_not_say_how_much_is_left(server: Server, labelled: Place) -> None:
+def test_a_list_with_a_selector_has_no_remaining_item_count(server: Server, labelled: Place) -> None:
     first = server.get(labelled.widgets(), limit=1, labelSelector="x")
     assert [item["metadata"]["name"] for item in first["items"]] == ["a"]
     assert "remainingItemCount" not in first["metadata"]
@@ -123,33 +123,33 @@ def test_a_selected_list_does_not_say_how_much_is_left(server: Server, labelled:
     assert [item["metadata"]["name"] for item in second["items"]] == ["b"]
 
 
-def test_a_limit_below_zero_is_no_limit(server: Server, labelled: Place) -> None:
+def test_a_negative_limit_is_ignored(server: Server, labelled: Place) -> None:
     listed = server.get(labelled.widgets(), limit=-1)
     assert len(listed["items"]) == 4
     assert not listed["metadata"].get("continue")
 
 
-def test_a_limit_that_fits_exactly_leaves_nothing(server: Server, labelled: Place) -> None:
+def test_a_limit_equal_to_the_list_has_no_further_page(server: Server, labelled: Place) -> None:
     listed = server.get(labelled.widgets(), limit=4)
     assert len(listed["items"]) == 4
     assert not listed["metadata"].get("continue")
 
 
 @pytest.mark.parametrize("token", ["nonsense", "e30", "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiIuLi8ifQ"])
-def test_a_place_to_go_on_that_is_none(server: Server, place: Place, token: str) -> None:
+def test_a_malformed_continue_token_is_refused(server: Server, place: Place, token: str) -> None:
     refused = server.ask("GET", place.widgets(), limit=1, continue_=token)
     assert refused.failure == (400, "BadRequest")
     assert "continue key is not valid" in refused.message
 
 
-def test_a_place_to_go_on_and_a_version_exclude_each_other(server: Server, labelled: Place) -> None:
+def test_a_continue_token_excludes_a_resource_version(server: Server, labelled: Place) -> None:
     first = server.get(labelled.widgets(), limit=1)
     token, version = first["metadata"]["continue"], first["metadata"]["resourceVersion"]
     refused = server.ask("GET", labelled.widgets(), limit=1, continue_=token, resourceVersion=version)
     assert refused.code in (400, 422)
 
 
-def test_the_version_of_a_list(server: Server, place: Place) -> None:
+def test_resource_versions_of_a_list(server: Server, place: Place) -> None:
     place.widget("a")
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     place.widget("b")
@@ -168,11 +168,11 @@ def test_the_version_of_a_list(server: Server, place: Place) -> None:
 
 
 @pytest.mark.parametrize("query", [{"limit": "x"}, {"timeoutSeconds": "x", "watch": "true"}])
-def test_numbers_that_are_none(server: Server, place: Place, query: dict[str, str]) -> None:
+def test_malformed_numbers_are_refused(server: Server, place: Place, query: dict[str, str]) -> None:
     assert server.ask("GET", place.widgets(), **query).code in (400, 422)
 
 
-def test_an_object_can_be_read_at_a_version(server: Server, place: Place) -> None:
+def test_an_object_can_be_read_with_a_resource_version(server: Server, place: Place) -> None:
     made = place.widget("one")
     # In this order: "0" accepts a cache of any age, also one from before the object was made, until an answer at a
     # version has made the cache catch up.
@@ -180,7 +180,7 @@ def test_an_object_can_be_read_at_a_version(server: Server, place: Place) -> Non
     assert server.get(place.widgets("one"), resourceVersion="0") == made
 
 
-def test_objects_outside_of_namespaces(server: Server, gadgets: Definition, name: str) -> None:
+def test_cluster_scoped_objects_are_listed(server: Server, gadgets: Definition, name: str) -> None:
     server.create(gadgets.path(), gadgets.object(name, {}))
     assert name in server.names(gadgets.path())
     assert server.names(gadgets.path(), fieldSelector=f"metadata.name={name}") == [name]

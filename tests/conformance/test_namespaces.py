@@ -1,4 +1,4 @@
-"""The life of a namespace."""
+"""The life cycle of a namespace."""
 
 import pytest
 
@@ -26,13 +26,13 @@ def test_a_namespace_has_a_short_name(server: Server, name: str) -> None:
     assert ("FieldValueInvalid", "metadata.name") in refused.causes
 
 
-def test_its_own_label_comes_back(server: Server, place: Place) -> None:
+def test_the_name_label_of_a_namespace_is_restored(server: Server, place: Place) -> None:
     patch = {"metadata": {"labels": {"kubernetes.io/metadata.name": None, "a": "b"}}}
     patched = server.merge(f"{NAMESPACES}/{place.name}", patch)
     assert patched["metadata"]["labels"] == {"kubernetes.io/metadata.name": place.name, "a": "b"}
 
 
-def test_a_namespace_goes_with_all_that_is_in_it(server: Server, place: Place) -> None:
+def test_a_namespace_is_deleted_with_its_content(server: Server, place: Place) -> None:
     name = f"{place.name}-gone"
     body = place.namespace() | {"metadata": {"name": name}}
     made = server.create(NAMESPACES, body)
@@ -67,7 +67,7 @@ def test_a_namespace_goes_with_all_that_is_in_it(server: Server, place: Place) -
     server.delete(f"{NAMESPACES}/{name}")
 
 
-def test_a_namespace_that_is_going_is_deleted_again(server: Server, place: Place) -> None:
+def test_a_terminating_namespace_can_be_deleted_again(server: Server, place: Place) -> None:
     name = f"{place.name}-twice"
     body = place.namespace() | {"metadata": {"name": name}}
     server.create(NAMESPACES, body)
@@ -79,7 +79,7 @@ def test_a_namespace_that_is_going_is_deleted_again(server: Server, place: Place
     until("the namespace going", lambda: server.gone(f"{NAMESPACES}/{name}"))
 
 
-def test_a_namespace_is_released_at_an_endpoint_of_its_own(server: Server, place: Place) -> None:
+def test_a_namespace_is_finalized_at_its_own_endpoint(server: Server, place: Place) -> None:
     made = server.get(f"{NAMESPACES}/{place.name}")
-    kept = server.replace(f"{NAMESPACES}/{place.name}", made | {"spec": {}})
-    assert kept["spec"] == {"finalizers": ["kubernetes"]}
+    after = server.replace(f"{NAMESPACES}/{place.name}", made | {"spec": {}})
+    assert after["spec"] == {"finalizers": ["kubernetes"]}

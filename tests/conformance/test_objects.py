@@ -16,7 +16,7 @@ def subject(reply_json: Json) -> Json:
     return {key: value for key, value in reply_json["details"].items() if key != "causes"}
 
 
-def test_a_new_object_has_the_metadata_a_server_gives(server: Server, place: Place) -> None:
+def test_a_new_object_has_server_managed_metadata(server: Server, place: Place) -> None:
     made = place.widget("one", labels={"a": "b"}, annotations={"c": "d"})
     metadata = made["metadata"]
     assert (metadata["name"], metadata["namespace"], metadata["generation"]) == ("one", place.name, 1)
@@ -29,17 +29,19 @@ def test_a_new_object_has_the_metadata_a_server_gives(server: Server, place: Pla
     assert read == made
 
 
-def test_what_a_client_says_of_what_the_server_decides_is_not_taken(server: Server, place: Place) -> None:
-    told: Json = {"uid": "mine", "generation": 42, "creationTimestamp": "2001-01-01T00:00:00Z", "selfLink": "/x"}
-    metadata = place.widget("one", **told)["metadata"]
+def test_server_managed_metadata_in_a_request_is_ignored(server: Server, place: Place) -> None:
+    ignored: Json = {"uid": "mine", "generation": 42, "creationTimestamp": "2001-01-01T00:00:00Z", "selfLink": "/x"}
+    metadata = place.widget("one", **ignored)["metadata"]
     assert metadata["uid"] != "mine"
     assert metadata["generation"] == 1
     assert not metadata["creationTimestamp"].startswith("2001")
-    given = place.widget("two", deletionTimestamp="2001-01-01T00:00:00Z", deletionGracePeriodSeconds=5)["metadata"]
-    assert not {"deletionTimestamp", "deletionGracePeriodSeconds"} & given.keys()
+    ignored_deletion = place.widget("two", deletionTimestamp="2001-01-01T00:00:00Z", deletionGracePeriodSeconds=5)[
+        "metadata"
+    ]
+    assert not {"deletionTimestamp", "deletionGracePeriodSeconds"} & ignored_deletion.keys()
 
 
-def test_annotations_are_limited_in_all(server: Server, place: Place) -> None:
+def test_annotations_have_a_total_size_limit(server: Server, place: Place) -> None:
     most = {"a": "x" * 131071, "b": "y" * 131071}  # 262144 bytes with their keys
     place.config_map("one", annotations=most)
     too_long = config_map("two") | {"metadata": {"name": "two", "annotations": most | {"c": ""}}}
@@ -55,7 +57,7 @@ def test_annotations_are_limited_in_all(server: Server, place: Place) -> None:
     assert grown.failure == (422, "Invalid")
 
 
-def test_a_taken_name_is_a_conflict(server: Server, place: Place) -> None:
+def test_an_existing_name_is_a_conflict(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("POST", place.widgets(), place.kind.object("one"))
     assert refused.failure == (409, "AlreadyExists")
@@ -67,8 +69,8 @@ def test_a_taken_name_is_a_conflict(server: Server, place: Place) -> None:
     assert subject(refused.json) == {"name": "one", "kind": "configmaps"}
 
 
-def test_what_is_not_there_is_not_found(server: Server, place: Place) -> None:
-    for method, body in (("GET", None), ("DELETE", None), ("PUT", config_map("none"))):  # an update is no create
+def test_a_missing_object_is_not_found(server: Server, place: Place) -> None:
+    for method, body in (("GET", None), ("DELETE", None), ("PUT", config_map("none"))):  # an update does not create
         missing = server.ask(method, place.config_maps("none"), body)
         assert missing.failure == (404, "NotFound")
         assert missing.message == 'configmaps "none" not found'
@@ -85,12 +87,12 @@ def test_what_is_not_there_is_not_found(server: Server, place: Place) -> None:
 @pytest.mark.parametrize(
     "path", ["/apis/nope.example.test/v1/things", "/apis/{group}/v1/nope", "/apis/{group}/v2/widgets"]
 )
-def test_what_is_not_served_is_not_found(server: Server, widgets: Definition, path: str) -> None:
+def test_a_kind_that_is_not_served_is_not_found(server: Server, widgets: Definition, path: str) -> None:
     missing = server.ask("GET", path.format(group=widgets.group))
     assert missing.code == 404
 
 
-def test_a_namespace_that_is_not_there(server: Server, widgets: Definition, name: str) -> None:
+def test_a_missing_namespace_is_not_found(server: Server, widgets: Definition, name: str) -> None:
     refused = server.ask("POST", widgets.path(name), widgets.object("one"))
     assert (refused.failure, refused.message) == ((404, "NotFound"), f'namespaces "{name}" not found')
     assert subject(refused.json) == {"name": name, "kind": "namespaces"}
@@ -146,13 +148,13 @@ def test_bad_metadata_is_refused(server: Server, place: Place, metadata: Json, f
 
 
 @pytest.mark.parametrize("field", ["labels", "annotations"])
-def test_labels_are_texts(server: Server, place: Place, field: str) -> None:
+def test_labels_have_to_be_strings(server: Server, place: Place, field: str) -> None:
     for path, body in ((place.widgets(), place.kind.object("one")), (place.config_maps(), config_map("one"))):
         body["metadata"][field] = {"a": 1}
         assert server.ask("POST", path, body).failure == (400, "BadRequest")
 
 
-def test_owner_references_are_whole(server: Server, place: Place) -> None:
+def test_owner_references_have_to_be_complete(server: Server, place: Place) -> None:
     whole = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}
     for missing in whole:
         reference = {key: value for key, value in whole.items() if key != missing}
@@ -164,9 +166,9 @@ def test_owner_references_are_whole(server: Server, place: Place) -> None:
     assert (refused.failure, refused.causes[0][1]) == ((422, "Invalid"), "metadata.ownerReferences")
 
 
-def test_a_new_object_has_no_version(server: Server, place: Place) -> None:
+def test_a_new_object_may_not_have_a_resource_version(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), place.kind.object("one", resourceVersion="1"))
-    assert refused.code >= 400  # a kube-apiserver takes the blame for it with 500
+    assert refused.code >= 400  # a kube-apiserver answers 500
     assert refused.message == "resourceVersion should not be set on objects to be created"
 
 
@@ -184,7 +186,7 @@ def test_the_type_has_to_be_that_of_the_path(server: Server, place: Place) -> No
     assert server.create(place.config_maps(), without)["kind"] == "ConfigMap"
 
 
-def test_the_place_has_to_be_that_of_the_path(server: Server, place: Place) -> None:
+def test_the_namespace_has_to_be_that_of_the_path(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), place.kind.object("one", namespace="default"))
     assert refused.failure == (400, "BadRequest")
     assert refused.message == "the namespace of the provided object does not match the namespace sent on the request"
@@ -200,7 +202,7 @@ def test_a_body_has_to_be_an_object(server: Server, place: Place, body: bytes) -
     assert server.ask("POST", place.widgets(), body).failure == (400, "BadRequest")
 
 
-def test_a_body_of_an_unknown_form(server: Server, place: Place) -> None:
+def test_an_unknown_content_type_is_unsupported(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), b"x", type_="text/x-unknown")
     assert refused.failure == (415, "UnsupportedMediaType")
     assert refused.message.startswith(
@@ -210,12 +212,12 @@ def test_a_body_of_an_unknown_form(server: Server, place: Place) -> None:
     assert server.ask("POST", place.config_maps(), made, type_="application/yaml").json["data"] == {"a": "1"}
 
 
-def test_an_answer_of_an_unknown_form(server: Server, place: Place) -> None:
+def test_an_unknown_accept_header_is_not_acceptable(server: Server, place: Place) -> None:
     assert server.ask("GET", place.config_maps(), accept="text/x-unknown").failure == (406, "NotAcceptable")
     assert server.ask("GET", place.config_maps(), accept="text/x-unknown, */*").code == 200
 
 
-def test_methods_that_a_path_does_not_have(server: Server, place: Place) -> None:
+def test_unsupported_methods_are_not_allowed(server: Server, place: Place) -> None:
     place.widget("one")
     for method, path in (
         ("POST", place.config_maps("one")),
@@ -235,7 +237,7 @@ def test_methods_that_a_path_does_not_have(server: Server, place: Place) -> None
 # Replacing
 
 
-def test_a_replace_moves_version_and_generation_only_as_far_as_there_is_a_change(server: Server, place: Place) -> None:
+def test_a_replace_changes_version_and_generation_only_with_the_object(server: Server, place: Place) -> None:
     made = place.widget("one")
     same = server.replace(place.widgets("one"), made)
     assert same == made
@@ -250,7 +252,7 @@ def test_a_replace_moves_version_and_generation_only_as_far_as_there_is_a_change
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_an_old_version_is_a_conflict(server: Server, place: Place) -> None:
+def test_an_old_resource_version_is_a_conflict(server: Server, place: Place) -> None:
     made = place.widget("one")
     server.merge(place.widgets("one"), {"spec": {"size": 2}})
     refused = server.ask("PUT", place.widgets("one"), made | {"spec": {"size": 3}})
@@ -262,7 +264,7 @@ def test_an_old_version_is_a_conflict(server: Server, place: Place) -> None:
     assert subject(refused.json) == {"name": "one", "group": place.kind.group, "kind": "widgets"}
 
 
-def test_a_replace_needs_a_version_except_on_some_built_in_kinds(server: Server, place: Place) -> None:
+def test_a_replace_needs_a_resource_version_except_for_some_built_in_kinds(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("PUT", place.widgets("one"), place.kind.object("one", {"size": 2}))
     assert refused.failure == (422, "Invalid")
@@ -280,7 +282,7 @@ def test_another_uid_is_a_conflict(server: Server, place: Place) -> None:
     assert re.search("Precondition failed: UID in precondition: other, UID in object meta: ", refused.message)
 
 
-def test_what_a_replace_leaves_out_is_gone_and_what_the_server_decided_stays(server: Server, place: Place) -> None:
+def test_a_replace_removes_omitted_fields_but_not_server_managed_ones(server: Server, place: Place) -> None:
     made = place.widget("one", labels={"a": "b"}, annotations={"c": "d"}, finalizers=["example.test/x"])
     version = made["metadata"]["resourceVersion"]
     body = place.kind.object("one", resourceVersion=version, creationTimestamp=None, generation=9)
@@ -301,20 +303,20 @@ def test_status_is_written_at_its_own_endpoint_only(server: Server, place: Place
     assert replaced["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
     assert "status" not in server.merge(place.widgets("one"), {"status": {"phase": "Patched"}})
 
-    told = server.replace(
+    after = server.replace(
         place.widgets("one", "status"),
         made | {"spec": {"size": 9}, "status": {"phase": "Up"}, "metadata": made["metadata"] | {"labels": {"x": "y"}}},
     )
-    assert (told["status"], told["spec"]["size"], told["metadata"]["generation"]) == ({"phase": "Up"}, 1, 1)
-    assert "labels" not in told["metadata"]
-    assert told["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
-    assert server.get(place.widgets("one", "status")) == told == server.get(place.widgets("one"))
+    assert (after["status"], after["spec"]["size"], after["metadata"]["generation"]) == ({"phase": "Up"}, 1, 1)
+    assert "labels" not in after["metadata"]
+    assert after["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
+    assert server.get(place.widgets("one", "status")) == after == server.get(place.widgets("one"))
 
 
-def test_a_status_is_taken_away_by_replacing_it_with_none(server: Server, place: Place) -> None:
+def test_status_is_removed_by_a_replace_without_it(server: Server, place: Place) -> None:
     made = place.widget("one")
-    told = server.replace(place.widgets("one", "status"), made | {"status": {"phase": "Up"}})
-    without = {key: value for key, value in told.items() if key != "status"}
+    after = server.replace(place.widgets("one", "status"), made | {"status": {"phase": "Up"}})
+    without = {key: value for key, value in after.items() if key != "status"}
     assert "status" not in server.replace(place.widgets("one", "status"), without)
     assert "status" not in server.get(place.widgets("one"))
 
@@ -322,10 +324,10 @@ def test_a_status_is_taken_away_by_replacing_it_with_none(server: Server, place:
 def test_annotations_are_not_written_at_the_status_endpoint(server: Server, place: Place) -> None:
     place.widget("one", annotations={"a": "1"}, finalizers=["example.test/x"])
     patch = {"metadata": {"annotations": {"a": "2"}, "finalizers": None}, "status": {"seen": 3}}
-    told = server.merge(place.widgets("one", "status"), patch)
-    assert told["metadata"]["annotations"] == {"a": "1"}
-    assert told["metadata"]["finalizers"] == ["example.test/x"]
-    assert told["status"] == {"seen": 3}
+    after = server.merge(place.widgets("one", "status"), patch)
+    assert after["metadata"]["annotations"] == {"a": "1"}
+    assert after["metadata"]["finalizers"] == ["example.test/x"]
+    assert after["status"] == {"seen": 3}
 
 
 def test_without_a_status_endpoint_status_is_a_field_like_any_other(
@@ -361,7 +363,7 @@ def test_a_dry_run_answers_and_writes_nothing(server: Server, place: Place) -> N
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_a_dry_run_is_all_or_nothing(server: Server, place: Place, method: str) -> None:
+def test_dry_run_accepts_only_all(server: Server, place: Place, method: str) -> None:
     made = place.widget("one")
     path = place.widgets() if method == "POST" else place.widgets("one")
     type_ = "application/merge-patch+json" if method == "PATCH" else "application/json"

@@ -1,4 +1,4 @@
-"""Patches of the three kinds, and what is refused."""
+"""Patches of all three types, and their refusals."""
 
 import re
 
@@ -19,7 +19,7 @@ def test_a_merge_patch_sets_removes_and_replaces_lists(server: Server, place: Pl
     assert patched["metadata"]["generation"] == 2
 
 
-def test_a_json_patch_replaces_a_field_that_is_not_there(server: Server, place: Place) -> None:
+def test_a_json_patch_can_replace_a_missing_field(server: Server, place: Place) -> None:
     place.widget("one")
     operations = (
         {"op": "test", "path": "/spec/code", "value": None},
@@ -65,7 +65,7 @@ def test_a_json_patch_has_six_operations(server: Server, place: Place) -> None:
         {"op": "move", "from": "/spec/nothing", "path": "/spec/size"},
     ],
 )
-def test_a_json_patch_that_does_not_fit_is_refused_whole(server: Server, place: Place, operation: Json) -> None:
+def test_a_json_patch_that_does_not_apply_is_refused_whole(server: Server, place: Place, operation: Json) -> None:
     made = place.widget("one", {"size": 1, "tags": ["a"]})
     first = {"op": "replace", "path": "/spec/size", "value": 5}
     refused = server.ask("PATCH", place.widgets("one"), [first, operation], type_=JSON)
@@ -78,12 +78,12 @@ def test_a_json_patch_that_does_not_fit_is_refused_whole(server: Server, place: 
     ("body", "type_"),
     [(b"{", MERGE), (b"[]", MERGE), (b"{", JSON), (b"{}", JSON), (b'[{"op":"nope","path":"/x"}]', JSON)],
 )
-def test_a_patch_that_is_none(server: Server, place: Place, body: bytes, type_: str) -> None:
+def test_a_malformed_patch_is_refused(server: Server, place: Place, body: bytes, type_: str) -> None:
     place.widget("one")
     assert server.ask("PATCH", place.widgets("one"), body, type_=type_).code in (400, 422)
 
 
-def test_the_type_of_a_patch_has_to_be_known(server: Server, place: Place) -> None:
+def test_an_unknown_patch_type_is_refused(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("PATCH", place.widgets("one"), {}, type_="application/json")
     assert refused.failure == (415, "UnsupportedMediaType")
@@ -123,7 +123,7 @@ def test_a_strategic_patch_merges_owners_by_uid(server: Server, place: Place) ->
     assert "ownerReferences" not in patched["metadata"]
 
 
-def test_a_patch_may_name_the_version_it_is_for(server: Server, place: Place) -> None:
+def test_a_patch_may_have_a_resource_version(server: Server, place: Place) -> None:
     made = place.widget("one")["metadata"]
     good = {"metadata": {"resourceVersion": made["resourceVersion"]}, "spec": {"size": 2}}
     assert server.merge(place.widgets("one"), good)["spec"]["size"] == 2
@@ -132,7 +132,7 @@ def test_a_patch_may_name_the_version_it_is_for(server: Server, place: Place) ->
     assert "the object has been modified" in refused.message
 
 
-def test_a_patch_may_name_the_object_it_is_for(server: Server, place: Place) -> None:
+def test_a_patch_may_have_a_uid(server: Server, place: Place) -> None:
     made = place.widget("one")["metadata"]
     assert (
         server.merge(place.widgets("one"), {"metadata": {"uid": made["uid"]}, "spec": {"size": 2}})["spec"]["size"] == 2
@@ -140,7 +140,7 @@ def test_a_patch_may_name_the_object_it_is_for(server: Server, place: Place) -> 
     refused = server.ask("PATCH", place.widgets("one"), {"metadata": {"uid": "other"}}, type_=MERGE)
     assert (refused.failure, set(refused.causes)) == ((422, "Invalid"), {("FieldValueInvalid", "metadata.uid")})
     assert 'metadata.uid: Invalid value: "other": field is immutable' in refused.message
-    status = {"metadata": {"uid": "other"}, "status": {"phase": "Up"}}  # there metadata is not looked at
+    status = {"metadata": {"uid": "other"}, "status": {"phase": "Up"}}  # metadata is ignored there
     assert server.merge(place.widgets("one", "status"), status)["status"] == {"phase": "Up"}
 
 
@@ -166,7 +166,7 @@ def test_a_patch_cannot_change_the_type(server: Server, place: Place, change: Js
 @pytest.mark.parametrize(
     "change", [{"creationTimestamp": "2001-01-01T00:00:00Z"}, {"generation": 77}, {"selfLink": "/x"}]
 )
-def test_a_patch_of_what_the_server_decides_changes_nothing(server: Server, place: Place, change: Json) -> None:
+def test_a_patch_of_server_managed_metadata_changes_nothing(server: Server, place: Place, change: Json) -> None:
     made = place.widget("one")
     reply = server.ask("PATCH", place.widgets("one"), {"metadata": change}, type_=MERGE)
     assert reply.code == 200
@@ -174,21 +174,21 @@ def test_a_patch_of_what_the_server_decides_changes_nothing(server: Server, plac
     assert server.get(place.widgets("one"))["metadata"]["generation"] == 1
 
 
-def test_a_patch_is_checked_like_any_write(server: Server, place: Place) -> None:
+def test_a_patch_is_validated_like_any_write(server: Server, place: Place) -> None:
     made = place.widget("one")
     refused = server.ask("PATCH", place.widgets("one"), {"spec": {"size": 99}}, type_=MERGE)
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueInvalid", "spec.size")])
     refused = server.ask("PATCH", place.widgets("one"), {"spec": None}, type_=MERGE)
-    assert refused.code == 200  # an object of this kind may be without
+    assert refused.code == 200  # objects of this kind need no resourceVersion
     assert made["spec"]["size"] == 1
 
 
-def test_a_patch_of_the_status(server: Server, place: Place) -> None:
+def test_a_patch_of_status(server: Server, place: Place) -> None:
     place.widget("one")
-    told = server.merge(place.widgets("one", "status"), {"status": {"phase": "Up", "seen": 1}, "spec": {"size": 9}})
-    assert (told["status"], told["spec"]["size"]) == ({"phase": "Up", "seen": 1}, 1)
-    told = server.edit(place.widgets("one", "status"), {"op": "replace", "path": "/status/seen", "value": 2})
-    assert (told["status"]["seen"], told["metadata"]["generation"]) == (2, 1)
+    after = server.merge(place.widgets("one", "status"), {"status": {"phase": "Up", "seen": 1}, "spec": {"size": 9}})
+    assert (after["status"], after["spec"]["size"]) == ({"phase": "Up", "seen": 1}, 1)
+    after = server.edit(place.widgets("one", "status"), {"op": "replace", "path": "/status/seen", "value": 2})
+    assert (after["status"]["seen"], after["metadata"]["generation"]) == (2, 1)
 
 
 def test_a_built_in_kind_has_no_generation(server: Server, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What the schema of a kind does to objects: pruning, defaults, validation, and the strictness a client asks for."""
+"""Pruning, defaults, validation, and the strictness that a client requests."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.conformance.kinds import Place, config_map
 from tests.conformance.server import Server
 
 
-def test_unknown_fields_are_pruned_and_open_ones_kept(server: Server, place: Place) -> None:
+def test_unknown_fields_are_pruned_unless_preserved(server: Server, place: Place) -> None:
     spec = {"size": 1, "unknown": 1, "nested": {"depth": 1, "more": 2}, "extra": {"any": {"thing": [1]}}}
     made = place.widget("one", spec | {"parts": [{"name": "p", "nope": 1}]})
     assert made["spec"] == {
@@ -22,7 +22,7 @@ def test_unknown_fields_are_pruned_and_open_ones_kept(server: Server, place: Pla
     assert "beside" not in made
 
 
-def test_defaults_fill_what_is_absent_below_what_is_there(server: Server, place: Place) -> None:
+def test_defaults_are_set_below_existing_parents(server: Server, place: Place) -> None:
     assert place.widget("one")["spec"] == {"size": 1, "colour": "red"}
     assert place.widget("two", {"size": 1, "nested": {}})["spec"]["nested"] == {"depth": 7}
     assert place.widget("three", {"size": 1, "colour": None})["spec"]["colour"] == "red"
@@ -101,7 +101,7 @@ def test_defaults_fill_what_is_absent_below_what_is_there(server: Server, place:
         ),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_a_violation_is_reported(
     server: Server, place: Place, spec: Json, causes: list[tuple[str, str]], message: str
 ) -> None:
     refused = server.ask("POST", place.widgets(), place.kind.object("one", spec))
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told(
     assert server.gone(place.widgets("one"))
 
 
-def test_all_that_is_wrong_is_told_at_once(server: Server, place: Place) -> None:
+def test_all_violations_are_reported_at_once(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), place.kind.object("one", {"size": 0, "colour": "x", "code": "ABCD"}))
     assert refused.failure == (422, "Invalid")
     assert {("FieldValueInvalid", "spec.size"), ("FieldValueNotSupported", "spec.colour")} <= set(refused.causes)
@@ -124,12 +124,12 @@ def test_all_that_is_wrong_is_told_at_once(server: Server, place: Place) -> None
     assert refused.message.endswith("]")
 
 
-def test_a_status_is_checked_too(server: Server, place: Place) -> None:
+def test_status_is_validated_too(server: Server, place: Place) -> None:
     place.widget("one")
     refused = server.ask("PATCH", place.widgets("one", "status"), {"status": {"seen": "x"}}, type_=MERGE)
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueTypeInvalid", "status.seen")])
-    kept = server.merge(place.widgets("one", "status"), {"status": {"seen": 1, "unknown": 2}})
-    assert kept["status"] == {"seen": 1}
+    after = server.merge(place.widgets("one", "status"), {"status": {"seen": 1, "unknown": 2}})
+    assert after["status"] == {"seen": 1}
 
 
 # Strictness
@@ -142,8 +142,8 @@ def unknown(place: Place, name: str) -> Json:
 def test_a_strict_write_refuses_unknown_fields(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), unknown(place, "one"), fieldValidation="Strict")
     assert refused.failure == (400, "BadRequest")
-    told = 'strict decoding error: unknown field "beside", unknown field "spec.nope", unknown field "spec.parts[0].x"'
-    assert refused.message == f'Widget in version "v1" cannot be handled as a Widget: {told}'
+    error = 'strict decoding error: unknown field "beside", unknown field "spec.nope", unknown field "spec.parts[0].x"'
+    assert refused.message == f'Widget in version "v1" cannot be handled as a Widget: {error}'
     place.widget("one")
     refused = server.ask("PATCH", place.widgets("one"), {"spec": {"nope": 1}}, type_=MERGE, fieldValidation="Strict")
     assert refused.failure == (422, "Invalid")
@@ -151,7 +151,7 @@ def test_a_strict_write_refuses_unknown_fields(server: Server, place: Place) -> 
 
 
 @pytest.mark.parametrize("query", [{}, {"fieldValidation": "Warn"}])
-def test_otherwise_unknown_fields_are_warned_of(server: Server, place: Place, query: dict[str, str]) -> None:
+def test_unknown_fields_are_warnings_by_default(server: Server, place: Place, query: dict[str, str]) -> None:
     reply = server.ask("POST", place.widgets(), unknown(place, "one"), **query)
     assert reply.code == 201
     for field in ("beside", "spec.nope", "spec.parts[0].x"):
@@ -160,12 +160,12 @@ def test_otherwise_unknown_fields_are_warned_of(server: Server, place: Place, qu
     assert 'unknown field \\"spec.nope\\"' in reply.headers["warning"]
 
 
-def test_or_passed_over(server: Server, place: Place) -> None:
+def test_unknown_fields_can_be_ignored(server: Server, place: Place) -> None:
     reply = server.ask("POST", place.widgets(), unknown(place, "one"), fieldValidation="Ignore")
     assert (reply.code, "warning" in reply.headers) == (201, False)
 
 
-def test_there_is_no_other_strictness(server: Server, place: Place) -> None:
+def test_an_unknown_strictness_is_refused(server: Server, place: Place) -> None:
     refused = server.ask("POST", place.widgets(), place.kind.object("one"), fieldValidation="Nope")
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueNotSupported", "fieldValidation")])
 
@@ -183,7 +183,7 @@ def test_strictness_on_a_built_in_kind(server: Server, place: Place) -> None:
 # Built-in kinds
 
 
-def test_a_config_map_holds_texts(server: Server, place: Place) -> None:
+def test_a_config_map_holds_strings(server: Server, place: Place) -> None:
     assert server.ask("POST", place.config_maps(), config_map("one", {"a": 1})).failure == (400, "BadRequest")
     refused = server.ask("POST", place.config_maps(), config_map("one", {"a b": "1"}))
     assert (refused.failure, refused.causes) == ((422, "Invalid"), [("FieldValueInvalid", "data[a b]")])
@@ -210,7 +210,7 @@ def test_a_secret_holds_bytes(server: Server, place: Place) -> None:
     assert server.names(secrets, fieldSelector="type=Opaque") == ["one"]
 
 
-def test_an_event_can_be_selected_by_what_it_is_about(server: Server, place: Place) -> None:
+def test_events_can_be_selected_by_involved_object(server: Server, place: Place) -> None:
     events = f"/api/v1/namespaces/{place.name}/events"
     about = {"kind": "Widget", "namespace": place.name, "name": "one", "uid": "u"}
     body = {"metadata": {"name": "one.1"}, "involvedObject": about, "reason": "Made", "type": "Normal", "message": "m"}

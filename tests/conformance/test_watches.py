@@ -1,4 +1,4 @@
-"""What a watch tells, in which order, and from where."""
+"""The events of watches: content, order and start."""
 
 import pytest
 
@@ -7,23 +7,23 @@ from tests.conformance.kinds import Place
 from tests.conformance.server import Server, until
 
 
-def test_a_watch_tells_of_every_change_in_order(server: Server, place: Place) -> None:
+def test_a_watch_delivers_every_change_in_order(server: Server, place: Place) -> None:
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     with server.watch(place.widgets(), resourceVersion=version) as watch:
         made = place.widget("one")
         changed = server.merge(place.widgets("one"), {"spec": {"size": 2}})
-        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # changes nothing, and nothing is told
-        told = server.merge(place.widgets("one", "status"), {"status": {"phase": "Up"}})
+        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # changes nothing, so there is no event
+        with_status = server.merge(place.widgets("one", "status"), {"status": {"phase": "Up"}})
         server.delete(place.widgets("one"))
         events = [watch.next() for _ in range(4)]
     assert [type_ for type_, _ in events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
-    assert [object_ for _, object_ in events[:3]] == [made, changed, told]
+    assert [object_ for _, object_ in events[:3]] == [made, changed, with_status]
     last = events[3][1]
-    assert (last["spec"], last["status"]) == (told["spec"], told["status"])
-    assert int(last["metadata"]["resourceVersion"]) > int(told["metadata"]["resourceVersion"])
+    assert (last["spec"], last["status"]) == (with_status["spec"], with_status["status"])
+    assert int(last["metadata"]["resourceVersion"]) > int(with_status["metadata"]["resourceVersion"])
 
 
-def test_a_watch_without_a_version_begins_with_what_is_there(server: Server, place: Place) -> None:
+def test_a_watch_without_a_resource_version_begins_with_existing_objects(server: Server, place: Place) -> None:
     place.widget("b")
     place.widget("a")
     for query in ({}, {"resourceVersion": "0"}):
@@ -31,7 +31,7 @@ def test_a_watch_without_a_version_begins_with_what_is_there(server: Server, pla
             assert sorted(watch.take(2)) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_a_watch_goes_on_where_another_ended(server: Server, place: Place) -> None:
+def test_a_watch_resumes_where_another_ended(server: Server, place: Place) -> None:
     first = place.widget("one")["metadata"]["resourceVersion"]
     second = server.merge(place.widgets("one"), {"spec": {"size": 2}})["metadata"]["resourceVersion"]
     place.widget("two")
@@ -50,13 +50,13 @@ def test_finalizers_make_a_deletion_two_events(server: Server, place: Place) -> 
         assert (type_, "deletionTimestamp" in going["metadata"]) == ("MODIFIED", True)
         server.merge(place.widgets("one"), {"metadata": {"finalizers": None}})
         type_, gone = watch.next()
-        assert (type_, gone["metadata"]["finalizers"]) == ("DELETED", ["example.test/x"])  # the last state there was
+        assert (type_, gone["metadata"]["finalizers"]) == ("DELETED", ["example.test/x"])  # the last state
 
 
-def test_coming_into_a_selection_is_told_as_added_and_leaving_it_as_deleted(server: Server, place: Place) -> None:
+def test_entering_a_selection_is_added_and_leaving_it_is_deleted(server: Server, place: Place) -> None:
     version = place.widget("one", labels={"side": "left"})["metadata"]["resourceVersion"]
     with server.watch(place.widgets(), resourceVersion=version, labelSelector="side=right") as watch:
-        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # outside of it
+        server.merge(place.widgets("one"), {"spec": {"size": 2}})  # outside the selection
         server.merge(place.widgets("one"), {"metadata": {"labels": {"side": "right"}}})
         server.merge(place.widgets("one"), {"spec": {"size": 3}})
         away = server.merge(place.widgets("one"), {"metadata": {"labels": {"side": "left"}}, "spec": {"size": 4}})
@@ -65,7 +65,7 @@ def test_coming_into_a_selection_is_told_as_added_and_leaving_it_as_deleted(serv
         events = [watch.next() for _ in range(5)]
     assert [type_ for type_, _ in events] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
     left = events[2][1]
-    assert left["metadata"]["labels"] == {"side": "right"}  # as it was when it was last selected
+    assert left["metadata"]["labels"] == {"side": "right"}  # its last selected state
     assert left["spec"]["size"] == 3
     assert left["metadata"]["resourceVersion"] == away["metadata"]["resourceVersion"]
 
@@ -109,13 +109,13 @@ def test_initial_events_need_their_options(server: Server, place: Place) -> None
     assert refused.failure == (422, "Invalid")
 
 
-def test_a_watch_ends_after_its_time_without_a_word(server: Server, place: Place) -> None:
+def test_a_watch_ends_silently_after_its_timeout(server: Server, place: Place) -> None:
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     with server.watch(place.widgets(), resourceVersion=version, timeoutSeconds=1) as watch:
         assert watch.rest() == []
 
 
-def test_a_watch_that_asked_for_it_ends_with_the_version_to_go_on_from(server: Server, place: Place) -> None:
+def test_a_watch_with_bookmarks_ends_with_a_bookmark(server: Server, place: Place) -> None:
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     query = {"resourceVersion": version, "timeoutSeconds": 4, "allowWatchBookmarks": "true"}
     with server.watch(place.widgets(), **query) as watch:
@@ -127,8 +127,8 @@ def test_a_watch_that_asked_for_it_ends_with_the_version_to_go_on_from(server: S
     assert int(version) <= int(mark["metadata"]["resourceVersion"])
 
 
-def test_a_version_that_is_too_old_is_gone(server: Server, place: Place) -> None:
-    """One is older than everything on a server that has compacted; on a young one everything is still there."""
+def test_a_resource_version_that_is_too_old_is_gone(server: Server, place: Place) -> None:
+    """Version 1 is gone on a server that has compacted; on a new server it is still there."""
     with server.watch(place.widgets(), resourceVersion="1", timeoutSeconds=1) as watch:
         events = watch.rest()
     if events and events[0][0] == "ERROR":
@@ -140,13 +140,13 @@ def test_a_version_that_is_too_old_is_gone(server: Server, place: Place) -> None
 
 
 @pytest.mark.parametrize("version", ["abc", "-1", "1.5"])
-def test_a_version_that_is_none(server: Server, place: Place, version: str) -> None:
+def test_a_malformed_resource_version_is_refused(server: Server, place: Place, version: str) -> None:
     refused = server.ask("GET", place.widgets(), watch="true", resourceVersion=version, timeoutSeconds=1)
-    assert refused.code in (400, 500)  # a kube-apiserver takes the blame for it
+    assert refused.code in (400, 500)  # a kube-apiserver answers 500
     assert "resourceVersion" in refused.message
 
 
-def test_a_watch_in_the_form_of_a_table(server: Server, place: Place) -> None:
+def test_a_watch_as_a_table(server: Server, place: Place) -> None:
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     table = "application/json;as=Table;v=v1;g=meta.k8s.io"
     with server.watch(place.widgets(), accept=table, resourceVersion=version) as watch:
@@ -169,7 +169,7 @@ def test_a_watch_of_metadata_only(server: Server, place: Place) -> None:
     assert (type_, object_) == ("ADDED", head | {"metadata": made["metadata"]})
 
 
-def test_a_dry_run_is_not_told(server: Server, place: Place) -> None:
+def test_a_dry_run_causes_no_event(server: Server, place: Place) -> None:
     version = server.get(place.widgets())["metadata"]["resourceVersion"]
     with server.watch(place.widgets(), resourceVersion=version) as watch:
         server.create(place.widgets(), place.kind.object("dry"), dryRun="All")
@@ -178,7 +178,7 @@ def test_a_dry_run_is_not_told(server: Server, place: Place) -> None:
         assert watch.take(1) == [("ADDED", "real")]
 
 
-def test_the_end_of_a_namespace_is_told(server: Server, place: Place) -> None:
+def test_the_deletion_of_a_namespace_is_an_event(server: Server, place: Place) -> None:
     version = place.widget("one")["metadata"]["resourceVersion"]
     with server.watch(place.widgets(), resourceVersion=version) as watch:
         server.delete(f"/api/v1/namespaces/{place.name}")
@@ -188,13 +188,13 @@ def test_the_end_of_a_namespace_is_told(server: Server, place: Place) -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "1", "True", ""])
-def test_a_watch_is_asked_for_with_anything_that_is_not_false(server: Server, place: Place, value: str) -> None:
+def test_every_value_but_false_requests_a_watch(server: Server, place: Place, value: str) -> None:
     place.widget("one")
     with server.watch(place.widgets(), watch=value) as watch:
         assert watch.take(1) == [("ADDED", "one")]
 
 
 @pytest.mark.parametrize("value", ["false", "0", "False"])
-def test_a_list_is_no_watch(server: Server, place: Place, value: str) -> None:
+def test_watch_false_requests_a_list(server: Server, place: Place, value: str) -> None:
     place.widget("one")
     assert server.names(place.widgets(), watch=value) == ["one"]

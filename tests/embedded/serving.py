@@ -1,4 +1,4 @@
-"""An engine over HTTPS as a process of its own, to be killed. Entry points: `Process`, and `main` inside of it."""
+"""An engine over HTTPS in a process that can be killed. Entry point: `Process`."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.https import PLANES
 
 
 class Process:
-    """Started and ready when made, killed at the end of its context.
+    """A process that is ready once constructed, and killed at the end of its context.
 
     `retained` is how many rows of history its log keeps, `endpoint` leads to `demo`.
     """
@@ -48,7 +48,7 @@ class Process:
         self._output.close()
 
     def limit_files(self, size: int) -> None:
-        """From now on no file of it can grow beyond this, as on a disk that is full; -1 lifts it again."""
+        """Keeps its files from growing beyond this size, as on a full disk; -1 removes the limit."""
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
@@ -59,7 +59,7 @@ async def serve(directory: Path, retained: int) -> None:
         engine.serve(plane, role)
     server = HttpsServer(engine, Credentials.ensure(directory / "credentials"))
     await server.start()
-    with suppress(AlreadyExists):  # from its life before
+    with suppress(AlreadyExists):  # from an earlier life
         await engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
     os.write(1, msgspec.json.encode(server.endpoint("demo")) + b"\n")
     await engine.run()

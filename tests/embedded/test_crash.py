@@ -1,4 +1,4 @@
-"""Killed at any moment, the server has every write that it acknowledged, and its watchers lose nothing.
+"""Killed at any moment, the server keeps every acknowledged write, and its watchers lose nothing.
 
 Several clients write over HTTPS, each its own objects, so that each knows what it must find: what was acknowledged
 last, or what it was just asking for. A watcher follows all of it through all lives of the server.
@@ -24,24 +24,24 @@ from tests.embedded.serving import Process
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 CLIENTS = 6
-LIVES = 5  # of one log
+LIVES = 5  # of the server, on one log
 
 # Of an object: its number, which every write counts up; None when it does not exist.
 Number = int | None
 
 
 class Written(Struct):
-    """What is known of one object."""
+    """What clients know of one object."""
 
     number: Number = None
-    asked: list[Number] = []  # what was under way when the connection was lost
+    in_flight: list[Number] = []  # in flight when the connection was lost
 
-    def may_be(self, found: Number) -> bool:
-        return found == self.number or found in self.asked
+    def may_be(self, number: Number) -> bool:
+        return number == self.number or number in self.in_flight
 
 
 class History:
-    """What has been seen of all objects, by anybody, in all lives of the server."""
+    """All changes that any client saw, in all lives of the server."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Written] = {}
@@ -49,24 +49,24 @@ class History:
         self.newest = 0
         self.written = 0
 
-    def seen(self, revision: int, name: str, number: Number) -> None:
-        """A revision means one change of one object, for ever and for everybody."""
+    def record(self, revision: int, name: str, number: Number) -> None:
+        """Checks that a revision is one change of one object for every client, for ever."""
         assert self.by_revision.setdefault(revision, (name, number)) == (name, number), "a resourceVersion used twice"
         self.newest = max(self.newest, revision)
 
 
 class Writer:
-    """One client with objects of its own."""
+    """A client that writes its own objects."""
 
     def __init__(self, transport: HttpTransport, history: History, generator: random.Random, names: list[str]) -> None:
         self._transport = transport
         self._history = history
         self._generator = generator
         self._names = names
-        self._floor = history.newest  # every write of this life is newer than all that was seen before
+        self._floor = history.newest  # every write of this life is newer than all seen before
 
     async def run(self) -> None:
-        """Writes until the server is gone."""
+        """Writes until the server is killed."""
         with suppress(Unavailable):
             while True:
                 await self._write(self._generator.choice(self._names))
@@ -81,19 +81,19 @@ class Writer:
             after = known.number + 1
             change = encode({"data": {"number": str(after)}})
             call = Call("PATCH", f"{CONFIG_MAPS}/{name}", {}, change, MERGE)
-        known.asked = [after]
+        known.in_flight = [after]
         answer = await self._transport.call(call)
         assert answer.code in (200, 201), answer.body
-        known.number, known.asked = after, []
+        known.number, known.in_flight = after, []
         self._history.written += 1
         if after is not None:
             revision = int(msgspec.json.decode(answer.body)["metadata"]["resourceVersion"])
             assert revision > self._floor
-            self._history.seen(revision, name, after)
+            self._history.record(revision, name, after)
 
 
 class Watcher:
-    """Keeps a copy of everything by list and watch, as any client does."""
+    """Mirrors all objects by list and watch, as any client does."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -126,37 +126,37 @@ class Watcher:
     def _take(self, type_: str, object_: Json) -> None:
         name = object_["metadata"]["name"]
         number = None if type_ == "DELETED" else int(object_["data"]["number"])
-        self._history.seen(self.revision, name, number)
+        self._history.record(self.revision, name, number)
         self.copy[name] = number
 
 
 async def listed(transport: HttpTransport, history: History) -> tuple[int, dict[str, Number]]:
     answer = await transport.call(Call("GET", CONFIG_MAPS))
     assert answer.code == 200
-    found = msgspec.json.decode(answer.body)
+    listing = msgspec.json.decode(answer.body)
     copy: dict[str, Number] = dict.fromkeys(history.objects)
-    for one in found["items"]:
-        copy[one["metadata"]["name"]] = int(one["data"]["number"])
-        history.seen(int(one["metadata"]["resourceVersion"]), one["metadata"]["name"], int(one["data"]["number"]))
-    return int(found["metadata"]["resourceVersion"]), copy
+    for item in listing["items"]:
+        copy[item["metadata"]["name"]] = int(item["data"]["number"])
+        history.record(int(item["metadata"]["resourceVersion"]), item["metadata"]["name"], int(item["data"]["number"]))
+    return int(listing["metadata"]["resourceVersion"]), copy
 
 
 async def life(process: Process, history: History, watcher: Watcher, generator: random.Random) -> None:
-    """One life of the server: what it finds, what is written, and its end."""
+    """One life of the server: recovery, writes, and its end."""
     transport = HttpTransport(process.endpoint)
-    writing = HttpTransport(process.endpoint)  # of its own, so that a look at the server never waits for writes
+    writing = HttpTransport(process.endpoint)  # separate, so that reads never wait for writes
     try:
-        revision, found = await listed(transport, history)
+        revision, numbers = await listed(transport, history)
         assert revision >= history.newest, "a change that somebody has seen is lost"
         for name, known in history.objects.items():
-            assert known.may_be(found[name]), f"{name} is {found[name]}, and {known} was acknowledged"
-            known.number, known.asked = found[name], []
+            assert known.may_be(numbers[name]), f"{name} is {numbers[name]}, and {known} was acknowledged"
+            known.number, known.in_flight = numbers[name], []
 
         writers = [
             Writer(writing, history, generator, [f"client-{client}-{number}" for number in range(3)])
             for client in range(CLIENTS)
         ]
-        tasks = [asyncio.create_task(work) for work in (watcher.run(transport), *(one.run() for one in writers))]
+        tasks = [asyncio.create_task(work) for work in (watcher.run(transport), *(writer.run() for writer in writers))]
         end = history.written + generator.randrange(20, 150)
         while history.written < end:
             await asyncio.sleep(0)
@@ -171,23 +171,23 @@ async def life(process: Process, history: History, watcher: Watcher, generator: 
 
 
 async def closed(*transports: HttpTransport) -> None:
-    """With every socket: a connection that was being made when the server was killed is not yet anybody's."""
+    """Closes every socket: a connection that was being established during the kill has no owner yet."""
     for transport in transports:
         await transport.close()
     sockets = asyncio.get_running_loop()._transports  # type: ignore[attr-defined]
-    while left := [one for one in sockets.values() if one._sock is not None]:
-        for one in left:
-            one.abort()
+    while left := [transport_ for transport_ in sockets.values() if transport_._sock is not None]:
+        for transport_ in left:
+            transport_.abort()
         await asyncio.sleep(0)
 
 
 async def settled(endpoint: Endpoint, history: History, watcher: Watcher) -> None:
-    """Once nobody writes any more, the watcher's copy is what there is."""
+    """Once the writers have stopped, the watcher's copy equals the list."""
     transport = HttpTransport(endpoint)
     watching = asyncio.create_task(watcher.run(transport))
     try:
-        revision, found = await listed(transport, history)
-        expected = {name: number for name, number in found.items() if number}
+        revision, numbers = await listed(transport, history)
+        expected = {name: number for name, number in numbers.items() if number}
         async with asyncio.timeout(30):
             while True:
                 if {name: number for name, number in watcher.copy.items() if number} == expected:
@@ -201,18 +201,20 @@ async def settled(endpoint: Endpoint, history: History, watcher: Watcher) -> Non
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kept", [10_000, 100], ids=["with all history", "with a log that is compacted all the time"])
+@pytest.mark.parametrize(
+    "retained", [10_000, 100], ids=["with all history", "with a log that is compacted all the time"]
+)
 @pytest.mark.parametrize("seed", range(count(1, 20)))
-def test_no_acknowledged_write_is_lost_and_no_revision_used_twice(tmp_path: Path, seed: int, kept: int) -> None:
+def test_no_acknowledged_write_is_lost_and_no_revision_used_twice(tmp_path: Path, seed: int, retained: int) -> None:
     generator, history = random.Random(seed), History()
     watcher = Watcher(history)
     for _ in range(LIVES):
-        with Process(tmp_path, retained=kept) as process:
+        with Process(tmp_path, retained=retained) as process:
             asyncio.run(life(process, history, watcher, generator))
-    with Process(tmp_path, retained=kept) as process:
+    with Process(tmp_path, retained=retained) as process:
         asyncio.run(settled(process.endpoint, history, watcher))
     assert history.written > 100
-    if kept > history.newest:
+    if retained > history.newest:
         assert watcher.expired <= 1, "with all history there is nothing to list again for"
 
 
@@ -231,9 +233,9 @@ def test_a_full_disk_refuses_writes_serves_reads_and_loses_nothing(tmp_path: Pat
         assert "the change could not be stored: " in msgspec.json.decode(answer.body)["message"]
         return False
 
-    async def found(transport: HttpTransport) -> dict[str, str]:
+    async def texts(transport: HttpTransport) -> dict[str, str]:
         items = msgspec.json.decode((await transport.call(Call("GET", CONFIG_MAPS))).body)["items"]
-        return {one["metadata"]["name"]: one["data"]["text"] for one in items}
+        return {item["metadata"]["name"]: item["data"]["text"] for item in items}
 
     async def until_full(process: Process) -> None:
         transport = HttpTransport(process.endpoint)
@@ -245,7 +247,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_loses_nothing(tmp_path: Pat
             if refused == 5:
                 break
         assert refused == 5
-        assert await found(transport) == acknowledged
+        assert await texts(transport) == acknowledged
         process.limit_files(-1)
         assert await write(transport, 1000)
         process.limit_files(1_000_000)
@@ -254,7 +256,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_loses_nothing(tmp_path: Pat
 
     async def is_all_there(endpoint: Endpoint) -> None:
         transport = HttpTransport(endpoint)
-        assert await found(transport) == acknowledged
+        assert await texts(transport) == acknowledged
         assert await write(transport, 2000)
         await closed(transport)
 

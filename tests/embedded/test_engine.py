@@ -1,4 +1,4 @@
-"""Planes of one process over one log: apart from each other, repeatable, and there again after a restart."""
+"""Planes of one process over one log: separate, repeatable, and persistent."""
 
 import asyncio
 from datetime import timedelta
@@ -42,23 +42,23 @@ async def stopped(task: asyncio.Task[None]) -> None:
 # planes
 
 
-async def test_the_same_plane_is_the_same_server(simulation: Simulation) -> None:
+async def test_serving_a_plane_twice_returns_the_same_server(simulation: Simulation) -> None:
     engine = new_engine(simulation)
     assert engine.serve("cell", CELL) is engine.serve("cell", CELL)
     assert engine.serve("cell", CELL) is not engine.serve("hub", HUB)
 
 
-async def test_what_is_on_one_plane_is_not_on_another(simulation: Simulation) -> None:
+async def test_planes_do_not_share_objects(simulation: Simulation) -> None:
     engine = new_engine(simulation)
     for plane in ("one", "two"):
         engine.serve(plane, CELL)
-    one, two = engine.client("one"), engine.client("two")
-    await one.create(NAMESPACE, NAMESPACE.body("default"))
+    first, second = engine.client("one"), engine.client("two")
+    await first.create(NAMESPACE, NAMESPACE.body("default"))
     with pytest.raises(NotFound):
-        await two.get(NAMESPACE, "default")
-    created = await two.create(NAMESPACE, NAMESPACE.body("default"))
-    assert created.metadata.uid != (await one.get(NAMESPACE, "default")).metadata.uid
-    async with two.watch(NAMESPACE, "0", timeout_seconds=1) as events:
+        await second.get(NAMESPACE, "default")
+    created = await second.create(NAMESPACE, NAMESPACE.body("default"))
+    assert created.metadata.uid != (await first.get(NAMESPACE, "default")).metadata.uid
+    async with second.watch(NAMESPACE, "0", timeout_seconds=1) as events:
         assert [event.object async for event in events if event.type != "BOOKMARK"] == [created]
 
 
@@ -95,7 +95,7 @@ async def test_an_error_carries_the_name_of_its_plane(simulation: Simulation) ->
     assert failed.value.plane == "cell"
 
 
-async def test_a_plane_that_comes_later_is_looked_after_as_well(simulation: Simulation) -> None:
+async def test_a_plane_opened_later_has_controllers_as_well(simulation: Simulation) -> None:
     engine = new_engine(simulation)
     run = asyncio.create_task(engine.run(), name="engine")
     await simulation.settle()
@@ -108,7 +108,7 @@ async def test_a_plane_that_comes_later_is_looked_after_as_well(simulation: Simu
     await stopped(run)
 
 
-async def test_a_plane_that_is_left_costs_nothing_any_more_and_is_as_it_was_when_it_returns(
+async def test_a_closed_plane_costs_nothing_and_is_unchanged_when_reopened(
     simulation: Simulation,
 ) -> None:
     engine = new_engine(simulation)
@@ -141,17 +141,17 @@ async def test_a_plane_that_is_left_costs_nothing_any_more_and_is_as_it_was_when
     await stopped(run)
 
 
-async def test_a_quiet_watch_hears_from_the_server_every_minute(simulation: Simulation) -> None:
+async def test_a_quiet_watch_gets_a_bookmark_every_minute(simulation: Simulation) -> None:
     engine = new_engine(simulation)
     engine.serve("cell", CELL)
     run = asyncio.create_task(engine.run(), name="engine")
     client = engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("default"))
-    heard: list[tuple[float, WatchEvent[Any]]] = []
+    received: list[tuple[float, WatchEvent[Any]]] = []
     async with client.watch(INSTANCE, "0", timeout_seconds=130) as events:
         async for event in events:
-            heard.append((simulation.time(), event))
-    assert [(when, event.type, event.resource_version) for when, event in heard] == [
+            received.append((simulation.time(), event))
+    assert [(when, event.type, event.resource_version) for when, event in received] == [
         (60, "BOOKMARK", "1"),
         (120, "BOOKMARK", "1"),
         (130, "BOOKMARK", "1"),  # and at the end
@@ -162,12 +162,12 @@ async def test_a_quiet_watch_hears_from_the_server_every_minute(simulation: Simu
 # starting again
 
 
-async def test_all_is_there_after_a_restart_and_resource_versions_go_on(simulation: Simulation, tmp_path: Path) -> None:
+async def test_objects_and_resource_versions_survive_a_restart(simulation: Simulation, tmp_path: Path) -> None:
     engine = new_engine(simulation, Log(tmp_path / "log.db"))
     engine.serve("cell", CELL)
     client = engine.client("cell")
     await client.create(NAMESPACE, NAMESPACE.body("default"))
-    seen = await client.create(INSTANCE, INSTANCE.body("a", "default"))
+    created = await client.create(INSTANCE, INSTANCE.body("a", "default"))
     await client.create(INSTANCE, INSTANCE.body("b", "default"))
     await client.delete(INSTANCE, "b", "default")
     before = await client.list(INSTANCE)
@@ -177,7 +177,7 @@ async def test_all_is_there_after_a_restart_and_resource_versions_go_on(simulati
     again.serve("cell", CELL)
     client = again.client("cell")
     assert await client.list(INSTANCE) == before
-    async with client.watch(INSTANCE, seen.metadata.resource_version, timeout_seconds=1) as events:
+    async with client.watch(INSTANCE, created.metadata.resource_version, timeout_seconds=1) as events:
         assert [event.type async for event in events] == ["ADDED", "DELETED", "BOOKMARK"]
     created = await client.create(INSTANCE, INSTANCE.body("c", "default"))
     assert created.metadata.revision == int(before.resource_version) + 1
@@ -238,7 +238,7 @@ async def state(client: Client) -> dict[str, WorkloadDeployment]:
 
 
 def check(before: WorkloadDeployment | None, after: WorkloadDeployment | None, verb: str) -> None:
-    """The rules of generation and of the two endpoints, for one object before and after one write."""
+    """Checks the rules of generation and of both endpoints for one write."""
     if after is None:
         assert before is None or verb in ("delete", "release")
         return
@@ -261,7 +261,7 @@ def check(before: WorkloadDeployment | None, after: WorkloadDeployment | None, v
 
 @settings(deadline=None, max_examples=count(100, 2000))
 @given(done=st.lists(steps, max_size=14))
-def test_every_write_keeps_the_rules_and_the_watch_tells_all_of_it(done: list[Step]) -> None:
+def test_random_writes_keep_the_invariants_and_watches_see_them_all(done: list[Step]) -> None:
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         runner.run(_keeps_the_rules(done))
 
@@ -294,7 +294,7 @@ async def _keeps_the_rules(done: list[Step]) -> None:
 
 
 async def _replayed(client: Client, start: str, newer_than: int | None = None) -> dict[str, WorkloadDeployment]:
-    """The state that a watcher arrives at who starts with nothing."""
+    """The state that a watcher reaches when it starts from nothing."""
     objects: dict[str, WorkloadDeployment] = {}
     async with client.watch(WORKLOAD_DEPLOYMENT, start, timeout_seconds=1) as events:
         async for event in events:
@@ -337,7 +337,7 @@ def _rows(seed: int) -> list[Any]:
         return runner.run(work(loop))
 
 
-def test_the_same_seed_writes_the_same_log_and_another_one_another() -> None:
+def test_a_seed_determines_the_log() -> None:
     first = _rows(1)
     assert msgspec.json.encode(_rows(1)) == msgspec.json.encode(first)
     assert _rows(2) != first

@@ -1,4 +1,4 @@
-"""Requests that nobody sane would make, drawn from the server's own OpenAPI.
+"""Hostile requests, generated from the server's own OpenAPI.
 
 Whatever comes: no error of the server's own, no request without an answer, and a store in order afterwards.
 """
@@ -44,7 +44,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 class Operation(Struct, frozen=True):
-    """One entry of a document: what can be asked for at which path."""
+    """One operation of an OpenAPI document."""
 
     root: str
     method: str
@@ -57,16 +57,16 @@ class Operation(Struct, frozen=True):
 
 
 class Hostile:
-    """A server, and one connection to it that is kept for as long as the server keeps it."""
+    """A server, and a connection that is reused as long as the server keeps it open."""
 
     def __init__(self, directory: Path) -> None:
         self.api = Background(directory)
         self._connection: http.client.HTTPSConnection | None = None
         self.codes: Counter[int] = Counter()
-        self.operations = [one for root in ROOTS for one in _operations(self.api, root)]
+        self.operations = [operation for root in ROOTS for operation in _operations(self.api, root)]
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Reply | None:
-        """The answer, complete unless it was a watch; None when the client itself cannot say such a thing."""
+        """The answer, complete unless it is a watch; None when the client library refuses to send the request."""
         sent = {"Authorization": f"Bearer {self.api.credentials.token}"} | (headers or {})
         if self._connection is None:
             tls = self.api.server.endpoint("root").tls()
@@ -78,11 +78,11 @@ class Hostile:
             self.hang_up()
             return None
         answer = self._connection.getresponse()
-        given = {name.lower(): value for name, value in answer.getheaders()}
-        if given.get("transfer-encoding") == "chunked":
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        if headers.get("transfer-encoding") == "chunked":
             self.hang_up()
-            return Reply(answer.status, given, b"")
-        return Reply(answer.status, given, answer.read())
+            return Reply(answer.status, headers, b"")
+        return Reply(answer.status, headers, answer.read())
 
     def hang_up(self) -> None:
         if self._connection is not None:
@@ -108,10 +108,15 @@ def _operations(api: Background, root: str) -> Iterator[Operation]:
                     root,
                     method.upper(),
                     path,
-                    tuple(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"),
+                    tuple(
+                        parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"
+                    ),
                     tuple(content) or ("application/json",),
                     kind,
-                    next((one for one in _kinds(schemas) if one["x-kubernetes-group-version-kind"] == [kind]), {}),
+                    next(
+                        (schema for schema in _kinds(schemas) if schema["x-kubernetes-group-version-kind"] == [kind]),
+                        {},
+                    ),
                     schemas,
                 )
 
@@ -124,7 +129,7 @@ def _kinds(schemas: Json) -> Iterator[Json]:
 
 
 def fitting(schema: Json, schemas: Json, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Values that look like what the schema wants."""
+    """Values that resemble the schema."""
     for part in [schema, *schema.get("allOf", ())]:
         if "$ref" in part:
             return fitting(schemas[part["$ref"].rpartition("/")[2]], schemas, depth)
@@ -160,7 +165,7 @@ def _objects(schema: Json, schemas: Json, depth: int) -> st.SearchStrategy[Json]
         return fixed
     inner = schema.get("additionalProperties")
     more = fitting(inner, schemas, depth + 1) if isinstance(inner, dict) else values
-    return st.builds(lambda one, other: one | other, st.dictionaries(texts, more, max_size=2), fixed)
+    return st.builds(lambda some, required: some | required, st.dictionaries(texts, more, max_size=2), fixed)
 
 
 @cache
@@ -194,7 +199,7 @@ def a_body(draw: Any, index: int, hostile: Hostile, name: str, media_type: str, 
 
 
 def _bent(draw: Any, value: Any) -> Any:
-    """The same with something at one place that does not belong there."""
+    """The same value with one part replaced by something that does not belong there."""
     if isinstance(value, dict) and value and draw(st.integers(0, 3)):
         key = draw(st.sampled_from(sorted(value)))
         return value | {key: _bent(draw, value[key])}
@@ -262,7 +267,7 @@ METHODS = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "POST", "HEAD", "TRACE"]
 
 
 def _header(text: str) -> str:
-    """As the client library lets pass whatever bytes there are."""
+    """Text that the client library sends as arbitrary bytes."""
     return text.encode().decode("latin-1")
 
 
@@ -277,11 +282,11 @@ def _json(value: Any) -> bytes:
 )
 @given(data=st.data())
 def ask(hostile: Hostile, data: st.DataObject) -> None:
-    """One request; the fault is never the server's own."""
+    """Sends one request; the answer is never a server error."""
     draw = data.draw
     index = draw(st.integers(0, len(hostile.operations) - 1))
     operation = hostile.operations[index]
-    # Seldom more than two oddities at once: the first thing that is wrong hides the rest.
+    # Rarely more than two oddities at once: the first error hides the rest.
     odd = draw(
         st.sets(st.sampled_from(["name", "namespace", "method", "query", "media type", "accept", "body"]), max_size=2)
     )
@@ -313,7 +318,7 @@ def ask(hostile: Hostile, data: st.DataObject) -> None:
 
 
 @pytest.mark.timeout(count(300, 3600))
-def test_whatever_is_asked_there_is_an_answer_and_the_store_is_in_order_afterwards(tmp_path: Path) -> None:
+def test_every_request_is_answered_and_leaves_the_store_consistent(tmp_path: Path) -> None:
     hostile = Hostile(tmp_path)
     try:
         ask(hostile)
@@ -340,7 +345,7 @@ def check_the_store(hostile: Hostile) -> None:
     assert len(set(revisions)) == len(revisions)
 
     async def committed() -> dict[Key, Record]:
-        await api.engine.submit(lambda transaction: None)  # behind all that was written
+        await api.engine.submit(lambda transaction: None)  # after all earlier writes
         again = Log()
         again.append(list(api.engine.log.rows()))
         return everything(Store(again, RandomUids()))
@@ -357,7 +362,7 @@ def check_an_ordinary_life(hostile: Hostile) -> None:
     assert api.ask("POST", place, config_map).code == 201
     changed = api.ask("PATCH", f"{place}/web", b'{"data":{"a":"2"}}', headers={"Content-Type": MERGE})
     assert (changed.code, changed.json["data"]) == (200, {"a": "2"})
-    assert [one["metadata"]["name"] for one in api.ask("GET", place).json["items"]] == ["web"]
+    assert [item["metadata"]["name"] for item in api.ask("GET", place).json["items"]] == ["web"]
     assert api.ask("DELETE", f"{namespaces}/afterwards").code == 200
     api.until(lambda: api.engine.store.get(Key("demo", "namespaces", "", "afterwards")) is None)
 

@@ -34,7 +34,7 @@ def kubectl(api: Background, tmp_path_factory: pytest.TempPathFactory) -> Kubect
 
 def workload(name: str, replicas: int = 1, **metadata: object) -> Json:
     main = placement("main", ["DFW"], replicas)
-    main["scaleSettings"]["instanceManagementPolicy"] = "OrderedReady"  # what a default fills into a list is a change
+    main["scaleSettings"]["instanceManagementPolicy"] = "OrderedReady"  # a default inside a list would be a change
     return WORKLOAD.body(name, "default", **metadata) | {"spec": {"template": template(), "placements": [main]}}
 
 
@@ -42,7 +42,7 @@ def merge(value: Json) -> tuple[str, str]:
     return "--type=merge", f"--patch={msgspec.json.encode(value).decode()}"
 
 
-def test_what_is_served_is_listed_and_explained(kubectl: Kubectl) -> None:
+def test_kinds_are_listed_and_explained(kubectl: Kubectl) -> None:
     resources = kubectl("api-resources", "--no-headers").splitlines()
     assert {"workloads", "instances", "namespaces", "events", "leases"} <= {line.split()[0] for line in resources}
     assert "clusters" in kubectl("--context=hub", "api-resources", "--output=name")
@@ -57,9 +57,9 @@ def test_what_is_served_is_listed_and_explained(kubectl: Kubectl) -> None:
     assert "projects" in kubectl("--context=root", "api-resources", "--output=name")
 
 
-def test_a_workload_lives_its_life(kubectl: Kubectl) -> None:
-    assert kubectl("create", given=workload("life", labels={"app": "life"})).endswith("/life created\n")
-    assert "already exists" in kubectl.refused("create", given=workload("life"))
+def test_a_workload_is_created_changed_and_deleted(kubectl: Kubectl) -> None:
+    assert kubectl("create", manifest=workload("life", labels={"app": "life"})).endswith("/life created\n")
+    assert "already exists" in kubectl.refused("create", manifest=workload("life"))
 
     rows = kubectl("get", "workloads", "--selector=app=life").splitlines()
     assert rows[0].split()[:3] == ["NAME", "AGE", "AVAILABLE"]
@@ -86,28 +86,30 @@ def test_a_workload_lives_its_life(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl.refused("get", "workload", "life")
 
 
-def test_apply_creates_changes_and_then_leaves_alone(kubectl: Kubectl) -> None:
-    assert kubectl("apply", given=workload("applied")).endswith("/applied created\n")
-    assert kubectl("apply", given=workload("applied")).endswith("/applied unchanged\n")
-    assert kubectl("apply", "--dry-run=server", given=workload("applied", 2)).endswith("configured (server dry run)\n")
-    assert kubectl("apply", given=workload("applied", 2)).endswith("/applied configured\n")
-    assert kubectl("apply", given=workload("applied", 2)).endswith("/applied unchanged\n")
+def test_apply_creates_and_changes_and_then_has_nothing_to_do(kubectl: Kubectl) -> None:
+    assert kubectl("apply", manifest=workload("applied")).endswith("/applied created\n")
+    assert kubectl("apply", manifest=workload("applied")).endswith("/applied unchanged\n")
+    assert kubectl("apply", "--dry-run=server", manifest=workload("applied", 2)).endswith(
+        "configured (server dry run)\n"
+    )
+    assert kubectl("apply", manifest=workload("applied", 2)).endswith("/applied configured\n")
+    assert kubectl("apply", manifest=workload("applied", 2)).endswith("/applied unchanged\n")
     misspelt = workload("applied", 2)
     misspelt["spec"]["placements"][0]["nmae"] = "x"
-    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", given=misspelt)
+    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", manifest=misspelt)
     misspelt["metadata"]["name"] = "new"
-    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", given=misspelt)
-    assert 'The Workload "bad" is invalid' in kubectl.refused("apply", given=WORKLOAD.body("bad") | {"spec": {}})
+    assert 'unknown field "spec.placements[0].nmae"' in kubectl.refused("apply", manifest=misspelt)
+    assert 'The Workload "bad" is invalid' in kubectl.refused("apply", manifest=WORKLOAD.body("bad") | {"spec": {}})
 
 
 def test_built_in_kinds_are_created_applied_and_patched(kubectl: Kubectl) -> None:
     kubectl("create", "configmap", "made", "--from-literal=a=1")
     kubectl("patch", "configmap", "made", '--patch={"data":{"b":"2"}}')
     assert msgspec.json.decode(kubectl("get", "cm", "made", "--output=json"))["data"] == {"a": "1", "b": "2"}
-    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
-    assert kubectl("apply", given=given) == "configmap/applied created\n"
-    assert kubectl("apply", given=given) == "configmap/applied unchanged\n"
-    assert kubectl("apply", given=given | {"data": {"b": "2"}}) == "configmap/applied configured\n"
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
+    assert kubectl("apply", manifest=manifest) == "configmap/applied created\n"
+    assert kubectl("apply", manifest=manifest) == "configmap/applied unchanged\n"
+    assert kubectl("apply", manifest=manifest | {"data": {"b": "2"}}) == "configmap/applied configured\n"
     assert msgspec.json.decode(kubectl("get", "cm", "applied", "--output=json"))["data"] == {"b": "2"}
     kubectl("create", "namespace", "made")
     assert "made" in kubectl("get", "namespaces")
@@ -115,7 +117,7 @@ def test_built_in_kinds_are_created_applied_and_patched(kubectl: Kubectl) -> Non
 
 
 def test_a_workload_is_described_with_its_events(kubectl: Kubectl) -> None:
-    kubectl("create", given=workload("told"))
+    kubectl("create", manifest=workload("told"))
     about = msgspec.json.decode(kubectl("get", "workload", "told", "--output=json"))["metadata"]
     event: dict[str, Any] = {
         "apiVersion": "v1",
@@ -124,7 +126,7 @@ def test_a_workload_is_described_with_its_events(kubectl: Kubectl) -> None:
     }
     who = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "name": "told", "namespace": "default"}
     event["involvedObject"] = who | {"uid": about["uid"]}
-    kubectl("create", given=event | {"type": "Normal", "reason": "Placed", "message": "placed in DFW", "count": 1})
+    kubectl("create", manifest=event | {"type": "Normal", "reason": "Placed", "message": "placed in DFW", "count": 1})
     described = kubectl("describe", "workload", "told")
     assert "Kind:         Workload" in described
     assert "City Codes:" in described
@@ -133,8 +135,8 @@ def test_a_workload_is_described_with_its_events(kubectl: Kubectl) -> None:
     assert "Placed" in kubectl("get", "events")
 
 
-def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl, api: Background) -> None:
-    kubectl("create", given=workload("awaited", finalizers=["example.test/held"]))
+def test_waiting_for_a_condition_and_for_deletion(kubectl: Kubectl, api: Background) -> None:
+    kubectl("create", manifest=workload("awaited", finalizers=["example.test/held"]))
     waiting = kubectl.start("wait", "workload/awaited", "--for=condition=Available", "--timeout=20s")
     api.until(lambda: api.watches() == 1)
     condition = {"type": "Available", "status": "True", "reason": "Up", "message": "it is up"}
@@ -152,8 +154,8 @@ def test_waiting_for_a_condition_and_for_the_end(kubectl: Kubectl, api: Backgrou
     assert "timed out" in kubectl.refused("wait", "namespace/default", "--for=condition=Never", "--timeout=1s")
 
 
-def test_changes_are_shown_as_they_happen(kubectl: Kubectl, api: Background) -> None:
-    kubectl("create", given=workload("watched"))
+def test_a_watch_prints_changes(kubectl: Kubectl, api: Background) -> None:
+    kubectl("create", manifest=workload("watched"))
     watching = kubectl.start("get", "workload", "watched", "--watch", "--no-headers", "--output-watch-events")
     try:
         api.until(lambda: api.watches() == 1)
@@ -171,8 +173,8 @@ def test_changes_are_shown_as_they_happen(kubectl: Kubectl, api: Background) -> 
     api.until(lambda: api.watches() == 0)
 
 
-def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl, api: Background) -> None:
-    kubectl("create", given=workload("left", labels={"side": "left"}))
+def test_a_watch_with_a_selector_prints_changes(kubectl: Kubectl, api: Background) -> None:
+    kubectl("create", manifest=workload("left", labels={"side": "left"}))
     arguments = ("--watch", "--no-headers", "--output-watch-events", "--selector=side=right")
     watching = kubectl.start("get", "workloads", *arguments)
     try:
@@ -180,8 +182,8 @@ def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl, 
         kubectl("label", "workload", "left", "side=right", "--overwrite")
         kubectl("label", "workload", "left", "side-")
         assert watching.stdout is not None
-        told = [watching.stdout.readline().split()[:2] for _ in range(2)]
-        assert told == [["ADDED", "left"], ["DELETED", "left"]]
+        changes = [watching.stdout.readline().split()[:2] for _ in range(2)]
+        assert changes == [["ADDED", "left"], ["DELETED", "left"]]
     finally:
         watching.kill()
         watching.communicate()
@@ -189,24 +191,24 @@ def test_changes_of_what_is_selected_are_shown_as_they_happen(kubectl: Kubectl, 
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-def test_dependents_are_deleted_as_asked(kubectl: Kubectl, cascade: str) -> None:
+def test_dependents_are_deleted_by_the_chosen_policy(kubectl: Kubectl, cascade: str) -> None:
     owner, child = f"owner-{cascade}", f"child-{cascade}"
-    kubectl("create", given=workload(owner))
+    kubectl("create", manifest=workload(owner))
     uid = kubectl("get", "workload", owner, "--output=jsonpath={.metadata.uid}")
     reference = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "name": owner, "uid": uid}
     metadata = {"name": child, "ownerReferences": [reference | {"blockOwnerDeletion": True}]}
-    kubectl("create", given={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    kubectl("create", manifest={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     assert "deleted" in kubectl("delete", "workload", owner, f"--cascade={cascade}")
     assert "NotFound" in kubectl.refused("get", "workload", owner)
     if cascade == "orphan":
-        kept = msgspec.json.decode(kubectl("get", "configmap", child, "--output=json"))
-        assert "ownerReferences" not in kept["metadata"]
+        child_object = msgspec.json.decode(kubectl("get", "configmap", child, "--output=json"))
+        assert "ownerReferences" not in child_object["metadata"]
     else:
         kubectl("wait", f"configmap/{child}", "--for=delete", "--timeout=20s")
         assert "NotFound" in kubectl.refused("get", "configmap", child)
 
 
-def test_many_are_deleted_at_once(kubectl: Kubectl) -> None:
+def test_many_objects_are_deleted_at_once(kubectl: Kubectl) -> None:
     for name in ("many-1", "many-2"):
         kubectl("create", "configmap", name)
         kubectl("label", "configmap", name, "many=yes")
@@ -214,7 +216,7 @@ def test_many_are_deleted_at_once(kubectl: Kubectl) -> None:
     assert kubectl("get", "configmaps", "--selector=many=yes", "--output=name") == ""
 
 
-def test_a_kind_is_defined_used_and_taken_away(kubectl: Kubectl) -> None:
+def test_a_kind_is_defined_used_and_deleted(kubectl: Kubectl) -> None:
     version = {
         "name": "v1",
         "served": True,
@@ -234,12 +236,12 @@ def test_a_kind_is_defined_used_and_taken_away(kubectl: Kubectl) -> None:
         "metadata": {"name": "boxes.example.test"},
         "spec": {"group": "example.test", "scope": "Namespaced", "names": names, "versions": [version]},
     }
-    assert kubectl("apply", given=definition).endswith("boxes.example.test created\n")
+    assert kubectl("apply", manifest=definition).endswith("boxes.example.test created\n")
     kubectl("wait", "crd/boxes.example.test", "--for=condition=Established", "--timeout=20s")
-    assert kubectl("apply", given=definition).endswith("boxes.example.test unchanged\n")
+    assert kubectl("apply", manifest=definition).endswith("boxes.example.test unchanged\n")
     box = {"apiVersion": "example.test/v1", "kind": "Box", "metadata": {"name": "one"}, "size": 3}
-    assert kubectl("apply", given=box) == "box.example.test/one created\n"
-    assert kubectl("apply", given=box | {"size": 4}) == "box.example.test/one configured\n"
+    assert kubectl("apply", manifest=box) == "box.example.test/one created\n"
+    assert kubectl("apply", manifest=box | {"size": 4}) == "box.example.test/one configured\n"
     assert kubectl("get", "bx").splitlines()[1].split() == ["one", "4"]
     assert "How large it is." in kubectl("explain", "box.size")
     assert "boxes.example.test" in kubectl("get", "crd")
@@ -247,6 +249,6 @@ def test_a_kind_is_defined_used_and_taken_away(kubectl: Kubectl) -> None:
     assert "boxes" not in kubectl("api-resources", "--output=name", "--cached=false")
 
 
-def test_a_wrong_token_and_an_unknown_plane_are_told(kubectl: Kubectl) -> None:
+def test_a_wrong_token_and_an_unknown_plane_are_reported(kubectl: Kubectl) -> None:
     assert "Unauthorized" in kubectl.refused("--token=wrong", "get", "workloads")
     assert 'plane "nope" is not served here' in kubectl.refused("--context=root", "get", "--raw=/planes/nope/api")

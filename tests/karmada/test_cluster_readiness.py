@@ -1,4 +1,4 @@
-"""The embedded hub tells of a cell that does not answer what Karmada 1.18.1 was measured to tell."""
+"""The embedded hub reports an unreachable cell as Karmada 1.18.1 was observed to."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Hub:
         self.writes = Writes()
         self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.fleet = Fleet()
-        # Whether a cell answers is learnt from the caches that the propagation keeps of it.
+        # Whether a cell answers is known from the propagation's caches of it.
         propagation = NamespacePropagation(self.fleet, "hub", self.engine.has_deleted)
         self.manager = Manager(self.fleet, [propagation, ClusterReadiness(self.fleet)], simulation)
         self.wires: dict[str, Faults] = {}
@@ -49,9 +49,9 @@ class Hub:
         for run in self._runs:
             run.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)
-        assert [crash for one in self.manager.controllers.values() for crash in one.crashes] == []
+        assert [crash for controller in self.manager.controllers.values() for crash in controller.crashes] == []
 
-    async def said(self) -> tuple[str, str, list[Json]]:
+    async def readiness(self) -> tuple[str, str, list[Json]]:
         cluster = await self.client.get(CLUSTER, "cell-dfw")
         ready = conditions.find(cluster.status.conditions if cluster.status else (), "Ready")
         taints: list[Json] = as_dict(cluster.spec_json).get("taints") or []
@@ -67,27 +67,27 @@ def hub(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Hub]:
 
 
 async def test_a_cell_that_answers_is_ready_and_not_tainted(hub: Hub) -> None:
-    assert await hub.said() == ("True", "ClusterReady", [OTHER_TAINT])
+    assert await hub.readiness() == ("True", "ClusterReady", [OTHER_TAINT])
 
 
 async def test_a_cell_that_does_not_answer_is_not_ready_and_tainted_until_it_is_back(hub: Hub) -> None:
     hub.wires["cell-dfw"].take_away()
     await asyncio.sleep(60)
-    assert await hub.said() == ("False", "ClusterNotReachable", [OTHER_TAINT, TAINT])
+    assert await hub.readiness() == ("False", "ClusterNotReachable", [OTHER_TAINT, TAINT])
     assert TAINT == {"key": "cluster.karmada.io/not-ready", "effect": "NoSchedule"}
 
     hub.wires["cell-dfw"].bring_back()
     await asyncio.sleep(60)
-    assert await hub.said() == ("True", "ClusterReady", [OTHER_TAINT])
+    assert await hub.readiness() == ("True", "ClusterReady", [OTHER_TAINT])
 
 
-async def test_a_short_silence_says_nothing(hub: Hub) -> None:
+async def test_a_short_silence_changes_nothing(hub: Hub) -> None:
     hub.wires["cell-dfw"].take_away()
     await asyncio.sleep(20)
-    assert (await hub.said())[0] == "True"
+    assert (await hub.readiness())[0] == "True"
 
 
-async def test_what_is_told_is_written_once(hub: Hub) -> None:
+async def test_readiness_is_written_once(hub: Hub) -> None:
     revision, written = hub.engine.store.revision, hub.writes.total()
     await asyncio.sleep(3600)
     assert (hub.engine.store.revision, hub.writes.total()) == (revision, written)

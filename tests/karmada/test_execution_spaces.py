@@ -1,4 +1,4 @@
-"""The embedded hub keeps a namespace for each Cluster, as Karmada does."""
+"""The embedded hub has one namespace per Cluster, like Karmada."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ def hub(runner: asyncio.Runner, simulation: Simulation) -> Iterator[ControllerHa
 
 
 async def spaces(client: Client) -> list[str]:
-    return [found.name for found in (await client.list(NAMESPACE)).items if not found.metadata.deleting]
+    return [namespace.name for namespace in (await client.list(NAMESPACE)).items if not namespace.metadata.deleting]
 
 
-async def test_a_namespace_comes_and_goes_with_its_cluster(hub: ControllerHarness) -> None:
+async def test_a_namespace_is_created_and_deleted_with_its_cluster(hub: ControllerHarness) -> None:
     client = hub.engine.client("hub")
     await client.create(CLUSTER, CLUSTER.body("cell-dfw"))
     await client.create(CLUSTER, CLUSTER.body("cell-ord"))
@@ -37,7 +37,7 @@ async def test_a_namespace_comes_and_goes_with_its_cluster(hub: ControllerHarnes
     assert await spaces(client) == ["karmada-es-cell-ord"]
 
 
-async def test_one_that_somebody_deletes_is_made_again(hub: ControllerHarness) -> None:
+async def test_a_deleted_execution_space_is_recreated(hub: ControllerHarness) -> None:
     client = hub.engine.client("hub")
     await client.create(CLUSTER, CLUSTER.body("cell-dfw"))
     await hub.settle()

@@ -1,4 +1,4 @@
-"""The scripts that Karmada runs over our statuses do what the embedded hub does, and drop nothing they do not know."""
+"""The scripts that Karmada runs on our statuses do what the embedded hub does, and keep unknown fields."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -24,14 +24,16 @@ ORIGINAL: Json = {"metadata": {"name": "web", "labels": {"a": "b"}}, "spec": {"c
 
 
 def items(*statuses: Json | None) -> list[Json]:
-    """What Karmada hands to an aggregation: an item for each cluster."""
+    """The input of an aggregation in Karmada: one item per cluster."""
     named = [{"clusterName": f"cell-{number}", "applied": True} for number in range(len(statuses))]
-    return [item | ({"status": one} if one is not None else {}) for item, one in zip(named, statuses, strict=True)]
+    return [
+        item | ({"status": status} if status is not None else {}) for item, status in zip(named, statuses, strict=True)
+    ]
 
 
-def test_a_status_is_reflected_whole() -> None:
+def test_the_whole_status_is_reflected() -> None:
     assert reflect(ORIGINAL | {"status": WHOLE}) == WHOLE
-    assert reflect(ORIGINAL) == {}  # nil would be taken for a failure
+    assert reflect(ORIGINAL) == {}  # nil would count as a failure
 
 
 def test_the_status_of_one_cell_arrives_with_every_field_it_has() -> None:
@@ -39,7 +41,7 @@ def test_the_status_of_one_cell_arrives_with_every_field_it_has() -> None:
     assert aggregated(ORIGINAL | {"status": status(9)}, items(WHOLE)) == ORIGINAL | {"status": WHOLE}
 
 
-def test_of_several_cells_the_fields_that_do_not_add_up_are_those_of_the_first() -> None:
+def test_fields_that_cannot_be_summed_come_from_the_first_cell() -> None:
     other = status(3, "False", observedGeneration=5) | {"future": {"kept": "no"}, "second": 1}
     (result,) = [aggregated(ORIGINAL, items(WHOLE, other))["status"]]
     assert {key: result[key] for key in UNKNOWN} == UNKNOWN
@@ -49,13 +51,13 @@ def test_of_several_cells_the_fields_that_do_not_add_up_are_those_of_the_first()
 @pytest.mark.parametrize(
     "script", ["while true do end", "x = 1 .. 2", "return function() end", 'x = "double"', "local 1 = 2"]
 )
-def test_lua_that_is_not_known_here_is_refused_and_not_misread(script: str) -> None:
+def test_unsupported_lua_is_refused(script: str) -> None:
     with pytest.raises(SyntaxError):
         load(f"function f() {script} end", "f")
 
 
 @pytest.mark.parametrize("statuses", [(), (None,), ({},), (None, {}, None)])
-def test_without_an_answer_the_object_stays_as_it_is(statuses: tuple[Json | None, ...]) -> None:
+def test_without_a_status_the_object_stays_unchanged(statuses: tuple[Json | None, ...]) -> None:
     before = ORIGINAL | {"status": WHOLE}
     assert aggregated(before, items(*statuses)) == before
 
@@ -83,7 +85,7 @@ def test_without_an_answer_the_object_stays_as_it_is(statuses: tuple[Json | None
         ],
     ],
 )
-def test_karmada_and_the_embedded_hub_come_to_the_same_status(statuses: list[Json]) -> None:
+def test_karmada_and_the_embedded_hub_aggregate_to_the_same_status(statuses: list[Json]) -> None:
     before = deepcopy(statuses)
     assert aggregated(ORIGINAL, items(*statuses))["status"] == aggregate(statuses)
     assert statuses == before

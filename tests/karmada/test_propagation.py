@@ -1,4 +1,4 @@
-"""The embedded hub does with our kinds what Karmada 1.18.1 was measured to do."""
+"""The embedded hub propagates our kinds as Karmada 1.18.1 was observed to."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ SEEDS = range(3)
 
 
 class Hub:
-    """A hub and its cells with nothing running but the propagation, each cell reached through a wire that can fail."""
+    """A hub and cells with only the propagation running; the connection to each cell can fail."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Hub:
             assert controller.crashes == []
 
     async def settle(self) -> None:
-        """Everything that follows by itself has happened."""
+        """Waits until all consequences have taken effect."""
         await asyncio.sleep(5)
         await self._simulation.settle()
 
@@ -99,7 +99,7 @@ class Hub:
         return await self.client.get(WORKLOAD_DEPLOYMENT, name, NS)
 
     async def copy(self, cell: str = "cell-dfw", name: str = "web") -> WorkloadDeployment | None:
-        """What the cell has when all is done."""
+        """The copy in the cell at rest."""
         await self.settle()
         try:
             return await self.cell(cell).get(WORKLOAD_DEPLOYMENT, name, NS)
@@ -150,7 +150,7 @@ def hub(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Hub]:
 
 @pytest.fixture
 def web(runner: asyncio.Runner, hub: Hub) -> Hub:
-    """With a deployment in DFW that has arrived there."""
+    """A federation with a deployment that has been propagated to DFW."""
     runner.run(hub.route())
     runner.run(hub.deploy(labels={"a": "1"}, annotations={"b": "2"}))
     runner.run(hub.copied())
@@ -185,7 +185,7 @@ async def test_later_changes_of_a_namespace_follow_and_the_cells_own_marks_stay(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_namespace_goes_with_its_original_and_comes_back_without_it(web: Hub, seed: int) -> None:
+async def test_a_namespace_is_deleted_with_its_original_and_recreated_otherwise(web: Hub, seed: int) -> None:
     await web.cell().delete(NAMESPACE, NS)
     assert await web.namespace() is not None
     assert await web.copy() is not None
@@ -207,7 +207,7 @@ async def test_a_cells_own_namespace_is_left_alone(hub: Hub) -> None:
     assert await hub.namespace(name="own") is not None
 
 
-async def test_a_cluster_that_joins_later_gets_all(hub: Hub) -> None:
+async def test_a_cluster_that_joins_later_gets_all_namespaces(hub: Hub) -> None:
     await hub.client.delete(CLUSTER, "cell-dfw")
     await hub.client.create(NAMESPACE, NAMESPACE.body("ns-2"))
     await hub.route()
@@ -233,7 +233,7 @@ async def test_a_cluster_that_starts_to_serve_a_city_gets_its_deployments_and_ke
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy_first", [True, False])
-async def test_a_policy_is_taken_up_before_and_after_the_object(hub: Hub, policy_first: bool, seed: int) -> None:
+async def test_a_policy_applies_whether_created_before_or_after_the_object(hub: Hub, policy_first: bool, seed: int) -> None:
     if policy_first:
         await hub.route()
     await hub.deploy()
@@ -261,8 +261,8 @@ async def test_the_city_decides_and_its_case_matters(hub: Hub) -> None:
         await hub.deploy(name, city)
     await hub.route("DFW")
     await hub.settle()
-    found = {cell: [item.name for item in (await hub.cell(cell).list(WORKLOAD_DEPLOYMENT)).items] for cell in CELLS}
-    assert found == {"cell-dfw": ["here"], "cell-ams": []}
+    copies = {cell: [item.name for item in (await hub.cell(cell).list(WORKLOAD_DEPLOYMENT)).items] for cell in CELLS}
+    assert copies == {"cell-dfw": ["here"], "cell-ams": []}
 
 
 async def test_a_policy_routes_only_its_own_namespace(hub: Hub) -> None:
@@ -272,7 +272,7 @@ async def test_a_policy_routes_only_its_own_namespace(hub: Hub) -> None:
     assert await hub.copy() is None
 
 
-async def test_a_hub_update_reaches_the_cell_and_keeps_what_is_the_cells_own(web: Hub) -> None:
+async def test_a_hub_update_reaches_the_cell_and_keeps_the_cells_own_fields(web: Hub) -> None:
     own = {"labels": {"own": "1"}, "annotations": {"own": "2"}, "finalizers": ["example.test/own"]}
     await web.patch(web.cell(), {"metadata": own})
     change = {"metadata": {"labels": {"a": "9"}, "annotations": {"c": "3"}}, "spec": spec(replicas=3)}
@@ -285,14 +285,14 @@ async def test_a_hub_update_reaches_the_cell_and_keeps_what_is_the_cells_own(web
     assert copy.metadata.annotations[HUB_GENERATION] == "2"
 
 
-async def test_what_the_hub_takes_away_disappears_in_the_cell(web: Hub) -> None:
+async def test_labels_and_annotations_removed_on_the_hub_are_removed_in_the_cell(web: Hub) -> None:
     await web.patch(web.client, {"metadata": {"labels": {"a": None}, "annotations": {"b": None}}})
     copy = await web.copied()
     assert copy.metadata.labels == {TOPOLOGY_CITY: "DFW", MANAGED: "true"}
     assert "b" not in copy.metadata.annotations
 
 
-async def test_a_field_that_the_hub_takes_out_of_the_spec_disappears_in_the_cell(web: Hub) -> None:
+async def test_a_spec_field_removed_on_the_hub_is_removed_in_the_cell(web: Hub) -> None:
     settings = {"scaleSettings": {"minReplicas": 1, "maxReplicas": 5}}
     await web.patch(web.client, {"spec": settings})
     assert as_dict((await web.copied()).spec_json)["scaleSettings"]["maxReplicas"] == 5
@@ -309,7 +309,7 @@ async def test_a_field_that_the_hub_takes_out_of_the_spec_disappears_in_the_cell
         {"metadata": {"labels": {"a": None}}},
     ],
 )
-async def test_what_is_edited_in_the_cell_is_put_back(web: Hub, edit: Json) -> None:
+async def test_edits_in_the_cell_are_reverted(web: Hub, edit: Json) -> None:
     before = await web.copied()
     await web.patch(web.cell(), edit)
     after = await web.copied()
@@ -318,7 +318,7 @@ async def test_what_is_edited_in_the_cell_is_put_back(web: Hub, edit: Json) -> N
 
 
 @pytest.mark.parametrize("finalizers", [None, ["example.test/own"]])
-async def test_a_copy_that_is_deleted_in_the_cell_comes_back(web: Hub, finalizers: list[str] | None) -> None:
+async def test_a_copy_that_is_deleted_in_the_cell_is_recreated(web: Hub, finalizers: list[str] | None) -> None:
     first = await web.patch(web.cell(), {"metadata": {"finalizers": finalizers}})
     await web.cell().delete(WORKLOAD_DEPLOYMENT, "web", NS)
     if finalizers:
@@ -329,7 +329,7 @@ async def test_a_copy_that_is_deleted_in_the_cell_comes_back(web: Hub, finalizer
     assert as_dict(again.spec_json) == spec()
 
 
-async def test_a_copy_stays_when_its_policy_goes(web: Hub) -> None:
+async def test_a_copy_stays_when_its_policy_is_deleted(web: Hub) -> None:
     before = await web.copied()
     await web.client.delete(PROPAGATION_POLICY, city_policy(NS, "DFW")["metadata"]["name"], NS)
     assert (await web.copied()).metadata.uid == before.metadata.uid
@@ -340,7 +340,7 @@ async def test_a_copy_stays_when_its_policy_goes(web: Hub) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_an_object_that_another_policy_takes_over_moves(web: Hub, seed: int) -> None:
+async def test_an_object_moves_when_another_policy_takes_it_over(web: Hub, seed: int) -> None:
     await web.copied()
     await web.client.delete(PROPAGATION_POLICY, city_policy(NS, "DFW")["metadata"]["name"], NS)
     await web.patch(web.client, {"metadata": {"labels": {TOPOLOGY_CITY: "AMS"}}})
@@ -349,7 +349,7 @@ async def test_an_object_that_another_policy_takes_over_moves(web: Hub, seed: in
     assert (await web.copied("cell-ams")).metadata.labels[TOPOLOGY_CITY] == "AMS"
 
 
-async def test_a_copy_goes_with_its_original_once_nothing_holds_it(web: Hub) -> None:
+async def test_a_copy_is_deleted_with_its_original_once_its_finalizers_are_gone(web: Hub) -> None:
     await web.patch(web.cell(), {"metadata": {"finalizers": ["example.test/own"]}})
     assert await web.client.delete(WORKLOAD_DEPLOYMENT, "web", NS) is None
     assert (await web.copied()).metadata.deleting
@@ -359,7 +359,7 @@ async def test_a_copy_goes_with_its_original_once_nothing_holds_it(web: Hub) -> 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("finalizers", [None, ["example.test/held"]])
-async def test_an_object_that_is_deleted_and_created_anew_at_once_gets_a_copy_of_its_own(
+async def test_an_object_deleted_and_recreated_at_once_gets_a_new_copy(
     web: Hub, finalizers: list[str] | None, seed: int
 ) -> None:
     before = await web.copied()
@@ -392,7 +392,7 @@ async def test_a_deployment_without_a_spec_is_copied_as_well(hub: Hub) -> None:
     assert as_dict((await hub.copied()).spec_json) == {}
 
 
-async def test_a_hub_instance_goes_with_the_hub_deployment_that_owns_it(web: Hub) -> None:
+async def test_a_hub_instance_is_deleted_with_the_hub_deployment_that_owns_it(web: Hub) -> None:
     original = await web.original()
     owner = controller_reference(original)
     await web.client.create(INSTANCE, INSTANCE.body("web-0", NS, ownerReferences=[owner]))
@@ -404,7 +404,7 @@ async def test_a_hub_instance_goes_with_the_hub_deployment_that_owns_it(web: Hub
 # up
 
 
-async def test_the_status_of_the_cell_reaches_the_hub_as_it_is(web: Hub) -> None:
+async def test_the_status_of_the_cell_reaches_the_hub_unchanged(web: Hub) -> None:
     reported = status(2, "False", observedGeneration=4) | {"location": {"name": "dfw", "namespace": ""}}
     await web.patch(web.cell(), {"status": reported}, "status")
     await web.settle()
@@ -416,7 +416,7 @@ async def test_the_status_of_the_cell_reaches_the_hub_as_it_is(web: Hub) -> None
     assert as_dict((await web.original()).status_json) == reported | status(0)
 
 
-async def test_a_status_that_somebody_else_wrote_on_the_hub_is_put_right(web: Hub) -> None:
+async def test_a_foreign_status_on_the_hub_is_corrected(web: Hub) -> None:
     await web.patch(web.cell(), {"status": status(2)}, "status")
     await web.settle()
     await web.patch(web.client, {"status": status(9)}, "status")
@@ -442,14 +442,14 @@ async def test_two_clusters_of_one_city_each_run_it_and_their_statuses_are_summe
         assert await hub.copy(cell) is not None
         await hub.patch(hub.cell(cell), {"status": status(number)}, "status")
     await hub.settle()
-    found = (await hub.original()).status
-    assert found is not None
-    assert (found.replicas, found.ready_replicas, found.desired_replicas) == (3, 3, 3)
+    total = (await hub.original()).status
+    assert total is not None
+    assert (total.replicas, total.ready_replicas, total.desired_replicas) == (3, 3, 3)
     await hub.stop()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_cell_that_is_away_over_a_restart_still_counts_until_its_cluster_is_gone(
+async def test_a_cell_that_is_away_across_a_restart_counts_until_its_cluster_is_deleted(
     simulation: Simulation, seed: int
 ) -> None:
     cells = {"cell-1": "DFW", "cell-2": "DFW"}
@@ -489,7 +489,7 @@ async def test_a_cell_that_is_away_over_a_restart_still_counts_until_its_cluster
     await last.stop()
 
 
-async def test_a_status_of_cells_that_nobody_could_have_written_is_written_anew(web: Hub) -> None:
+async def test_unreadable_remembered_statuses_are_rewritten(web: Hub) -> None:
     await web.patch(web.cell(), {"status": status(1)}, "status")
     broken = {"metadata": {"annotations": {"work.karmada.io/aggregated-status": "{"}}}
     await web.patch(web.client, broken)
@@ -529,7 +529,7 @@ BARE = {"replicas": 4}
         ),
     ],
 )  # fmt: skip
-def test_r6_statuses_of_several_cells_are_summed(statuses: list[Json], expected: Json) -> None:
+def test_statuses_of_several_cells_are_summed(statuses: list[Json], expected: Json) -> None:
     before = deepcopy(statuses)
     assert aggregate(statuses) == expected
     assert statuses == before
@@ -554,7 +554,7 @@ async def test_a_cell_that_is_not_engaged_does_not_hold_up_another(simulation: S
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_cell_that_goes_away_does_not_hold_up_another_and_catches_up(web: Hub, seed: int) -> None:
+async def test_a_cell_that_is_away_does_not_hold_up_another_and_catches_up(web: Hub, seed: int) -> None:
     await web.deploy("gone")
     await web.copied(name="gone")
     web.wires["cell-dfw"].take_away()
@@ -611,7 +611,7 @@ async def test_a_hub_that_is_away_for_a_minute_gets_the_status_and_sends_what_is
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_changed_on_the_hub_while_nothing_ran_is_carried_out(simulation: Simulation, seed: int) -> None:
+async def test_hub_changes_made_while_nothing_ran_are_propagated(simulation: Simulation, seed: int) -> None:
     first = Hub(simulation)
     await first.seed()
     await first.start()
@@ -638,7 +638,7 @@ async def test_what_changed_on_the_hub_while_nothing_ran_is_carried_out(simulati
 
 
 async def _restored(simulation: Simulation, hub: Hub, revision: int) -> Hub:
-    """The same cells with the hub as it was at an earlier revision; uids that it assigns now are new."""
+    """The same cells with the hub restored to an earlier revision; uids that it assigns from now on are new."""
     await hub.stop()
     log = Log()
     log.append([row for row in hub.engine.log.rows() if row.plane != "hub" or row.revision <= revision])
@@ -646,10 +646,10 @@ async def _restored(simulation: Simulation, hub: Hub, revision: int) -> Hub:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_a_restored_hub_does_not_know_stays_and_is_taken_over_when_it_comes_again(
+async def test_copies_that_a_restored_hub_does_not_know_stay_and_are_adopted_later(
     simulation: Simulation, seed: int
 ) -> None:
-    """Real Karmada deletes by its Works and bindings, which such a hub does not have either."""
+    """Real Karmada deletes by its Works and bindings, which a restored hub does not have either."""
     hub = Hub(simulation)
     await hub.seed()
     await hub.start()
@@ -667,9 +667,9 @@ async def test_what_a_restored_hub_does_not_know_stays_and_is_taken_over_when_it
     await asyncio.sleep(3600)
     assert (await again.client.list(WORKLOAD_DEPLOYMENT)).items == []
     assert (await again.copied()).metadata.uid == copy.metadata.uid
-    found = await again.namespace(name="ns-2")
-    assert found is not None
-    assert (found.metadata.uid, found.metadata.deleting) == (namespace.metadata.uid, False)
+    namespace_copy = await again.namespace(name="ns-2")
+    assert namespace_copy is not None
+    assert (namespace_copy.metadata.uid, namespace_copy.metadata.deleting) == (namespace.metadata.uid, False)
 
     original = await again.deploy()
     await again.client.create(NAMESPACE, NAMESPACE.body("ns-2"))
@@ -684,7 +684,7 @@ async def test_what_a_restored_hub_does_not_know_stays_and_is_taken_over_when_it
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_restored_hub_brings_back_what_was_deleted_since(simulation: Simulation, seed: int) -> None:
+async def test_a_restored_hub_recreates_copies_deleted_since(simulation: Simulation, seed: int) -> None:
     hub = Hub(simulation)
     await hub.seed()
     await hub.start()

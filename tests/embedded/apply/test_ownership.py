@@ -1,4 +1,4 @@
-"""Ownership of fields as pure functions: what holds for every object and every sequence of writes."""
+"""Properties of field ownership that hold for every object and every sequence of writes."""
 
 from contextlib import suppress
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What has owners, none of which exists, is deleted; nothing else is."""
+"""Objects whose owners are all gone are deleted, and nothing else is."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ PLANE = "cell"
 
 
 class Cell:
-    """A running plane of deployments and instances, started on what a log holds."""
+    """A running plane of deployments and instances, started from a log."""
 
     def __init__(self, simulation: Simulation, log: Log | None = None, *, role: str = CELL) -> None:
         self.engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
@@ -52,7 +52,7 @@ class Cell:
         await self.client.delete(kind, object_.name, object_.namespace)
 
     async def instances(self) -> list[str]:
-        """The names that are left when all is done."""
+        """The names of the remaining objects at rest."""
         await self._simulation.settle()
         return [instance.name for instance in (await self.client.list(INSTANCE)).items]
 
@@ -72,7 +72,7 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_dependents_go_with_their_owner(cell: Cell, seed: int) -> None:
+async def test_dependents_are_deleted_with_their_owner(cell: Cell, seed: int) -> None:
     owner, other = await cell.deployment("owner"), await cell.deployment("other")
     for name in ("a", "b"):
         await cell.instance(name, reference(owner))
@@ -83,7 +83,7 @@ async def test_dependents_go_with_their_owner(cell: Cell, seed: int) -> None:
     assert await cell.instances() == ["c", "free"]
 
 
-async def test_dependents_of_dependents_go_as_well(cell: Cell) -> None:
+async def test_dependents_of_dependents_are_deleted_as_well(cell: Cell) -> None:
     owner = await cell.deployment()
     child = await cell.instance("child", reference(owner))
     await cell.instance("grandchild", reference(child, INSTANCE))
@@ -111,7 +111,7 @@ async def test_a_dependent_waits_for_its_own_finalizers(cell: Cell) -> None:
     assert await cell.instances() == []
 
 
-async def test_what_is_created_for_an_owner_that_does_not_exist_is_collected(cell: Cell) -> None:
+async def test_an_object_created_for_a_missing_owner_is_collected(cell: Cell) -> None:
     owner = await cell.deployment()
     await cell.delete(owner)
     await cell.instance("late", reference(owner))
@@ -136,7 +136,7 @@ async def test_an_owner_is_looked_for_in_the_namespace_of_its_dependent(cell: Ce
     assert await cell.instances() == ([] if elsewhere else ["a"])
 
 
-async def test_an_owner_of_no_namespace_counts_for_dependents_in_all(cell: Cell) -> None:
+async def test_a_cluster_scoped_owner_can_have_dependents_in_any_namespace(cell: Cell) -> None:
     owner = await cell.client.create(NAMESPACE, NAMESPACE.body("owner"))
     await cell.instance("a", reference(owner, NAMESPACE))
     assert await cell.instances() == ["a"]
@@ -153,7 +153,7 @@ async def test_one_owner_of_two_is_enough(cell: Cell) -> None:
     assert await cell.instances() == []
 
 
-async def test_a_kind_that_is_not_served_says_nothing_about_its_objects(cell: Cell) -> None:
+async def test_an_owner_of_a_kind_that_is_not_served_may_exist(cell: Cell) -> None:
     owner = await cell.deployment()
     await cell.instance("a", reference(owner, WORKLOAD, uid="unknown"))
     await cell.instance("b", reference(owner, apiVersion="example.test/v1", uid="unknown"))
@@ -166,7 +166,7 @@ async def test_an_owner_that_is_served_in_another_version_still_counts(cell: Cel
     assert await cell.instances() == ["a"]
 
 
-async def test_an_object_of_no_namespace_is_not_collected_for_an_owner_that_has_one(cell: Cell) -> None:
+async def test_a_cluster_scoped_object_is_not_collected_for_a_namespaced_owner(cell: Cell) -> None:
     owner = await cell.deployment()
     await cell.client.create(NAMESPACE, NAMESPACE.body("kept", ownerReferences=[reference(owner)]))
     await cell.instances()
@@ -196,8 +196,8 @@ async def test_planes_do_not_collect_for_each_other(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_a_restart_finds_ends_the_same(simulation: Simulation, seed: int) -> None:
-    """Nobody collects while an owner and its dependents are made and the owner deleted; then one starts after each."""
+async def test_a_restart_at_any_point_has_the_same_outcome(simulation: Simulation, seed: int) -> None:
+    """Creates owner and dependents and deletes the owner without a collector; then starts one after each write."""
     cell = Cell(simulation)
     await cell.client.create(NAMESPACE, NAMESPACE.body("default"))
     owner, other = await cell.deployment("owner"), await cell.deployment("other")
@@ -239,7 +239,7 @@ async def test_every_plane_collects(simulation: Simulation, role: str) -> None:
     await plane.stop()
 
 
-async def test_owners_that_went_are_not_remembered(cell: Cell, simulation: Simulation) -> None:
+async def test_deleted_owners_are_forgotten(cell: Cell, simulation: Simulation) -> None:
     for number in range(5):
         owner = await cell.deployment(f"owner-{number}")
         await cell.instance(f"web-{number}", reference(owner), finalizers=["example.com/slow"])
@@ -251,7 +251,7 @@ async def test_owners_that_went_are_not_remembered(cell: Cell, simulation: Simul
     assert not collector._dependents
 
 
-async def test_what_cannot_be_written_for_a_while_is_tried_again_with_patience(
+async def test_failed_writes_are_retried_with_growing_waits(
     cell: Cell, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = await cell.deployment()

@@ -1,4 +1,4 @@
-"""Kinds defined through the API: what survives a restart, and what no definition may do to the server."""
+"""Kinds defined through the API: restarts, and definitions that must not break the server."""
 
 import asyncio
 from pathlib import Path
@@ -42,7 +42,7 @@ def widget(name: str, **metadata: object) -> Json:
 
 
 class Plane:
-    """A plane with its background work, in this process."""
+    """A plane with its controllers."""
 
     def __init__(self, log: Log) -> None:
         self.engine = compute_engine(log)
@@ -62,7 +62,7 @@ class Plane:
         self.engine.close()
 
 
-async def test_a_kind_and_its_objects_are_there_after_a_restart(simulation: Simulation, tmp_path: Path) -> None:
+async def test_a_kind_and_its_objects_survive_a_restart(simulation: Simulation, tmp_path: Path) -> None:
     first = Plane(Log(tmp_path / "log.db"))
     await first.engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
     assert await first.code("POST", DEFINITIONS, definition()) == 201
@@ -77,7 +77,7 @@ async def test_a_kind_and_its_objects_are_there_after_a_restart(simulation: Simu
     assert await second.code("DELETE", f"{DEFINITIONS}/widgets.example.test") == 200
     await second.stop()
 
-    third = Plane(Log(tmp_path / "log.db"))  # goes on deleting, and lets nothing new in
+    third = Plane(Log(tmp_path / "log.db"))  # continues the deletion and refuses new objects
     assert await third.code("POST", WIDGETS, widget("two")) == 403
     assert await third.code("PATCH", f"{WIDGETS}/one", {"metadata": {"finalizers": None}}) == 200
     await simulation.settle()
@@ -95,8 +95,8 @@ async def test_a_kind_that_the_plane_already_serves_is_not_taken_over(simulation
     at = f"{DEFINITIONS}/workloads.compute.datumapis.com"
     assert await plane.code("POST", DEFINITIONS, body) == 201
     await simulation.settle()
-    told = (await plane.ask("GET", at)).body
-    conditions = {found["type"]: found for found in msgspec.json.decode(told)["status"]["conditions"]}
+    answer = (await plane.ask("GET", at)).body
+    conditions = {condition["type"]: condition for condition in msgspec.json.decode(answer)["status"]["conditions"]}
     assert conditions["NamesAccepted"]["status"] == "False"
     assert conditions["Established"]["status"] == "False"
     assert await plane.code("DELETE", at) == 200
@@ -106,7 +106,7 @@ async def test_a_kind_that_the_plane_already_serves_is_not_taken_over(simulation
     await plane.stop()
 
 
-async def test_a_definition_that_waited_for_its_kind_gets_it_when_the_other_goes(
+async def test_a_definition_that_waited_for_its_kind_gets_it_when_the_other_is_deleted(
     simulation: Simulation, tmp_path: Path
 ) -> None:
     second = definition()
@@ -144,13 +144,13 @@ async def test_a_definition_that_waited_for_its_kind_gets_it_when_the_other_goes
         {"served": False},
     ],
 )
-async def test_a_definition_that_cannot_be_used_is_refused_and_breaks_nothing(
+async def test_an_unusable_definition_is_refused_and_breaks_nothing(
     simulation: Simulation, tmp_path: Path, version: Json
 ) -> None:
     plane = Plane(Log(tmp_path / "log.db"))
     refused = await plane.ask("POST", DEFINITIONS, definition(**version))
     assert refused.code in (400, 422)
-    assert not msgspec.json.decode(refused.body)["message"].rstrip().endswith(":")  # a reason is always given
+    assert not msgspec.json.decode(refused.body)["message"].rstrip().endswith(":")  # there is always a reason
     assert await plane.code("POST", DEFINITIONS, definition()) == 201
     await simulation.settle()
     assert await plane.code("GET", "/apis/example.test/v1/widgets") == 200
@@ -165,17 +165,17 @@ async def test_a_definition_that_cannot_be_used_is_refused_and_breaks_nothing(
         ({"type": "object", "anyOf": [{"not": {"$ref": "#"}}]}, "anyOf[0].not.$ref"),
     ],
 )
-async def test_a_schema_that_leads_elsewhere_is_refused(
+async def test_a_schema_with_references_is_refused(
     simulation: Simulation, tmp_path: Path, schema: Json, at: str
 ) -> None:
-    # kube-apiserver 1.35 has the same rule, but ends the connection in a panic instead of telling so.
+    # kube-apiserver 1.35 has the same rule, but panics and closes the connection.
     plane = Plane(Log(tmp_path / "log.db"))
     fields = {"a": schema, "$ref": {"type": "string"}}  # a field of that name is like any other
     whole = {"schema": {"openAPIV3Schema": {"type": "object", "properties": fields}}}
     answer = await plane.ask("POST", DEFINITIONS, definition(**whole))
     assert answer.code == 422
-    found = [cause["field"] for cause in msgspec.json.decode(answer.body)["details"]["causes"]]
-    assert found == [f"spec.versions[0].schema.openAPIV3Schema.properties[a].{at}"]
+    fields_ = [cause["field"] for cause in msgspec.json.decode(answer.body)["details"]["causes"]]
+    assert fields_ == [f"spec.versions[0].schema.openAPIV3Schema.properties[a].{at}"]
     await plane.stop()
 
 
@@ -190,7 +190,7 @@ async def test_a_schema_that_leads_elsewhere_is_refused(
         {"spec": None},
     ],
 )
-async def test_a_change_that_cannot_be_used_is_refused(simulation: Simulation, tmp_path: Path, change: Json) -> None:
+async def test_an_unusable_change_is_refused(simulation: Simulation, tmp_path: Path, change: Json) -> None:
     plane = Plane(Log(tmp_path / "log.db"))
     assert await plane.code("POST", DEFINITIONS, definition()) == 201
     await simulation.settle()
@@ -201,7 +201,7 @@ async def test_a_change_that_cannot_be_used_is_refused(simulation: Simulation, t
     await plane.stop()
 
 
-async def test_an_object_that_a_tightened_schema_would_not_take_can_still_be_changed_and_go(
+async def test_an_object_that_violates_a_tightened_schema_can_be_changed_and_deleted(
     simulation: Simulation, tmp_path: Path
 ) -> None:
     plane = Plane(Log(tmp_path / "log.db"))
@@ -214,11 +214,11 @@ async def test_an_object_that_a_tightened_schema_would_not_take_can_still_be_cha
     tightened = definition(schema=schema)["spec"]["versions"]
     assert await plane.code("PATCH", f"{DEFINITIONS}/widgets.example.test", {"spec": {"versions": tightened}}) == 200
     await simulation.settle()
-    one = f"{WIDGETS}/w"
-    assert await plane.code("PATCH", one, {"metadata": {"labels": {"a": "b"}}}) == 200
-    assert await plane.code("PATCH", one, {"spec": {"b": "c"}}) == 200
-    assert await plane.code("PATCH", one, {"spec": {"a": "d"}}) == 422
-    assert await plane.code("DELETE", one) == 200
-    assert await plane.code("PATCH", one, {"metadata": {"finalizers": None}}) == 200
-    assert await plane.code("GET", one) == 404
+    path = f"{WIDGETS}/w"
+    assert await plane.code("PATCH", path, {"metadata": {"labels": {"a": "b"}}}) == 200
+    assert await plane.code("PATCH", path, {"spec": {"b": "c"}}) == 200
+    assert await plane.code("PATCH", path, {"spec": {"a": "d"}}) == 422
+    assert await plane.code("DELETE", path) == 200
+    assert await plane.code("PATCH", path, {"metadata": {"finalizers": None}}) == 200
+    assert await plane.code("GET", path) == 404
     await plane.stop()

@@ -1,4 +1,4 @@
-"""What a delete does to the objects that depend on the deleted one, in its three modes."""
+"""What a delete does to dependents, for each propagation policy."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ class Plane:
         await self.client.merge_patch(CONFIG_MAP, name, "default", {"metadata": {"finalizers": None}})
 
     async def left(self) -> dict[str, list[str]]:
-        """What is left when all is at rest: name, and the names of its owners; one that is on its way out has a -."""
+        """The remaining objects at rest: name and names of owners; a `-` marks one that is being deleted."""
         await self._simulation.settle()
         return {
             f"{'-' if item.metadata.deleting else ''}{item.name}": [
@@ -77,7 +77,7 @@ async def family(plane: Plane) -> None:
     await plane.make("grandchild", "child")
 
 
-async def test_in_the_background_the_owner_goes_first_and_the_rest_follows(simulation: Simulation) -> None:
+async def test_background_deletion_deletes_the_owner_first(simulation: Simulation) -> None:
     async with running(simulation) as plane:
         await family(plane)
         assert (await plane.delete("owner", "Background"))["status"] == "Success"
@@ -85,7 +85,7 @@ async def test_in_the_background_the_owner_goes_first_and_the_rest_follows(simul
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_orphans_stay_and_forget_their_owner(simulation: Simulation, seed: int) -> None:
+async def test_orphans_stay_and_lose_their_owner_reference(simulation: Simulation, seed: int) -> None:
     async with running(simulation) as plane:
         await family(plane)
         going = await plane.delete("owner", "Orphan")
@@ -94,7 +94,7 @@ async def test_orphans_stay_and_forget_their_owner(simulation: Simulation, seed:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_in_the_foreground_the_owner_waits_for_all_that_block_it(simulation: Simulation, seed: int) -> None:
+async def test_foreground_deletion_waits_for_blocking_dependents(simulation: Simulation, seed: int) -> None:
     async with running(simulation) as plane:
         await family(plane)
         await plane.make("held", "child", finalizers=["x/y"])
@@ -105,7 +105,7 @@ async def test_in_the_foreground_the_owner_waits_for_all_that_block_it(simulatio
         assert await plane.left() == {}
 
 
-async def test_in_the_foreground_what_does_not_block_is_not_waited_for(simulation: Simulation) -> None:
+async def test_foreground_deletion_does_not_wait_for_other_dependents(simulation: Simulation) -> None:
     async with running(simulation) as plane:
         await plane.client.create(NAMESPACE, NAMESPACE.body("default"))
         await plane.make("owner")
@@ -114,7 +114,7 @@ async def test_in_the_foreground_what_does_not_block_is_not_waited_for(simulatio
         assert await plane.left() == {"-child": ["owner"]}
 
 
-async def test_what_has_another_owner_stays_and_forgets_the_one_that_goes(simulation: Simulation) -> None:
+async def test_a_dependent_with_another_owner_stays_and_loses_one_reference(simulation: Simulation) -> None:
     async with running(simulation) as plane:
         await plane.client.create(NAMESPACE, NAMESPACE.body("default"))
         await plane.make("owner")
@@ -136,11 +136,11 @@ async def test_a_second_delete_can_change_the_mode(simulation: Simulation) -> No
 
 
 @pytest.mark.parametrize("policy", ["Orphan", "Foreground"])
-async def test_a_process_that_starts_again_goes_on(simulation: Simulation, policy: str) -> None:
+async def test_a_restarted_process_completes_the_deletion(simulation: Simulation, policy: str) -> None:
     log = Log()
     engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
     engine.serve("cell", CELL)
-    stopped = Plane(engine, simulation)  # nobody collects here
+    stopped = Plane(engine, simulation)  # without a running collector
     await family(stopped)
     await stopped.delete("owner", policy)
     async with running(simulation, log) as plane:

@@ -1,4 +1,4 @@
-"""A namespace that is deleted is emptied first, then goes."""
+"""A namespace that is deleted is emptied first."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ HELD = "example.test/held"
 
 
 class Cell:
-    """A running plane, started on what a log holds."""
+    """A running plane, started from a log."""
 
     def __init__(self, simulation: Simulation, log: Log | None = None) -> None:
         self.engine = compute_engine(log, clock=simulation, uids=CountedUids(), generator=simulation.random)
@@ -72,14 +72,14 @@ def cell(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Cell]:
     runner.run(cell.stop())
 
 
-async def test_an_empty_namespace_goes(cell: Cell) -> None:
+async def test_an_empty_namespace_is_deleted(cell: Cell) -> None:
     await cell.delete_namespace()
     await cell.settle()
     assert await cell.namespace() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_content_goes_first_and_other_namespaces_stay(cell: Cell, seed: int) -> None:
+async def test_content_is_deleted_first_and_other_namespaces_stay(cell: Cell, seed: int) -> None:
     await cell.client.create(NAMESPACE, NAMESPACE.body("other"))
     for namespace in ("web", "other"):
         await cell.create(WORKLOAD_DEPLOYMENT, "a", namespace)
@@ -119,7 +119,7 @@ async def test_a_namespace_waits_for_its_own_finalizers(cell: Cell) -> None:
     assert await cell.namespace("mine") is None
 
 
-async def test_nothing_is_created_while_a_namespace_goes(cell: Cell) -> None:
+async def test_nothing_is_created_in_a_namespace_that_is_being_deleted(cell: Cell) -> None:
     await cell.create(INSTANCE, "held", finalizers=[HELD])
     await cell.delete_namespace()
     with pytest.raises(Forbidden) as refused:
@@ -149,14 +149,14 @@ async def test_the_content_of_a_new_namespace_of_the_same_name_is_left_alone(cel
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_a_restart_finds_ends_the_same(simulation: Simulation, seed: int) -> None:
+async def test_a_restart_at_any_point_has_the_same_outcome(simulation: Simulation, seed: int) -> None:
     first = Cell(simulation)
     await first.start()
     await first.client.create(NAMESPACE, NAMESPACE.body("web"))
     for name in "abc":
         await first.create(INSTANCE, name)
     await first.create(INSTANCE, "held", finalizers=[HELD])
-    asked = first.engine.store.revision + 1
+    deletion = first.engine.store.revision + 1
     await first.delete_namespace()
     await first.settle()
     await first.release(INSTANCE, "held")
@@ -164,7 +164,7 @@ async def test_whatever_a_restart_finds_ends_the_same(simulation: Simulation, se
     await first.stop()
     rows = list(first.engine.log.rows())
 
-    for k in range(asked, len(rows) + 1):
+    for k in range(deletion, len(rows) + 1):
         log = Log()
         log.append(rows[:k])
         restarted = Cell(simulation, log)

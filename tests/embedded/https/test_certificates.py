@@ -1,4 +1,4 @@
-"""Certificates and token: made once, private, renewed in time, replaced when they are of no use."""
+"""Certificates and token: created once, private, renewed in time, replaced when unusable."""
 
 import os
 import ssl
@@ -23,7 +23,7 @@ def changed(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
     return {name for name in before if before[name] != after[name]}
 
 
-def test_they_are_made_once_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+def test_credentials_are_created_once_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "credentials"
     before = os.umask(0)
     try:
@@ -38,7 +38,7 @@ def test_they_are_made_once_and_only_their_owner_may_read_them(tmp_path: Path) -
     assert contents(directory) == made
 
 
-def test_modes_that_were_opened_are_closed_again(tmp_path: Path) -> None:
+def test_private_modes_are_restored(tmp_path: Path) -> None:
     Credentials.ensure(tmp_path, NOW)
     tmp_path.chmod(0o755)
     for file in tmp_path.iterdir():
@@ -70,10 +70,10 @@ def test_the_certificate_is_for_this_machine_and_signed_by_the_authority(tmp_pat
         (400, {"server.crt", "server.key"}),
         (3200, {"server.crt", "server.key"}),
         (3300, FILES - {"token"}),  # the authority must outlive what it signs
-        (-1, FILES - {"token"}),  # a clock that was wrong
+        (-1, FILES - {"token"}),  # created with a wrong clock
     ],
 )
-def test_they_are_renewed_before_they_expire(tmp_path: Path, days: int, renewed: set[str]) -> None:
+def test_certificates_are_renewed_before_they_expire(tmp_path: Path, days: int, renewed: set[str]) -> None:
     Credentials.ensure(tmp_path, NOW)
     before = contents(tmp_path)
     Credentials.ensure(tmp_path, NOW + timedelta(days=days))
@@ -90,7 +90,7 @@ def test_they_are_renewed_before_they_expire(tmp_path: Path, days: int, renewed:
     ],
 )
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
-def test_what_cannot_be_used_is_made_again(
+def test_unusable_files_are_replaced(
     tmp_path: Path, file: str, replaced: set[str], content: bytes | None
 ) -> None:
     Credentials.ensure(tmp_path, NOW)
@@ -104,9 +104,9 @@ def test_what_cannot_be_used_is_made_again(
 
 
 def test_files_of_two_directories_do_not_mix(tmp_path: Path) -> None:
-    one, other = Credentials.ensure(tmp_path / "one", NOW), Credentials.ensure(tmp_path / "other", NOW)
-    assert one.token != other.token
-    other.certificate.replace(one.certificate)
+    first, second = Credentials.ensure(tmp_path / "one", NOW), Credentials.ensure(tmp_path / "other", NOW)
+    assert first.token != second.token
+    second.certificate.replace(first.certificate)
     before = contents(tmp_path / "one")
     Credentials.ensure(tmp_path / "one", NOW)
     assert changed(before, contents(tmp_path / "one")) == {"server.crt", "server.key"}

@@ -1,4 +1,4 @@
-"""The API over HTTPS: who is let in, which plane is meant, and what each request gets."""
+"""The API over HTTPS: authentication, paths of planes, answers and limits."""
 
 import asyncio
 import base64
@@ -52,7 +52,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[Background]:
-    """A server that waits for nobody."""
+    """A server with short deadlines."""
     background = Background(tmp_path, Limits(head_seconds=0.3, body_seconds=0.3))
     yield background
     background.close()
@@ -60,7 +60,7 @@ def impatient(tmp_path: Path) -> Iterator[Background]:
 
 @pytest.fixture
 def name() -> str:
-    """One that no other test uses: they share a server."""
+    """A namespace that no other test uses: they share a server."""
     return f"web-{next(_numbers)}"
 
 
@@ -74,7 +74,7 @@ def config_map(name: str, **data: str) -> Json:
 
 
 def connected(api: Background, plane: str, work: Callable[[Client, HttpTransport], Awaitable[None]]) -> None:
-    """Runs a test with a client over HTTPS, on a loop of its own."""
+    """Runs a test with a client over HTTPS on a new loop."""
 
     async def run() -> None:
         transport = HttpTransport(api.server.endpoint(plane))
@@ -90,11 +90,11 @@ def connected(api: Background, plane: str, work: Callable[[Client, HttpTransport
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", f"{DEMO}/version", "/planes/hub/readyz"])
-def test_health_and_version_are_open(api: Background, path: str) -> None:
+def test_health_and_version_need_no_token(api: Background, path: str) -> None:
     assert api.ask("GET", path, token="").code == 200
 
 
-def test_not_ready_is_told(tmp_path: Path, api: Background) -> None:
+def test_readyz_fails_until_ready(tmp_path: Path, api: Background) -> None:
     async def scenario() -> None:
         server = HttpsServer(compute_engine(), api.credentials, ready=lambda: False)
         await server.start()
@@ -119,29 +119,31 @@ def test_everything_else_needs_the_token(api: Background, path: str, token: str)
     assert reply.headers["www-authenticate"] == "Bearer"
 
 
-def test_the_token_is_only_taken_whole_and_as_a_bearer(api: Background) -> None:
+def test_only_the_whole_bearer_token_is_accepted(api: Background) -> None:
     right = api.credentials.token
-    for given in (right[:-1], f"{right}x", ""):
-        assert api.ask("GET", "/api", headers={"Authorization": f"Bearer {given}"}, token="").code == 401
+    for token in (right[:-1], f"{right}x", ""):
+        assert api.ask("GET", "/api", headers={"Authorization": f"Bearer {token}"}, token="").code == 401
     basic = base64.b64encode(f":{right}".encode()).decode()
     for header in (right, f"Basic {right}", f"Basic {basic}", f"Token {right}"):
         assert api.ask("GET", "/api", headers={"Authorization": header}, token="").code == 401
     assert api.ask("GET", "/api", headers={"Authorization": f"bearer {right}"}, token="").code == 200
 
 
-def test_no_answer_repeats_the_token(api: Background) -> None:
+def test_no_answer_contains_the_token(api: Background) -> None:
     token = api.credentials.token
     for method, path in [("GET", f"/{token}"), ("POST", WORKLOADS), ("GET", "/planes/nope/api"), ("PATCH", WORKLOADS)]:
         reply = api.ask(method, path, b"{" if method != "GET" else b"")
         assert reply.code >= 400
         assert token not in str(reply.headers)
-        assert token not in reply.body.decode().replace(f"/{token}", "")  # the path that was asked for may be named
+        assert token not in reply.body.decode().replace(
+            f"/{token}", ""
+        )  # the message may repeat the path of the request
 
 
 # Which plane
 
 
-def test_a_project_plane_is_at_the_same_place_under_three_paths(api: Background, name: str) -> None:
+def test_a_project_plane_has_three_paths(api: Background, name: str) -> None:
     assert api.ask("POST", WORKLOADS, workload(name)).code == 201
     below = f"apis/compute.datumapis.com/v1alpha/namespaces/default/workloads/{name}"
     paths = [f"{DEMO}/{below}", f"/projects/demo/control-plane/{below}", f"/planes/demo/{below}"]
@@ -153,7 +155,7 @@ def test_a_project_plane_is_at_the_same_place_under_three_paths(api: Background,
 def test_the_root_plane_is_at_the_root(api: Background) -> None:
     projects = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
     assert api.ask("GET", projects).json["kind"] == "ProjectList"
-    assert api.ask("GET", f"{projects}/demo").code == 404  # the object of the plane's name, which nobody made here
+    assert api.ask("GET", f"{projects}/demo").code == 404  # the Project itself does not exist here
     assert api.ask("GET", f"/planes/root{projects}").code == 200
 
 
@@ -163,10 +165,10 @@ def test_the_root_plane_is_at_the_root(api: Background) -> None:
         ("/planes/nope/api", 'plane "nope"'),
         ("/projects/nope/control-plane/api", 'project "nope"'),
         ("/apis/resourcemanager.miloapis.com/v1alpha1/projects/nope/control-plane/api", 'project "nope"'),
-        ("/projects/hub/control-plane/api", 'project "hub"'),  # a plane, and no project's
+        ("/projects/hub/control-plane/api", 'project "hub"'),  # a plane that is not a project's
     ],
 )
-def test_a_plane_that_is_not_there_is_named(api: Background, path: str, named: str) -> None:
+def test_a_missing_plane_is_named(api: Background, path: str, named: str) -> None:
     reply = api.ask("GET", path)
     assert (reply.code, reply.json["reason"]) == (404, "NotFound")
     assert named in reply.json["message"]
@@ -175,7 +177,7 @@ def test_a_plane_that_is_not_there_is_named(api: Background, path: str, named: s
 @pytest.mark.parametrize(
     "path", ["/api/v2", "/apis/nope", "/apis/nope/v1", "/openapi/v3/apis/nope/v1", "/nope", "/nope/"]
 )
-def test_what_is_not_served_is_not_found(api: Background, path: str) -> None:
+def test_a_kind_that_is_not_served_is_not_found(api: Background, path: str) -> None:
     reply = api.ask("GET", f"{DEMO}{path}")
     assert (reply.code, reply.json["reason"]) == (404, "NotFound")
 
@@ -183,7 +185,7 @@ def test_what_is_not_served_is_not_found(api: Background, path: str) -> None:
 # Reading and writing
 
 
-def test_an_object_lives_its_life(api: Background, name: str) -> None:
+def test_an_object_is_created_changed_and_deleted(api: Background, name: str) -> None:
     async def life(client: Client, transport: HttpTransport) -> None:
         created = await client.create(WORKLOAD, workload(name, labels={"app": name}))
         assert created.metadata.generation == 1
@@ -209,7 +211,7 @@ def test_an_object_lives_its_life(api: Background, name: str) -> None:
     connected(api, "demo", life)
 
 
-def test_an_error_says_what_it_is_about(api: Background, name: str) -> None:
+def test_an_error_names_its_object(api: Background, name: str) -> None:
     reply = api.ask("POST", WORKLOADS, workload(name) | {"spec": {"placements": 3}})
     assert reply.code == 422
     assert reply.json["details"]["kind"] == "Workload"
@@ -227,8 +229,8 @@ def test_a_body_may_be_yaml(api: Background, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [3 * 1024 * 1024 + 1, 5 * 1024 * 1024, 40 * 1024 * 1024])
-def test_a_body_that_is_too_large_is_refused(api: Background, size: int) -> None:
-    if size > 30 * 1024 * 1024:  # refused by its announcement
+def test_a_body_above_the_limit_is_refused(api: Background, size: int) -> None:
+    if size > 30 * 1024 * 1024:  # refused by its Content-Length
         reply = api.ask("POST", CONFIG_MAPS, b"x", headers={"Content-Length": str(size)})
     else:
         reply = api.ask("POST", CONFIG_MAPS, b"x" * size, headers={"Content-Type": "application/json"})
@@ -236,7 +238,7 @@ def test_a_body_that_is_too_large_is_refused(api: Background, size: int) -> None
     assert api.ask("GET", CONFIG_MAPS).code == 200
 
 
-def test_a_body_just_small_enough_is_taken(api: Background, name: str) -> None:
+def test_a_body_at_the_limit_is_accepted(api: Background, name: str) -> None:
     assert api.ask("POST", CONFIG_MAPS, config_map(name, large="x" * (3 * 1024 * 1024 - 1000))).code == 201
     assert api.ask("DELETE", f"{CONFIG_MAPS}/{name}").code == 200
 
@@ -251,7 +253,7 @@ def test_a_body_just_small_enough_is_taken(api: Background, name: str) -> None:
         ("PATCH", "application/json"),
     ],
 )
-def test_a_form_that_is_not_understood_is_refused(api: Background, name: str, method: str, content_type: str) -> None:
+def test_an_unknown_content_type_is_refused(api: Background, name: str, method: str, content_type: str) -> None:
     path = WORKLOADS if method == "POST" else f"{WORKLOADS}/{name}"
     body = b"k8s\x00" if "protobuf" in content_type else b"{}"
     reply = api.ask(method, path, body, headers={"Content-Type": content_type})
@@ -259,7 +261,7 @@ def test_a_form_that_is_not_understood_is_refused(api: Background, name: str, me
     assert "application/json" in reply.json["message"]
 
 
-def test_built_in_kinds_take_strategic_patches(api: Background, name: str) -> None:
+def test_built_in_kinds_accept_strategic_patches(api: Background, name: str) -> None:
     api.ask("POST", CONFIG_MAPS, config_map(name, a="1", b="2"))
     patch = b'{"data":{"a":null,"c":"3"},"metadata":{"finalizers":["x/y"],"$setElementOrder/finalizers":["x/y"]}}'
     reply = api.ask("PATCH", f"{CONFIG_MAPS}/{name}", patch, headers={"Content-Type": STRATEGIC})
@@ -267,7 +269,7 @@ def test_built_in_kinds_take_strategic_patches(api: Background, name: str) -> No
     assert reply.json["metadata"]["finalizers"] == ["x/y"]
 
 
-def test_only_the_forms_that_exist_are_answered(api: Background) -> None:
+def test_an_unknown_accept_header_is_refused(api: Background) -> None:
     assert api.ask("GET", WORKLOADS, headers={"Accept": "application/vnd.kubernetes.protobuf"}).code == 406
     both = {"Accept": "application/vnd.kubernetes.protobuf,application/json"}
     assert api.ask("GET", WORKLOADS, headers=both).headers["content-type"] == "application/json"
@@ -300,12 +302,12 @@ def test_a_dry_run_checks_everything_and_writes_nothing(api: Background, name: s
     assert (api.ask("GET", at).json, api.revision) == (real, before)
 
 
-def test_a_dry_run_asks_the_rules_as_well() -> None:
-    asked: list[Json] = []
+def test_a_dry_run_runs_admission_as_well() -> None:
+    reviewed: list[Json] = []
 
     def admit(review: Review) -> list[Cause]:
         after = review.after or {}
-        asked.append(after)
+        reviewed.append(after)
         return [Cause("FieldValueInvalid", "no", "data")] if after.get("data") == {"a": "bad"} else []
 
     async def scenario() -> None:
@@ -319,14 +321,14 @@ def test_a_dry_run_asks_the_rules_as_well() -> None:
         assert (await server.answer(Call("POST", path, {}, good))).code == 201
         patch = b'{"data":{"a":"bad"}}'
         assert (await server.answer(Call("PATCH", f"{path}/a", dry, patch, MERGE))).code == 422
-        unchanged = len(asked)
+        unchanged = len(reviewed)
         assert (await server.answer(Call("PATCH", f"{path}/a", dry, b'{"data":{"a":"good"}}', MERGE))).code == 200
-        assert len(asked) == unchanged
+        assert len(reviewed) == unchanged
 
     asyncio.run(scenario())
 
 
-def test_there_is_only_one_kind_of_dry_run(api: Background, name: str) -> None:
+def test_an_unknown_dry_run_value_is_refused(api: Background, name: str) -> None:
     assert api.ask("POST", f"{WORKLOADS}?dryRun=Some", workload(name)).code == 422
     assert api.ask("GET", f"{WORKLOADS}/{name}").code == 404
 
@@ -340,7 +342,7 @@ def misspelt(name: str) -> Json:
 UNKNOWN = ['unknown field "sepc"', 'unknown field "spec.placements[0].scaleSettigns"']
 
 
-def test_strict_refuses_fields_that_do_not_exist(api: Background, name: str) -> None:
+def test_strict_validation_refuses_unknown_fields(api: Background, name: str) -> None:
     reply = api.ask("POST", f"{WORKLOADS}?fieldValidation=Strict", misspelt(name))
     assert reply.code == 400
     assert reply.json["message"].endswith(f"strict decoding error: {', '.join(UNKNOWN)}")
@@ -351,29 +353,29 @@ def test_strict_refuses_fields_that_do_not_exist(api: Background, name: str) -> 
     assert (again.code, "strict decoding error" in again.json["message"]) == (400, True)
     patch = b'{"spec":{"nmae":"x"}}'
     patched = api.ask("PATCH", f"{WORKLOADS}/{name}?fieldValidation=Strict", patch, headers={"Content-Type": MERGE})
-    assert patched.code == 422  # as a kube-apiserver answers a patch
+    assert patched.code == 422  # as a kube-apiserver answers to a patch
     assert 'strict decoding error: unknown field "spec.nmae"' in patched.json["message"]
     assert api.ask("GET", f"{WORKLOADS}/{name}").json == real
 
 
 @pytest.mark.parametrize(
-    ("query", "told"), [("", True), ("?fieldValidation=Warn", True), ("?fieldValidation=Ignore", False)]
+    ("query", "warned"), [("", True), ("?fieldValidation=Warn", True), ("?fieldValidation=Ignore", False)]
 )
-def test_otherwise_such_fields_are_dropped_and_told_of_unless_ignored(
-    api: Background, name: str, query: str, told: bool
+def test_unknown_fields_are_dropped_with_a_warning_unless_ignored(
+    api: Background, name: str, query: str, warned: bool
 ) -> None:
     async def create(client: Client, transport: HttpTransport) -> None:
         path = WORKLOAD.path("default")
-        asked = {"fieldValidation": query.partition("=")[2]} if query else {}
-        answer = await transport.call(Call("POST", path, asked, msgspec.json.encode(misspelt(name))))
+        options = {"fieldValidation": query.partition("=")[2]} if query else {}
+        answer = await transport.call(Call("POST", path, options, msgspec.json.encode(misspelt(name))))
         assert answer.code == 201
-        assert list(answer.warnings) == (UNKNOWN if told else [])
+        assert list(answer.warnings) == (UNKNOWN if warned else [])
         assert "scaleSettigns" not in answer.body.decode()
 
     connected(api, "demo", create)
 
 
-def test_what_to_do_about_such_fields_must_be_one_of_three(api: Background, name: str) -> None:
+def test_an_unknown_field_validation_is_refused(api: Background, name: str) -> None:
     assert api.ask("POST", f"{WORKLOADS}?fieldValidation=Maybe", workload(name)).code == 422
 
 
@@ -384,7 +386,7 @@ def page(api: Background, **query: str | int) -> Json:
     return api.ask("GET", f"{CONFIG_MAPS}?{urlencode(query)}").json
 
 
-def test_a_list_in_pages_shows_one_moment(api: Background, name: str) -> None:
+def test_pages_of_a_list_are_consistent(api: Background, name: str) -> None:
     for number in range(5):
         body = config_map(f"{name}-{number}")
         body["metadata"]["labels"] = {"of": name}
@@ -406,7 +408,7 @@ def test_a_list_in_pages_shows_one_moment(api: Background, name: str) -> None:
     assert "remainingItemCount" not in first["metadata"]  # unknown under a selector
 
 
-def test_a_page_tells_how_many_are_left(api: Background, name: str) -> None:
+def test_a_page_has_the_number_of_remaining_items(api: Background, name: str) -> None:
     for number in range(3):
         api.ask("POST", CONFIG_MAPS, config_map(f"{name}-{number}"))
     whole = page(api)
@@ -415,7 +417,7 @@ def test_a_page_tells_how_many_are_left(api: Background, name: str) -> None:
     assert page(api, limit=10_000)["items"] == whole["items"]
 
 
-def test_a_page_that_cannot_be_made_any_more_is_gone(api: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_dropped_history_is_gone(api: Background, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "HISTORY", 1)
     namespaces = "/planes/root/api/v1/namespaces"
     for name in "ab":
@@ -427,12 +429,12 @@ def test_a_page_that_cannot_be_made_any_more_is_gone(api: Background, monkeypatc
     assert (expired.code, expired.json["reason"]) == (410, "Expired")
 
 
-def test_a_page_must_be_asked_for_in_words_that_make_sense(api: Background) -> None:
+def test_malformed_page_options_are_refused(api: Background) -> None:
     assert page(api, **{"continue": "nonsense"})["code"] == 400
     assert page(api, limit="many")["code"] == 400
 
 
-def test_events_are_found_by_what_they_are_about(api: Background, name: str) -> None:
+def test_events_are_selected_by_their_object(api: Background, name: str) -> None:
     events = f"{DEMO}/api/v1/namespaces/default/events"
     for number, uid in enumerate(["u1", "u2"]):
         about = {"kind": "Workload", "name": name, "namespace": "default", "uid": uid}
@@ -464,13 +466,15 @@ def test_a_list_as_a_table(api: Background, name: str) -> None:
 @pytest.mark.parametrize(
     ("include", "kind"), [("None", None), ("Metadata", "PartialObjectMetadata"), ("Object", "Workload")]
 )
-def test_a_row_carries_what_was_asked_for(api: Background, name: str, include: str, kind: str | None) -> None:
+def test_a_row_includes_the_requested_part_of_its_object(
+    api: Background, name: str, include: str, kind: str | None
+) -> None:
     api.ask("POST", WORKLOADS, workload(name))
     table = api.ask("GET", f"{WORKLOADS}/{name}?includeObject={include}", headers=TABLE).json
     assert table["rows"][0].get("object", {}).get("kind") == kind
 
 
-def test_errors_are_no_tables(api: Background, name: str) -> None:
+def test_errors_are_not_tables(api: Background, name: str) -> None:
     assert api.ask("GET", f"{WORKLOADS}/{name}", headers=TABLE).json["kind"] == "Status"
     assert api.ask("GET", f"{WORKLOADS}?includeObject=All", headers=TABLE).code == 400
 
@@ -478,22 +482,22 @@ def test_errors_are_no_tables(api: Background, name: str) -> None:
 # What is served
 
 
-def test_discovery_names_everything_that_is_served(api: Background) -> None:
+def test_discovery_lists_every_kind(api: Background) -> None:
     assert api.ask("GET", f"{DEMO}/api").json["versions"] == ["v1"]
     groups = api.ask("GET", f"{DEMO}/apis").json["groups"]
-    found: dict[str, Json] = {}
+    resources: dict[str, Json] = {}
     for root in ["api/v1", *(f"apis/{group['preferredVersion']['groupVersion']}" for group in groups)]:
         listed = api.ask("GET", f"{DEMO}/{root}").json
         assert listed["kind"] == "APIResourceList"
-        found |= {f"{listed['groupVersion']}/{resource['name']}": resource for resource in listed["resources"]}
-    workloads = found["compute.datumapis.com/v1alpha/workloads"]
+        resources |= {f"{listed['groupVersion']}/{resource['name']}": resource for resource in listed["resources"]}
+    workloads = resources["compute.datumapis.com/v1alpha/workloads"]
     assert (workloads["kind"], workloads["singularName"], workloads["namespaced"]) == ("Workload", "workload", True)
     assert set(workloads["verbs"]) >= {"create", "delete", "get", "list", "patch", "update", "watch"}
-    assert found["compute.datumapis.com/v1alpha/workloads/status"]["verbs"] == ["get", "patch", "update"]
-    assert found["v1/namespaces"]["shortNames"] == ["ns"]
-    assert {"v1/events", "v1/configmaps", "v1/secrets", "coordination.k8s.io/v1/leases"} <= found.keys()
-    one = api.ask("GET", f"{DEMO}/apis/compute.datumapis.com").json
-    assert (one["kind"], one["preferredVersion"]["version"]) == ("APIGroup", "v1alpha")
+    assert resources["compute.datumapis.com/v1alpha/workloads/status"]["verbs"] == ["get", "patch", "update"]
+    assert resources["v1/namespaces"]["shortNames"] == ["ns"]
+    assert {"v1/events", "v1/configmaps", "v1/secrets", "coordination.k8s.io/v1/leases"} <= resources.keys()
+    group = api.ask("GET", f"{DEMO}/apis/compute.datumapis.com").json
+    assert (group["kind"], group["preferredVersion"]["version"]) == ("APIGroup", "v1alpha")
 
 
 def test_openapi_has_a_document_for_every_group_version(api: Background) -> None:
@@ -513,7 +517,7 @@ def test_openapi_has_a_document_for_every_group_version(api: Background) -> None
         assert {reference.rpartition("/")[2] for reference in references} <= schemas.keys()
 
 
-def test_a_document_shows_the_schema_of_the_kind(api: Background) -> None:
+def test_a_document_has_the_schema_of_its_kind(api: Background) -> None:
     index = api.ask("GET", f"{DEMO}/openapi/v3").json["paths"]
     document = api.ask("GET", index["apis/compute.datumapis.com/v1alpha"]["serverRelativeURL"]).json
     schema = document["components"]["schemas"]["com.datumapis.compute.v1alpha.Workload"]
@@ -524,7 +528,7 @@ def test_a_document_shows_the_schema_of_the_kind(api: Background) -> None:
 # Watches
 
 
-def test_a_watch_tells_what_happens(api: Background, name: str) -> None:
+def test_a_watch_streams_events(api: Background, name: str) -> None:
     async def watch(client: Client, transport: HttpTransport) -> None:
         listing = await client.list(WORKLOAD_DEPLOYMENT)
         async with client.watch(WORKLOAD_DEPLOYMENT, listing.resource_version, timeout_seconds=30) as events:
@@ -534,8 +538,8 @@ def test_a_watch_tells_what_happens(api: Background, name: str) -> None:
             await client.create(WORKLOAD_DEPLOYMENT, body)
             await client.merge_patch(WORKLOAD_DEPLOYMENT, name, "default", {"metadata": {"labels": {"a": "b"}}})
             await client.delete(WORKLOAD_DEPLOYMENT, name, "default")
-            told = [await anext(events) for _ in range(3)]
-        assert [(event.type, event.object and event.object.name) for event in told] == [
+            received = [await anext(events) for _ in range(3)]
+        assert [(event.type, event.object and event.object.name) for event in received] == [
             ("ADDED", name),
             ("MODIFIED", name),
             ("DELETED", name),
@@ -544,16 +548,16 @@ def test_a_watch_tells_what_happens(api: Background, name: str) -> None:
     connected(api, "demo", watch)
 
 
-def test_a_watch_ends_when_its_time_is_over(api: Background) -> None:
+def test_a_watch_ends_after_its_time(api: Background) -> None:
     async def watch(client: Client, transport: HttpTransport) -> None:
         async with client.watch(NAMESPACE, str(api.revision), timeout_seconds=1) as events:
-            assert [event.type async for event in events] == ["BOOKMARK"]  # from where the next may go on
+            assert [event.type async for event in events] == ["BOOKMARK"]  # where the next watch can resume
 
     connected(api, "cell-dfw", watch)
 
 
 @pytest.mark.parametrize("revision", ["1", "999999999"])
-def test_a_watch_from_a_moment_that_is_not_known_is_refused(
+def test_a_watch_from_an_unknown_revision_is_refused(
     api: Background, name: str, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "HISTORY", 1)
@@ -563,7 +567,7 @@ def test_a_watch_from_a_moment_that_is_not_known_is_refused(
     assert (reply.code, reply.json["reason"]) == (410, "Expired")
 
 
-def test_the_first_list_can_be_streamed(api: Background, name: str) -> None:
+def test_the_initial_list_can_be_streamed(api: Background, name: str) -> None:
     async def watch(client: Client, transport: HttpTransport) -> None:
         await client.create(NAMESPACE, NAMESPACE.body(name))
         query = {
@@ -605,7 +609,7 @@ def test_a_watch_as_tables(api: Background, name: str) -> None:
     api.until(lambda: api.watches() == 0)
 
 
-def test_a_watch_whose_client_leaves_is_cleaned_up(api: Background) -> None:
+def test_a_watch_is_cleaned_up_when_its_client_disconnects(api: Background) -> None:
     async def leave(client: Client, transport: HttpTransport) -> None:
         for _ in range(3):
             async with client.watch(NAMESPACE, "", timeout_seconds=600) as events:
@@ -616,7 +620,7 @@ def test_a_watch_whose_client_leaves_is_cleaned_up(api: Background) -> None:
     api.until(lambda: api.watches() == 0)
 
 
-def test_a_watch_whose_client_takes_nothing_is_cleaned_up(
+def test_a_watch_is_cleaned_up_when_its_client_stops_reading(
     api: Background, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(application, "_WATCH_GRACE_SECONDS", 0.2)
@@ -631,8 +635,8 @@ def test_a_watch_whose_client_takes_nothing_is_cleaned_up(
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with tls.wrap_socket(plain, server_hostname="localhost") as connection:
             connection.sendall(request.encode())
-            connection.recv(100)  # the watch has begun
-            for number in range(8):  # more than all buffers on the way can hold
+            connection.recv(100)  # the watch has started
+            for number in range(8):  # more than all buffers can hold
                 patch = msgspec.json.encode({"data": {"large": str(number) * 2_000_000}})
                 reply = api.ask("PATCH", f"{CONFIG_MAPS}/{name}", patch, headers={"Content-Type": MERGE})
                 assert reply.code == 200
@@ -645,7 +649,7 @@ def test_a_watch_whose_client_takes_nothing_is_cleaned_up(
 
 @contextmanager
 def raw(api: Background, *, buffer: int = 0) -> Iterator[ssl.SSLSocket]:
-    """A connection for requests that no client library would make."""
+    """A raw connection, for requests that no client library would send."""
     tls = api.server.endpoint("root").tls()
     assert tls is not None
     with socket.create_connection(("127.0.0.1", api.server.port), timeout=20) as plain:
@@ -656,7 +660,7 @@ def raw(api: Background, *, buffer: int = 0) -> Iterator[ssl.SSLSocket]:
 
 
 def all_of(connection: ssl.SSLSocket) -> bytes:
-    """What comes until the server hangs up, however it does that."""
+    """Everything the server sends until it closes or resets the connection."""
     received = b""
     with suppress(ConnectionError, ssl.SSLError):
         while piece := connection.recv(65536):
@@ -667,7 +671,7 @@ def all_of(connection: ssl.SSLSocket) -> bytes:
 @pytest.mark.parametrize(
     "start", ["GET /api/v1/namespaces?x=", "GET / HTTP/1.1\r\nX-Long: "], ids=["an address", "a header"]
 )
-def test_a_head_without_end_is_refused_and_costs_no_memory(api: Background, start: str) -> None:
+def test_an_endless_head_is_refused_and_costs_no_memory(api: Background, start: str) -> None:
     with raw(api) as connection, suppress(ConnectionError, ssl.SSLError):
         connection.sendall(start.encode())
         for _ in range(100):
@@ -677,18 +681,18 @@ def test_a_head_without_end_is_refused_and_costs_no_memory(api: Background, star
     assert api.ask("GET", "/healthz").code == 200
 
 
-def test_a_head_of_100_kb_is_refused_in_one_piece_too(api: Background) -> None:
+def test_a_head_of_100_kb_is_refused_even_in_one_piece(api: Background) -> None:
     reply = api.ask("GET", "/healthz", headers={"X-Long": "a" * 60_000, "X-Longer": "a" * 40_000})
     assert reply.code == 431
 
 
-def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(api: Background) -> None:
-    """Closed at once, what is still under way would reset the connection before the answer is read."""
+def test_a_client_that_keeps_sending_still_reads_the_refusal(api: Background) -> None:
+    """If the server closed at once, unread data would reset the connection before the client reads the answer."""
     many = {f"X-Long-{number}": "a" * 60_000 for number in range(40)}
     assert {api.ask("GET", "/healthz", headers=many).code for _ in range(5)} == {431}
 
 
-def test_a_head_that_takes_its_time_is_cut_off_and_others_are_served_meanwhile(
+def test_a_slow_head_is_cut_off_while_others_are_served(
     impatient: Background,
 ) -> None:
     with raw(impatient) as silent, raw(impatient) as slow:
@@ -698,7 +702,7 @@ def test_a_head_that_takes_its_time_is_cut_off_and_others_are_served_meanwhile(
         assert all_of(silent) == b""
 
 
-def test_a_second_request_on_a_connection_has_its_own_time(impatient: Background) -> None:
+def test_a_second_request_on_a_connection_has_its_own_deadline(impatient: Background) -> None:
     with raw(impatient) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
@@ -708,7 +712,7 @@ def test_a_second_request_on_a_connection_has_its_own_time(impatient: Background
         assert all_of(connection) == b""
 
 
-def test_a_body_that_takes_its_time_is_refused_and_nothing_is_written(impatient: Background) -> None:
+def test_a_slow_body_is_refused_and_nothing_is_written(impatient: Background) -> None:
     before, token = impatient.revision, impatient.credentials.token
     head = f"POST {CONFIG_MAPS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
     with raw(impatient) as connection:
@@ -719,7 +723,7 @@ def test_a_body_that_takes_its_time_is_refused_and_nothing_is_written(impatient:
     assert impatient.revision == before
 
 
-def test_many_connections_that_say_nothing_hold_nobody_up(api: Background) -> None:
+def test_many_silent_connections_do_not_block_others(api: Background) -> None:
     with ExitStack() as connections:
         for _ in range(200):
             connections.enter_context(socket.create_connection(("127.0.0.1", api.server.port)))
@@ -729,7 +733,7 @@ def test_many_connections_that_say_nothing_hold_nobody_up(api: Background) -> No
 
 
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01" + bytes(500), b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000])
-def test_what_is_not_even_tls_is_left_at_once(api: Background, junk: bytes) -> None:
+def test_a_connection_without_tls_is_closed_at_once(api: Background, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", api.server.port), timeout=20) as connection:
         connection.sendall(junk)
         with suppress(ConnectionError):
@@ -738,7 +742,7 @@ def test_what_is_not_even_tls_is_left_at_once(api: Background, junk: bytes) -> N
     assert api.ask("GET", "/healthz").code == 200
 
 
-def test_a_watcher_that_takes_nothing_is_left_and_the_others_hear_everything(
+def test_a_stalled_watcher_is_dropped_and_the_others_get_everything(
     api: Background, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(application, "_WATCH_STALL_SECONDS", 0.5)
@@ -746,7 +750,7 @@ def test_a_watcher_that_takes_nothing_is_left_and_the_others_hear_everything(
     query = f"watch=1&timeoutSeconds=600&resourceVersion={api.revision}"
     request = f"GET {CONFIG_MAPS}?{query} HTTP/1.1\r\nHost: localhost\r\n"
     request += f"Authorization: Bearer {api.credentials.token}\r\n\r\n"
-    heard: list[int] = []
+    sizes: list[int] = []
 
     async def listen(client: Client, transport: HttpTransport) -> None:
         path = "/api/v1/namespaces/default/configmaps"
@@ -754,10 +758,10 @@ def test_a_watcher_that_takes_nothing_is_left_and_the_others_hear_everything(
         async with transport.stream(call) as lines:
             with raw(api, buffer=4096) as deaf:
                 deaf.sendall(request.encode())
-                deaf.recv(100)  # the watch has begun
+                deaf.recv(100)  # the watch has started
                 writing = asyncio.create_task(asyncio.to_thread(write))
-                while len(heard) < 20:
-                    heard.append(len(await anext(lines)))
+                while len(sizes) < 20:
+                    sizes.append(len(await anext(lines)))
                 await writing
                 await asyncio.to_thread(api.until, lambda: api.watches() == 1)
 
@@ -768,7 +772,7 @@ def test_a_watcher_that_takes_nothing_is_left_and_the_others_hear_everything(
             assert reply.code == 200
 
     connected(api, "demo", listen)
-    assert all(size > 1_000_000 for size in heard)
+    assert all(size > 1_000_000 for size in sizes)
     assert api.ask("DELETE", f"{CONFIG_MAPS}/{name}").code == 200
 
 
@@ -803,15 +807,15 @@ def test_stopping_ends_watches_and_frees_the_port(api: Background) -> None:
 def test_a_certificate_about_to_expire_is_replaced_while_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shown(server: HttpsServer) -> str:
+    def certificate(server: HttpsServer) -> str:
         return ssl.get_server_certificate(("127.0.0.1", server.port))
 
     async def scenario() -> None:
         engine = compute_engine()
         server = HttpsServer(engine, Credentials.ensure(tmp_path, datetime.now(UTC) - timedelta(days=340)))
         await server.start()
-        before = await asyncio.to_thread(shown, server)
-        while await asyncio.to_thread(shown, server) == before:
+        before = await asyncio.to_thread(certificate, server)
+        while await asyncio.to_thread(certificate, server) == before:
             pass
         transport = HttpTransport(server.endpoint("root"))
         assert (await transport.call(Call("GET", "/healthz"))).code == 200
@@ -822,25 +826,23 @@ def test_a_certificate_about_to_expire_is_replaced_while_serving(
     asyncio.run(scenario())
 
 
-def test_a_renewal_that_meets_an_error_is_logged_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shown(server: HttpsServer) -> str:
+def test_a_failed_renewal_is_logged_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def certificate(server: HttpsServer) -> str:
         return ssl.get_server_certificate(("127.0.0.1", server.port))
 
     async def scenario() -> None:
         engine = compute_engine()
         server = HttpsServer(engine, Credentials.ensure(tmp_path, datetime.now(UTC) - timedelta(days=340)))
         await server.start()
-        before = await asyncio.to_thread(shown, server)
+        before = await asyncio.to_thread(certificate, server)
         key = tmp_path / "server.key"
         key.rename(tmp_path / "kept")
         key.mkdir()  # cannot be read as a file
         async with asyncio.timeout(60):
             while not lines:
-                await asyncio.to_thread(shown, server)
+                await asyncio.to_thread(certificate, server)
             key.rmdir()
-            while await asyncio.to_thread(shown, server) == before:
+            while await asyncio.to_thread(certificate, server) == before:
                 pass
         await server.stop()
 
@@ -852,7 +854,7 @@ def test_a_renewal_that_meets_an_error_is_logged_and_tried_again(
     assert "server.key" in lines[0]["error"]
 
 
-def test_json_patches_are_taken(api: Background, name: str) -> None:
+def test_json_patches_are_accepted(api: Background, name: str) -> None:
     api.ask("POST", CONFIG_MAPS, config_map(name, a="1"))
     patch = b'[{"op":"replace","path":"/data/a","value":"2"}]'
     assert api.ask("PATCH", f"{CONFIG_MAPS}/{name}", patch, headers={"Content-Type": JSON}).json["data"] == {"a": "2"}

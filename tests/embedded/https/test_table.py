@@ -1,4 +1,4 @@
-"""Rows for people: what a column finds, and how old things are."""
+"""Tables: the values of columns, and ages."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ OBJECT: Json = {
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "text"),
     [
         (-2, "<invalid>"),
         (-1, "0s"),
@@ -60,8 +60,8 @@ OBJECT: Json = {
         (8 * 365 * 86400, "8y"),
     ],
 )
-def test_age_is_told_as_kubectl_does(seconds: int, shown: str) -> None:
-    assert age(timedelta(seconds=seconds)) == shown
+def test_ages_are_printed_like_kubectl(seconds: int, text: str) -> None:
+    assert age(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_age_is_told_as_kubectl_does(seconds: int, shown: str) -> None:
         ("date", ".status.nope", None),
     ],
 )
-def test_a_cell_is_of_the_type_of_its_column(type_: str, path: str, cell: Any) -> None:
+def test_values_have_the_type_of_their_column(type_: str, path: str, cell: Any) -> None:
     column = {"name": "X", "type": type_, "jsonPath": path}
     names = {"kind": "Thing", "plural": "things"}
     served = ServedKind("example.test", "v1", names, namespaced=True, schema={}, status=False, columns=[column])
@@ -105,25 +105,25 @@ def config_map(name: str) -> Json:
     return {"kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}}
 
 
-def test_a_config_map_shows_how_much_it_holds() -> None:
+def test_a_config_map_shows_the_number_of_its_entries() -> None:
     listed = {
         "kind": "ConfigMapList",
         "metadata": {"resourceVersion": "9"},
         "items": [config_map("b"), config_map("c")],
     }
-    shown = table(table_of(CONFIG_MAPS, msgspec.json.encode(listed), NOW, "None"))
-    assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Data", "Age"]
-    assert [row["cells"] for row in shown["rows"]] == [["b", 1, "60s"], ["c", 1, "60s"]]
-    assert shown["metadata"] == {"resourceVersion": "9"}
+    page = table(table_of(CONFIG_MAPS, msgspec.json.encode(listed), NOW, "None"))
+    assert [column["name"] for column in page["columnDefinitions"]] == ["Name", "Data", "Age"]
+    assert [row["cells"] for row in page["rows"]] == [["b", 1, "60s"], ["c", 1, "60s"]]
+    assert page["metadata"] == {"resourceVersion": "9"}
 
 
-def test_a_list_in_pages_stays_one() -> None:
+def test_a_table_keeps_the_metadata_of_a_page() -> None:
     metadata = {"resourceVersion": "9", "continue": "abc", "remainingItemCount": 3}
     listed = {"kind": "ConfigMapList", "metadata": metadata, "items": []}
     assert table(table_of(CONFIG_MAPS, msgspec.json.encode(listed), NOW, "None"))["metadata"] == metadata
 
 
-def test_columns_of_every_kind_are_understood_and_the_wide_ones_are_marked() -> None:
+def test_the_columns_of_every_kind_work_and_wide_ones_have_a_priority() -> None:
     for served in plane_kinds(by_role(PROJECT)):
         body = {"kind": served.kind, "metadata": {"name": "a", "resourceVersion": "1"}}
         table(table_of(served, msgspec.json.encode(body), NOW, "Metadata"))
@@ -132,7 +132,7 @@ def test_columns_of_every_kind_are_understood_and_the_wide_ones_are_marked() -> 
     assert [column["name"] for column in columns if column["priority"] > 0] == ["Source", "First Seen", "Count"]
 
 
-def test_an_event_of_a_watch_is_a_table_of_one_row() -> None:
+def test_a_watch_event_is_a_table_with_one_row() -> None:
     line = msgspec.json.encode({"type": "MODIFIED", "object": config_map("b")})
     event = msgspec.json.decode(table_event(CONFIG_MAPS, line, NOW, "Object"))
     assert event["type"] == "MODIFIED"

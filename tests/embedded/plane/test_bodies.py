@@ -1,4 +1,4 @@
-"""Bodies in all the forms that clients send, and those that would do harm."""
+"""Bodies in all media types that clients send, and harmful ones."""
 
 import base64
 from typing import Any
@@ -17,7 +17,7 @@ def read(body: bytes, content_type: str) -> Json:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", ""])
-def test_json(content_type: str) -> None:
+def test_json_bodies_are_read(content_type: str) -> None:
     assert read(b'{"a":[1,null,"x"]}', content_type) == {"a": [1, None, "x"]}
 
 
@@ -57,13 +57,13 @@ def test_yaml_as_kubernetes_reads_it(text: str, value: Json, content_type: str) 
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_yaml_that_is_none_or_would_do_harm_is_refused(body: bytes) -> None:
+def test_malformed_and_harmful_yaml_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         read(body, "application/yaml")
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/merge-patch+json"])
-def test_other_forms_are_not_taken(content_type: str) -> None:
+def test_other_media_types_are_refused(content_type: str) -> None:
     with pytest.raises(UnsupportedMediaType):
         read(b"{}", content_type)
 
@@ -102,7 +102,7 @@ READ: Json = {
         ),
     ],
 )
-def test_what_kubectl_creates_by_itself_is_read_from_protobuf(kind: str, raw: bytes, value: Json) -> None:
+def test_protobuf_is_read_for_kinds_that_kubectl_creates_itself(kind: str, raw: bytes, value: Json) -> None:
     expected = {"apiVersion": "v1", "kind": kind, "metadata": READ} | value
     assert read(envelope(kind, raw), "application/vnd.kubernetes.protobuf") == expected
 
@@ -130,7 +130,7 @@ def test_other_kinds_are_not_read_from_protobuf() -> None:
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_protobuf_that_is_broken_is_refused(body: bytes) -> None:
+def test_malformed_protobuf_is_refused(body: bytes) -> None:
     with pytest.raises((BadRequest, UnsupportedMediaType)):
         read(body, "application/vnd.kubernetes.protobuf")
 
@@ -150,14 +150,14 @@ def test_protobuf_that_is_broken_is_refused(body: bytes) -> None:
         (b'{"orphanDependents":false}', {}, "Background"),
     ],
 )
-def test_what_shall_become_of_dependents(body: bytes, query: dict[str, str], propagation: str) -> None:
+def test_the_propagation_policy_is_read_from_body_and_query(body: bytes, query: dict[str, str], propagation: str) -> None:
     assert delete_options(Call("DELETE", "/", query, body)).propagation == propagation
 
 
 @pytest.mark.parametrize(
     "body", [b'{"preconditions":3}', b'{"gracePeriodSeconds":"x"}', b'{"kind":"Pod"}', b"[]", b"{"]
 )
-def test_delete_options_that_cannot_be_read_are_refused(body: bytes) -> None:
+def test_unreadable_delete_options_are_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         delete_options(Call("DELETE", "/", {}, body))
 
@@ -165,7 +165,7 @@ def test_delete_options_that_cannot_be_read_are_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b'{"propagationPolicy":"Sideways"}', b'{"propagationPolicy":"Orphan","orphanDependents":true}']
 )
-def test_delete_options_that_make_no_sense_are_refused(body: bytes) -> None:
+def test_contradictory_delete_options_are_refused(body: bytes) -> None:
     with pytest.raises(Invalid) as refused:
         delete_options(Call("DELETE", "/", {}, body))
     assert [cause.field for cause in refused.value.causes] == ["propagationPolicy"]
@@ -181,10 +181,10 @@ def test_delete_options_that_make_no_sense_are_refused(body: bytes) -> None:
         ({}, b'{"dryRun":[]}', False),
     ],
 )
-def test_a_dry_run_is_asked_for_in_the_query_or_in_the_options(query: Any, body: bytes, dry: bool) -> None:
+def test_a_dry_run_is_requested_in_the_query_or_the_options(query: Any, body: bytes, dry: bool) -> None:
     assert dry_run(query, delete_options(Call("DELETE", "/", query, body))) is dry
 
 
-def test_no_other_dry_run_is_known() -> None:
+def test_other_values_of_dry_run_are_refused() -> None:
     with pytest.raises(Invalid):
         dry_run({"dryRun": "Some"})

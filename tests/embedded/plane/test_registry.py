@@ -1,4 +1,4 @@
-"""What a write does to an object, as a kube-apiserver does it to one of a CRD with a status endpoint."""
+"""Writes to objects, as a kube-apiserver handles those of a CRD with a status subresource."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ STATUS = {
 
 
 class Plane:
-    """One plane, spoken to in plain JSON."""
+    """One plane, called with plain JSON."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
@@ -58,7 +58,7 @@ class Plane:
         return answer
 
     async def refused(self, method: str, path: str, body: Any, content_type: str = "application/json") -> "Refusal":
-        """The call fails, and nothing has changed."""
+        """Checks that the call fails and changes nothing."""
         before = self.revision
         code, status = await self.raw(Call(method, path, body=encode(body), content_type=content_type))
         assert code >= 300
@@ -115,7 +115,7 @@ def plane(runner: asyncio.Runner, simulation: Simulation) -> Plane:
 # create
 
 
-async def test_create_fills_in_what_the_server_owns(plane: Plane) -> None:
+async def test_create_sets_server_managed_metadata(plane: Plane) -> None:
     created = await plane.create(
         workload(labels={"app": "web"}, annotations={"note": "x"}, finalizers=["example.test/a"])
     )
@@ -134,7 +134,7 @@ async def test_create_fills_in_what_the_server_owns(plane: Plane) -> None:
     assert await plane.get() == created
 
 
-async def test_create_ignores_what_the_server_owns(plane: Plane) -> None:
+async def test_create_ignores_server_managed_metadata_in_the_request(plane: Plane) -> None:
     owned = {
         "uid": "mine",
         "generation": 7,
@@ -161,7 +161,7 @@ async def test_an_instance_starts_with_the_status_of_its_schema(plane: Plane) ->
     assert (await plane.get(INSTANCE))["status"] == INITIAL_STATUS
 
 
-async def test_fields_the_schema_does_not_know_are_pruned(plane: Plane) -> None:
+async def test_unknown_fields_are_pruned(plane: Plane) -> None:
     body = changed(changed(workload(), "spec", unknown=1), "metadata", unknown=1) | {"unknown": 1}
     body["spec"]["placements"][0]["unknown"] = 1
     created = await plane.create(body)
@@ -178,7 +178,7 @@ async def test_defaults_are_filled_in(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["web-", "w" * 70])
-async def test_generated_names_start_as_asked_are_all_different_and_no_longer_than_a_label(
+async def test_generated_names_have_the_prefix_and_are_unique_and_short(
     plane: Plane, prefix: str
 ) -> None:
     body = changed(workload(), "metadata", generateName=prefix)
@@ -191,11 +191,11 @@ async def test_generated_names_start_as_asked_are_all_different_and_no_longer_th
     assert created["metadata"]["generateName"] == prefix
 
 
-async def test_a_name_that_is_given_wins_over_generate_name(plane: Plane) -> None:
+async def test_name_wins_over_generate_name(plane: Plane) -> None:
     assert (await plane.create(workload(generateName="other-")))["metadata"]["name"] == "web"
 
 
-async def test_a_name_that_is_taken_is_refused(plane: Plane) -> None:
+async def test_an_existing_name_is_refused(plane: Plane) -> None:
     await plane.create(workload(finalizers=["example.test/a"]))
     refusal = await plane.refused("POST", WORKLOAD.path("default"), workload(replicas=2))
     assert (refusal.code, refusal.reason) == (409, "AlreadyExists")
@@ -217,7 +217,7 @@ async def test_the_same_name_in_another_namespace_or_of_another_kind_is_another_
     assert len(uids) == 3
 
 
-async def test_there_is_no_object_without_its_namespace(plane: Plane) -> None:
+async def test_a_missing_namespace_is_refused(plane: Plane) -> None:
     elsewhere = changed(workload(), "metadata", namespace="nowhere")
     refusal = await plane.refused("POST", WORKLOAD.path("nowhere"), elsewhere)
     assert (refusal.code, refusal.reason) == (404, "NotFound")
@@ -252,13 +252,13 @@ async def test_nothing_is_created_in_a_terminating_namespace(plane: Plane, body:
         None,
     ],
 )
-async def test_a_body_that_makes_no_sense_is_a_bad_request(plane: Plane, body: Any) -> None:
+async def test_a_senseless_body_is_a_bad_request(plane: Plane, body: Any) -> None:
     refusal = await plane.refused("POST", WORKLOAD.path("default"), body)
     assert (refusal.code, refusal.reason) == (400, "BadRequest")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{} {}", b"\xff", b'{"a": "\xff"}', b"[" * 100_000, b'{"a":' * 5000])
-async def test_what_is_not_json_is_a_bad_request(plane: Plane, body: bytes) -> None:
+async def test_a_body_that_is_not_json_is_a_bad_request(plane: Plane, body: bytes) -> None:
     for call in (
         Call("POST", WORKLOAD.path("default"), body=body),
         Call("PUT", at(), body=body),
@@ -315,7 +315,7 @@ def without_spec(body: Json) -> Json:
         ),
     ],
 )
-async def test_a_body_that_breaks_a_rule_is_told_every_rule_and_its_field(
+async def test_all_violations_of_a_body_are_reported_with_their_fields(
     plane: Plane, body: Json, causes: list[tuple[str, str]]
 ) -> None:
     refusal = await plane.refused("POST", WORKLOAD.path("default"), body)
@@ -332,17 +332,17 @@ async def test_a_body_that_breaks_a_rule_is_told_every_rule_and_its_field(
         {"ownerReferences": [owner(), owner(uid="z", controller=True, blockOwnerDeletion=True)]},
     ],
 )
-async def test_metadata_that_keeps_the_rules_is_stored_as_it_came(plane: Plane, metadata: Json) -> None:
+async def test_valid_metadata_is_stored_unchanged(plane: Plane, metadata: Json) -> None:
     created = await plane.create(workload(**metadata))
     assert {key: created["metadata"][key] for key in metadata} == metadata
 
 
-async def test_a_finalizer_that_is_given_twice_counts_once(plane: Plane) -> None:
+async def test_a_repeated_finalizer_counts_once(plane: Plane) -> None:
     created = await plane.create(workload(finalizers=["example.test/a", "example.test/b", "example.test/a"]))
     assert created["metadata"]["finalizers"] == ["example.test/a", "example.test/b"]
 
 
-async def test_an_object_of_no_namespace_leaves_out_the_one_it_was_given(plane: Plane) -> None:
+async def test_a_cluster_scoped_object_drops_the_namespace_of_the_request(plane: Plane) -> None:
     created = await plane.send("POST", CLUSTER.path(), CLUSTER.body("cell-dfw", "default"))
     assert "namespace" not in created["metadata"]
 
@@ -379,7 +379,7 @@ async def test_a_namespace_without_proper_metadata_is_refused(plane: Plane, meta
     assert refusal.code in (400, 422)
 
 
-async def test_nobody_lets_go_of_a_namespace_but_its_lifecycle(plane: Plane) -> None:
+async def test_only_the_lifecycle_removes_the_finalizer_of_a_namespace(plane: Plane) -> None:
     patched = await plane.send("PATCH", NAMESPACE.path(name="default"), {"spec": None}, MERGE)
     assert patched["spec"] == {"finalizers": ["kubernetes"]}
     deleting = await plane.send("DELETE", NAMESPACE.path(name="default"))
@@ -390,7 +390,7 @@ async def test_nobody_lets_go_of_a_namespace_but_its_lifecycle(plane: Plane) -> 
 # update and patch
 
 
-async def test_a_put_replaces_what_the_client_owns_and_keeps_what_the_server_owns(plane: Plane) -> None:
+async def test_a_put_replaces_client_fields_and_keeps_server_fields(plane: Plane) -> None:
     before = await plane.create(workload(labels={"a": "1", "b": "2"}, annotations={"c": "3"}))
     after = await plane.put(
         workload(replicas=2, labels={"a": "9"}, resourceVersion=before["metadata"]["resourceVersion"])
@@ -420,7 +420,7 @@ async def test_a_write_on_an_old_resource_version_conflicts(plane: Plane, method
 
 
 @pytest.mark.parametrize("subresource", ["", "status"])
-async def test_a_put_needs_a_resource_version_and_a_patch_cannot_take_it_away(plane: Plane, subresource: str) -> None:
+async def test_a_put_needs_a_resource_version_and_a_patch_cannot_remove_it(plane: Plane, subresource: str) -> None:
     await plane.create(workload())
     path, causes = at(subresource=subresource), [("FieldValueInvalid", "metadata.resourceVersion")]
     for refusal in (
@@ -451,7 +451,7 @@ async def test_a_put_for_another_uid_conflicts_and_a_patch_is_invalid(plane: Pla
     assert (refusal.code, refusal.causes) == (422, [("FieldValueInvalid", "metadata.uid")])
 
 
-async def test_a_write_to_an_object_that_is_not_there_is_not_found(plane: Plane) -> None:
+async def test_a_write_to_a_missing_object_is_not_found(plane: Plane) -> None:
     for method, content_type in (("PUT", "application/json"), ("PATCH", MERGE), ("DELETE", "application/json")):
         body = {} if method == "DELETE" else workload(resourceVersion="1")
         refusal = await plane.refused(method, at(), body, content_type)
@@ -471,7 +471,7 @@ async def test_a_write_to_an_object_that_is_not_there_is_not_found(plane: Plane)
         ({"spec": {"placements": [placement("main", ["AMS"], 1)]}}, "status", 1),
     ],
 )
-async def test_only_a_change_of_the_spec_moves_the_generation(
+async def test_only_a_change_of_the_spec_increments_the_generation(
     plane: Plane, patch: Json, subresource: str, generation: int
 ) -> None:
     await plane.create(workload())
@@ -521,24 +521,24 @@ Write = Callable[[Plane, Json], Any]
 @pytest.mark.parametrize(
     "write",
     [
-        lambda plane, seen: plane.put(seen),
-        lambda plane, seen: plane.put(seen, "status"),
-        lambda plane, seen: plane.put(dict(reversed(seen.items())) | {"status": {}, "unknown": 1}),
-        lambda plane, seen: plane.put(changed(seen, "metadata", generation=9, creationTimestamp=None, unknown=1)),
-        lambda plane, seen: plane.merge({"metadata": {"labels": {"a": "1", "absent": None}}}),
-        lambda plane, seen: plane.merge({"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"]}}),
-        lambda plane, seen: plane.merge({"spec": seen["spec"] | {"unknown": 1}}),
-        lambda plane, seen: plane.merge({"status": STATUS}, "status"),
-        lambda plane, seen: plane.merge({"spec": None, "metadata": {"labels": None}}, "status"),
-        lambda plane, seen: plane.patch({"op": "test", "path": "/metadata/name", "value": "web"}),
-        lambda plane, seen: plane.patch({"op": "add", "path": "/metadata/labels/a", "value": "1"}),
+        lambda plane, current: plane.put(current),
+        lambda plane, current: plane.put(current, "status"),
+        lambda plane, current: plane.put(dict(reversed(current.items())) | {"status": {}, "unknown": 1}),
+        lambda plane, current: plane.put(changed(current, "metadata", generation=9, creationTimestamp=None, unknown=1)),
+        lambda plane, current: plane.merge({"metadata": {"labels": {"a": "1", "absent": None}}}),
+        lambda plane, current: plane.merge({"metadata": {"resourceVersion": current["metadata"]["resourceVersion"]}}),
+        lambda plane, current: plane.merge({"spec": current["spec"] | {"unknown": 1}}),
+        lambda plane, current: plane.merge({"status": STATUS}, "status"),
+        lambda plane, current: plane.merge({"spec": None, "metadata": {"labels": None}}, "status"),
+        lambda plane, current: plane.patch({"op": "test", "path": "/metadata/name", "value": "web"}),
+        lambda plane, current: plane.patch({"op": "add", "path": "/metadata/labels/a", "value": "1"}),
     ],
 )
-async def test_a_write_that_changes_nothing_moves_nothing(plane: Plane, write: Write) -> None:
+async def test_a_write_that_changes_nothing_keeps_version_and_generation(plane: Plane, write: Write) -> None:
     await plane.create(workload(labels={"a": "1"}))
-    seen = await plane.merge({"status": STATUS}, "status")
+    current = await plane.merge({"status": STATUS}, "status")
     revision = plane.revision
-    assert await write(plane, seen) == seen
+    assert await write(plane, current) == current
     assert plane.revision == revision
 
 
@@ -592,7 +592,7 @@ async def test_a_json_patch_is_applied_in_order(plane: Plane) -> None:
         ([5], 400),
     ],
 )
-async def test_a_json_patch_that_does_not_fit_changes_nothing(plane: Plane, operations: Any, code: int) -> None:
+async def test_a_json_patch_that_does_not_apply_changes_nothing(plane: Plane, operations: Any, code: int) -> None:
     await plane.create(workload(labels={"a": "1"}))
     assert (await plane.refused("PATCH", at(), operations, JSON)).code == code
 
@@ -609,7 +609,7 @@ async def test_a_json_patch_that_does_not_fit_changes_nothing(plane: Plane, oper
         ([], 400),
     ],
 )
-async def test_a_merge_patch_that_does_not_fit_changes_nothing(plane: Plane, patch: Any, code: int) -> None:
+async def test_a_merge_patch_that_does_not_apply_changes_nothing(plane: Plane, patch: Any, code: int) -> None:
     await plane.create(workload())
     assert (await plane.refused("PATCH", at(), patch, MERGE)).code == code
 
@@ -623,7 +623,7 @@ async def test_other_patches_are_not_supported(plane: Plane, content_type: str) 
     assert (refusal.code, refusal.reason) == (415, "UnsupportedMediaType")
 
 
-async def test_a_patch_may_say_its_character_set(plane: Plane) -> None:
+async def test_a_patch_may_declare_its_character_set(plane: Plane) -> None:
     await plane.create(workload())
     patch = {"metadata": {"labels": {"a": "b"}}}
     after = await plane.send("PATCH", at(), patch, f"{MERGE}; charset=utf-8")
@@ -633,7 +633,7 @@ async def test_a_patch_may_say_its_character_set(plane: Plane) -> None:
 # delete
 
 
-async def test_an_object_that_nothing_holds_is_gone_at_once(plane: Plane) -> None:
+async def test_an_object_without_finalizers_is_deleted_at_once(plane: Plane) -> None:
     uid = (await plane.create(workload()))["metadata"]["uid"]
     answer = await plane.delete()
     assert (answer["kind"], answer["status"]) == ("Status", "Success")
@@ -641,7 +641,7 @@ async def test_an_object_that_nothing_holds_is_gone_at_once(plane: Plane) -> Non
     assert (await plane.raw(Call("GET", at())))[0] == NotFound.code
 
 
-async def test_an_object_with_finalizers_starts_to_go(plane: Plane, simulation: Simulation) -> None:
+async def test_an_object_with_finalizers_is_only_marked_for_deletion(plane: Plane, simulation: Simulation) -> None:
     before = await plane.create(workload(finalizers=["example.test/a"]))
     await asyncio.sleep(5)
     deleting = await plane.delete()
@@ -664,24 +664,24 @@ async def test_deleting_again_changes_nothing(plane: Plane) -> None:
     assert plane.revision == revision
 
 
-async def test_with_its_last_finalizer_an_object_is_gone(plane: Plane) -> None:
+async def test_removing_the_last_finalizer_completes_the_deletion(plane: Plane) -> None:
     await plane.create(workload(finalizers=["example.test/a", "example.test/b"]))
     await plane.delete()
-    one = await plane.merge({"metadata": {"finalizers": ["example.test/b"]}})
-    assert await plane.get() == one
+    remaining = await plane.merge({"metadata": {"finalizers": ["example.test/b"]}})
+    assert await plane.get() == remaining
     last = await plane.merge({"metadata": {"finalizers": None}})
     assert "finalizers" not in last["metadata"]
-    assert (last["kind"], last["metadata"]["uid"]) == ("Workload", one["metadata"]["uid"])
+    assert (last["kind"], last["metadata"]["uid"]) == ("Workload", remaining["metadata"]["uid"])
     assert (await plane.raw(Call("GET", at())))[0] == NotFound.code
 
 
-async def test_without_a_delete_the_last_finalizer_takes_nothing_away(plane: Plane) -> None:
+async def test_removing_the_last_finalizer_of_a_live_object_deletes_nothing(plane: Plane) -> None:
     await plane.create(workload(finalizers=["example.test/a"]))
     after = await plane.merge({"metadata": {"finalizers": []}})
     assert await plane.get() == after
 
 
-async def test_no_finalizer_is_added_to_an_object_that_goes(plane: Plane) -> None:
+async def test_no_finalizer_is_added_to_an_object_that_is_being_deleted(plane: Plane) -> None:
     await plane.create(workload(finalizers=["example.test/a", "example.test/b"]))
     await plane.delete()
     refusal = await plane.refused(
@@ -692,7 +692,7 @@ async def test_no_finalizer_is_added_to_an_object_that_goes(plane: Plane) -> Non
     assert after["metadata"]["finalizers"] == ["example.test/b", "example.test/a"]
 
 
-async def test_an_object_that_goes_can_still_be_changed_but_not_called_back(plane: Plane) -> None:
+async def test_an_object_that_is_being_deleted_can_be_changed_but_not_restored(plane: Plane) -> None:
     await plane.create(workload(finalizers=["example.test/a"]))
     deleting = await plane.delete()
     after = await plane.merge(
@@ -709,7 +709,7 @@ async def test_an_object_that_goes_can_still_be_changed_but_not_called_back(plan
 
 @pytest.mark.parametrize("finalizers", [[], ["example.test/a"]])
 @pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-async def test_a_delete_keeps_its_preconditions(plane: Plane, field: str, finalizers: list[str]) -> None:
+async def test_a_delete_checks_its_preconditions(plane: Plane, field: str, finalizers: list[str]) -> None:
     created = await plane.create(workload(finalizers=finalizers))
     refusal = await plane.refused("DELETE", at(), {"preconditions": {field: "other"}})
     assert (refusal.code, refusal.reason) == (409, "Conflict")
@@ -717,12 +717,12 @@ async def test_a_delete_keeps_its_preconditions(plane: Plane, field: str, finali
 
 
 @pytest.mark.parametrize("options", [[], {"preconditions": "x"}, {"preconditions": {"uid": 5}}])
-async def test_delete_options_that_make_no_sense_are_a_bad_request(plane: Plane, options: Any) -> None:
+async def test_senseless_delete_options_are_a_bad_request(plane: Plane, options: Any) -> None:
     await plane.create(workload())
     assert (await plane.refused("DELETE", at(), options)).code == 400
 
 
-async def test_an_object_of_the_same_name_afterwards_is_another_one(plane: Plane) -> None:
+async def test_an_object_created_again_has_a_new_uid(plane: Plane) -> None:
     first = await plane.create(workload())
     await plane.merge({"spec": {"placements": [placement("b", ["AMS"], 1)]}})
     await plane.delete()

@@ -1,4 +1,4 @@
-"""Paths, lists and watches of one plane, as a kube-apiserver answers them."""
+"""Paths, lists and watches of one plane."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -40,7 +40,7 @@ def workload(name: str, namespace: str = "default", **metadata: object) -> Json:
 
 
 class Watching:
-    """A watch that is read as it goes, and what it has brought: type, name, and resourceVersion of each event."""
+    """A watch that is read in the background; its events as type, name and resourceVersion."""
 
     def __init__(self, server: PlaneServer, path: str, query: dict[str, str]) -> None:
         self.lines: list[Json] = []
@@ -56,7 +56,7 @@ class Watching:
         self.ended = True
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def changes(self) -> list[tuple[str, str]]:
         return [(line["type"], line["object"]["metadata"].get("name", "")) for line in self.lines]
 
     @property
@@ -106,7 +106,7 @@ class Plane:
             await asyncio.gather(watching.task, return_exceptions=True)
 
     async def replay(self, path: str = ALL, **query: str) -> Watching:
-        """Reads a watch to the end that the server gives it."""
+        """Reads a watch until the server ends it."""
         watching = Watching(self.server, path, {"timeoutSeconds": "1", **query})
         await watching.task
         return watching
@@ -151,7 +151,7 @@ def plane(runner: asyncio.Runner, simulation: Simulation) -> Iterator[Plane]:
         ("HEAD", WORKLOAD.path("default"), 405),
     ],
 )
-async def test_a_path_leads_to_what_is_served_there(plane: Plane, method: str, path: str, code: int) -> None:
+async def test_paths_lead_to_kinds_objects_and_subresources(plane: Plane, method: str, path: str, code: int) -> None:
     await plane.create("web")
     answer = await plane.server.answer(Call(method, path))
     assert answer.code == code
@@ -162,7 +162,7 @@ async def test_a_path_leads_to_what_is_served_there(plane: Plane, method: str, p
 # list
 
 
-async def test_a_list_says_what_it_is_and_how_new_it_is(plane: Plane) -> None:
+async def test_a_list_has_its_kind_and_resource_version(plane: Plane) -> None:
     await plane.create("web")
     answer = msgspec.json.decode((await plane.server.answer(Call("GET", DEFAULT))).body)
     assert (answer["kind"], answer["apiVersion"]) == ("WorkloadList", WORKLOAD.api_version)
@@ -175,7 +175,7 @@ async def test_an_empty_list_has_no_items(plane: Plane) -> None:
     assert await plane.names() == []
 
 
-async def test_a_list_is_of_one_namespace_or_of_all_in_order(plane: Plane) -> None:
+async def test_a_list_covers_one_namespace_or_all_in_order(plane: Plane) -> None:
     await plane.create("b", "a")
     await plane.create("c", namespace="other")
     assert await plane.names() == ["a", "b", "c"]
@@ -199,7 +199,7 @@ async def test_a_list_is_of_one_namespace_or_of_all_in_order(plane: Plane) -> No
         ("", ["a", "b", "c", "d"]),
     ],
 )
-async def test_labels_select(plane: Plane, selector: str, names: list[str]) -> None:
+async def test_labels_select_objects(plane: Plane, selector: str, names: list[str]) -> None:
     await plane.create("a", labels={"app": "web", "tier": "1"})
     await plane.create("b", labels={"app": "web"})
     await plane.create("c", labels={"app": "db"})
@@ -217,7 +217,7 @@ async def test_labels_select(plane: Plane, selector: str, names: list[str]) -> N
         ("metadata.name=absent", []),
     ],
 )
-async def test_name_and_namespace_are_fields_to_select_by(plane: Plane, selector: str, names: list[str]) -> None:
+async def test_fields_select_by_name_and_namespace(plane: Plane, selector: str, names: list[str]) -> None:
     await plane.create("a", "b")
     await plane.create("a", namespace="other")
     assert await plane.names(fieldSelector=selector) == names
@@ -227,7 +227,7 @@ async def test_name_and_namespace_are_fields_to_select_by(plane: Plane, selector
     "query",
     [{"labelSelector": "a=b=c"}, {"labelSelector": "in (a)"}, {"fieldSelector": "spec.x=1"}, {"fieldSelector": "x"}],
 )
-async def test_a_selector_that_makes_no_sense_is_a_bad_request(plane: Plane, query: dict[str, str]) -> None:
+async def test_a_malformed_selector_is_a_bad_request(plane: Plane, query: dict[str, str]) -> None:
     answer = await plane.server.answer(Call("GET", ALL, query))
     assert (answer.code, msgspec.json.decode(answer.body)["reason"]) == (400, "BadRequest")
     with pytest.raises(BadRequest):
@@ -238,30 +238,30 @@ async def test_a_selector_that_makes_no_sense_is_a_bad_request(plane: Plane, que
 # watch
 
 
-async def test_a_watch_tells_what_happened_after_its_resource_version_and_then_what_happens(plane: Plane) -> None:
+async def test_a_watch_delivers_events_after_its_resource_version(plane: Plane) -> None:
     await plane.create("before")
     start = plane.revision
     await plane.create("a")
     async with plane.watching(resourceVersion=start) as watching:
-        assert watching.told == [("ADDED", "a")]
+        assert watching.changes == [("ADDED", "a")]
         await plane.label("a", x="1")
         await plane.delete("a")
         await plane.settle()
-        assert watching.told == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+        assert watching.changes == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
         assert watching.revisions == [int(start) + 1, int(start) + 2, int(start) + 3]
 
 
 @pytest.mark.parametrize("query", [{}, {"resourceVersion": ""}, {"resourceVersion": "0"}])
-async def test_a_watch_from_nowhere_starts_with_all_there_is(plane: Plane, query: dict[str, str]) -> None:
+async def test_a_watch_without_a_resource_version_starts_with_all_objects(plane: Plane, query: dict[str, str]) -> None:
     await plane.create("b", "a")
     await plane.label("a", x="1")
     await plane.create("gone")
     await plane.delete("gone")
     async with plane.watching(**query) as watching:
-        assert watching.told == [("ADDED", "a"), ("ADDED", "b")]
+        assert watching.changes == [("ADDED", "a"), ("ADDED", "b")]
         await plane.label("b", x="1")
         await plane.settle()
-        assert watching.told[2:] == [("MODIFIED", "b")]
+        assert watching.changes[2:] == [("MODIFIED", "b")]
 
 
 async def test_a_watch_of_a_list_misses_nothing_and_repeats_nothing(plane: Plane) -> None:
@@ -269,10 +269,10 @@ async def test_a_watch_of_a_list_misses_nothing_and_repeats_nothing(plane: Plane
     listing = await plane.client.list(WORKLOAD)
     await plane.create("b")
     watching = await plane.replay(resourceVersion=listing.resource_version)
-    assert watching.told == [("ADDED", "b")]
+    assert watching.changes == [("ADDED", "b")]
 
 
-async def test_an_event_is_the_object_as_it_then_was(plane: Plane) -> None:
+async def test_an_event_holds_the_object_at_that_revision(plane: Plane) -> None:
     start = plane.revision
     await plane.create("a")
     first = await plane.client.get(WORKLOAD, "a", "default")
@@ -282,20 +282,20 @@ async def test_an_event_is_the_object_as_it_then_was(plane: Plane) -> None:
     assert watching.revisions[0] == first.metadata.revision
 
 
-async def test_a_deleted_object_is_told_as_it_last_was_at_a_newer_resource_version(plane: Plane) -> None:
+async def test_a_deletion_event_holds_the_last_state_at_a_newer_resource_version(plane: Plane) -> None:
     await plane.create("a", finalizers=["example.test/a"])
     await plane.delete("a")
     last = await plane.client.get(WORKLOAD, "a", "default")
     patch = {"metadata": {"finalizers": None, "labels": {"x": "1"}}}
     await plane.client.merge_patch(WORKLOAD, "a", "default", patch)
     watching = await plane.replay(resourceVersion=last.metadata.resource_version)
-    assert watching.told == [("DELETED", "a")]
+    assert watching.changes == [("DELETED", "a")]
     metadata = watching.lines[0]["object"]["metadata"]
     assert int(metadata["resourceVersion"]) == int(plane.revision) > last.metadata.revision
     assert (metadata["finalizers"], metadata.get("labels")) == (["example.test/a"], None)
 
 
-async def test_a_watch_is_of_one_namespace_one_name_or_what_fields_select(plane: Plane) -> None:
+async def test_a_watch_selects_by_namespace_name_and_fields(plane: Plane) -> None:
     start = plane.revision
     await plane.create("a", "b")
     await plane.create("a", namespace="other")
@@ -307,7 +307,7 @@ async def test_a_watch_is_of_one_namespace_one_name_or_what_fields_select(plane:
         (INSTANCE.path(), {}, []),
     ):
         watching = await plane.replay(path, resourceVersion=start, **query)
-        assert [name for _, name in watching.told] == names
+        assert [name for _, name in watching.changes] == names
 
 
 async def test_a_selected_object_is_added_when_it_starts_to_match_and_deleted_when_it_stops(plane: Plane) -> None:
@@ -321,13 +321,13 @@ async def test_a_selected_object_is_added_when_it_starts_to_match_and_deleted_wh
         await plane.label("a", app="web")
         await plane.delete("a")
         await plane.settle()
-        assert [type_ for type_, _ in watching.told] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+        assert [type_ for type_, _ in watching.changes] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
         left = watching.lines[2]["object"]["metadata"]
         assert left["labels"] == {"app": "web", "x": "1"}
         assert watching.revisions == sorted(set(watching.revisions))
 
 
-async def test_two_watchers_each_hear_everything_at_their_own_pace(plane: Plane) -> None:
+async def test_two_watchers_each_get_everything_at_their_own_pace(plane: Plane) -> None:
     start = plane.revision
     async with (
         plane.server.watch(Call("GET", ALL, {"resourceVersion": start})) as slow,
@@ -335,14 +335,14 @@ async def test_two_watchers_each_hear_everything_at_their_own_pace(plane: Plane)
     ):
         await plane.create("a", "b")
         await plane.settle()
-        assert [name for _, name in quick.told] == ["a", "b"]
+        assert [name for _, name in quick.changes] == ["a", "b"]
         assert msgspec.json.decode(await anext(slow))["object"]["metadata"]["name"] == "a"
         await plane.delete("a")
         assert msgspec.json.decode(await anext(slow))["object"]["metadata"]["name"] == "b"
         assert msgspec.json.decode(await anext(slow))["type"] == "DELETED"
 
 
-async def test_a_watch_ends_after_the_seconds_it_asked_for(plane: Plane, simulation: Simulation) -> None:
+async def test_a_watch_ends_after_its_timeout(plane: Plane, simulation: Simulation) -> None:
     async with plane.watching(timeoutSeconds="7") as watching:
         began = simulation.time()
         await watching.task
@@ -360,7 +360,7 @@ async def test_a_watch_without_a_limit_ends_as_well(
 
 
 @pytest.mark.parametrize("query", [{"resourceVersion": "new"}, {"resourceVersion": "-1"}, {"timeoutSeconds": "long"}])
-async def test_a_watch_that_makes_no_sense_is_a_bad_request(plane: Plane, query: dict[str, str]) -> None:
+async def test_a_senseless_watch_is_a_bad_request(plane: Plane, query: dict[str, str]) -> None:
     with pytest.raises(BadRequest):
         async with plane.server.watch(Call("GET", ALL, query)):
             pass
@@ -372,7 +372,7 @@ async def test_a_kind_that_is_not_served_cannot_be_watched(plane: Plane) -> None
             pass
 
 
-async def test_history_that_is_no_longer_there_is_gone(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_from_dropped_history_is_gone(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "HISTORY", 2)
     start = plane.revision
     await plane.create("a", "b", "c")
@@ -380,11 +380,11 @@ async def test_history_that_is_no_longer_there_is_gone(plane: Plane, monkeypatch
         async with plane.client.watch(WORKLOAD, start, timeout_seconds=1):
             pass
     watching = await plane.replay(resourceVersion=str(int(start) + 1))
-    assert [name for _, name in watching.told] == ["b", "c"]
-    assert (await plane.replay(resourceVersion="0")).told == [("ADDED", name) for name in "abc"]
+    assert [name for _, name in watching.changes] == ["b", "c"]
+    assert (await plane.replay(resourceVersion="0")).changes == [("ADDED", name) for name in "abc"]
 
 
-async def test_bookmarks_tell_those_who_ask_how_far_their_watch_has_come(plane: Plane) -> None:
+async def test_bookmarks_are_sent_to_watches_that_allow_them(plane: Plane) -> None:
     async with plane.watching(allowWatchBookmarks="true") as asking, plane.watching() as other:
         await plane.client.create(NAMESPACE, NAMESPACE.body("more"))
         plane.server.bookmark()
@@ -395,17 +395,17 @@ async def test_bookmarks_tell_those_who_ask_how_far_their_watch_has_come(plane: 
         assert other.lines == []
 
 
-async def test_a_bookmark_comes_after_the_events_before_it(plane: Plane) -> None:
+async def test_a_bookmark_follows_earlier_events(plane: Plane) -> None:
     async with plane.watching(allowWatchBookmarks="true") as watching:
         await plane.create("a")
         plane.server.bookmark()
         await plane.create("b")
         await plane.settle()
-        assert [type_ for type_, _ in watching.told] == ["ADDED", "BOOKMARK", "ADDED"]
+        assert [type_ for type_, _ in watching.changes] == ["ADDED", "BOOKMARK", "ADDED"]
         assert watching.revisions[1] < watching.revisions[2]
 
 
-async def test_a_watcher_too_far_behind_is_cut_off_and_told_to_list_again(
+async def test_a_watcher_too_far_behind_has_to_list_again(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "_BACKLOG", 2)
@@ -479,7 +479,7 @@ _calls = st.builds(
 
 @settings(deadline=None, max_examples=count(150, 3000))
 @given(calls=st.lists(_calls, min_size=1, max_size=4))
-def test_whatever_is_sent_is_answered_and_what_is_refused_changes_nothing(calls: list[Call]) -> None:
+def test_every_request_is_answered_and_a_refused_one_changes_nothing(calls: list[Call]) -> None:
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         engine = compute_engine(uids=CountedUids())
         server, client = engine.serve("demo", PROJECT), engine.client("demo")

@@ -1,4 +1,4 @@
-"""Fields that nobody knows are found wherever they are, and only those."""
+"""Unknown fields are found wherever they are, and only those."""
 
 from typing import Any
 
@@ -60,11 +60,11 @@ SCHEMA: Json = {
         ({"spec": {"items": {"not": "a list"}}}, ["spec.items.not"]),
     ],
 )
-def test_unknown_fields(value: Any, unknown: list[str]) -> None:
+def test_unknown_fields_are_found_at_any_depth(value: Any, unknown: list[str]) -> None:
     assert unknown_fields(SCHEMA, value) == unknown
 
 
-def test_what_our_own_kinds_hold_is_known() -> None:
+def test_fields_of_our_own_kinds_are_known() -> None:
     workload = next(served for served in plane_kinds(by_role(PROJECT)) if served.kind == "Workload")
     spec = {"template": template(), "placements": [placement("main", ["DFW"], 1)]}
     assert unknown_fields(workload.openapi, {"spec": spec}) == []

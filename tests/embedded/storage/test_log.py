@@ -1,4 +1,4 @@
-"""The log keeps what was committed, and nothing else."""
+"""The log keeps committed rows, and nothing else."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def revisions(log: Log) -> list[int]:
     return [row.revision for row in log.rows()]
 
 
-def test_rows_come_back_as_they_were_appended_in_order() -> None:
+def test_rows_are_read_as_they_were_appended() -> None:
     log = Log()
     rows = [row(1, b'{"a":1}'), row(2, b""), row(3, "{…}".encode())]
     log.append(rows[:1])
@@ -60,7 +60,7 @@ def test_rows_survive_the_death_of_the_process(tmp_path: Path) -> None:
     left = tmp_path / "left"
     left.mkdir()
     for file in tmp_path.glob("log.db*"):
-        shutil.copy(file, left)  # what a process that is killed leaves behind: never closed, never checkpointed
+        shutil.copy(file, left)  # as a killed process leaves it: never closed, never checkpointed
     log.close()
 
     reopened = Log(left / "log.db")
@@ -91,7 +91,7 @@ def test_an_append_that_fails_leaves_nothing() -> None:
     assert revisions(log) == [1, 2]
 
 
-def test_a_full_disk_leaves_nothing_and_the_log_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_and_the_log_recovers(tmp_path: Path) -> None:
     log = Log(tmp_path / "log.db")
     log.append([row(1)])
     log._database.execute("pragma max_page_count = 8")
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_nothing_and_the_log_goes_on_when_there_is_room_again
 
 
 class _FailsToCommit:
-    """A database that finds out only at the end that it cannot write."""
+    """A database that fails only at the commit."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -137,13 +137,13 @@ OPEN = "import pathlib, sys; from datum_compute.embedded.storage.log import Log;
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file of a database, but for those that only coordinate processes and those that hold nothing."""
+    """The files of a database, without empty ones and those that only coordinate processes."""
     files = [file for file in directory.iterdir() if not file.name.endswith(("-shm", ".lock"))]
     return {file.name: data for file in files if (data := file.read_bytes())}
 
 
 def killed(directory: Path, *rows: Row) -> Path:
-    """What a process that is killed leaves behind: never closed, most of it not yet in the database itself."""
+    """The files that a killed process leaves: never closed, most of the rows still in the write-ahead log."""
     alive = directory / "alive"
     alive.mkdir()
     log = Log(alive / "log.db")
@@ -156,7 +156,7 @@ def killed(directory: Path, *rows: Row) -> Path:
     return left / "log.db"
 
 
-def test_a_second_process_on_the_same_file_is_refused_and_told_which_one_has_it(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = Log(path)
     log.append([row(1)])
@@ -178,7 +178,7 @@ def test_a_second_process_on_the_same_file_is_refused_and_told_which_one_has_it(
     again.close()
 
 
-def test_a_file_of_a_newer_format_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_format_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = killed(tmp_path, row(1))
     with closing(sqlite3.connect(path)) as database:
         database.execute("pragma user_version = 7")
@@ -188,7 +188,7 @@ def test_a_file_of_a_newer_format_is_told_and_left_alone(tmp_path: Path) -> None
     assert contents(path.parent) == before
 
 
-def test_a_file_from_before_formats_were_counted_is_taken_over(tmp_path: Path) -> None:
+def test_a_file_without_a_format_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = Log(path)
     log.append([row(1)])
@@ -216,20 +216,20 @@ def test_a_file_from_before_formats_were_counted_is_taken_over(tmp_path: Path) -
     ],
     ids=["no database", "cut in half", "only zeros", "a torn page", "a torn head"],
 )
-def test_a_damaged_file_is_told_and_left_alone(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_refused_and_left_unchanged(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "log.db"
     log = Log(path)
     log.append([row(revision, bytes(3000)) for revision in range(1, 40)])
     log.close()
     path.write_bytes(damage(path.read_bytes()))
     before = contents(tmp_path)
-    with pytest.raises(LogError, match=r"log\.db (is damaged|cannot be used): .") as told:
+    with pytest.raises(LogError, match=r"log\.db (is damaged|cannot be used): .") as raised:
         Log(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert contents(tmp_path) == before
 
 
-def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+def test_the_database_of_another_program_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with closing(sqlite3.connect(path)) as database:
         database.execute("create table photos (id integer)")
@@ -239,7 +239,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_nothing_is_changed_before_all_was_read(tmp_path: Path) -> None:
+def test_nothing_is_written_before_everything_was_read(tmp_path: Path) -> None:
     path = killed(tmp_path, row(1), row(2))
     before = contents(path.parent)
     log = Log(path)
@@ -248,7 +248,7 @@ def test_nothing_is_changed_before_all_was_read(tmp_path: Path) -> None:
     assert contents(path.parent) == before
 
 
-def test_a_copy_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_a_file_that_others_could_read_gets_a_private_mode(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     Log(path).close()
     path.chmod(0o644)
@@ -259,7 +259,7 @@ def test_a_copy_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 # Compaction
 
 
-def test_compaction_drops_what_is_dead_and_what_the_rest_replaced_and_is_remembered(tmp_path: Path) -> None:
+def test_compaction_drops_dead_rows_and_previous_values_and_is_persistent(tmp_path: Path) -> None:
     log = Log(tmp_path / "log.db")
     log.append([row(revision) for revision in range(1, 7)])
     log.compact(4, [1, 2])
@@ -270,7 +270,7 @@ def test_compaction_drops_what_is_dead_and_what_the_rest_replaced_and_is_remembe
     again.close()
 
 
-def test_what_compaction_frees_is_given_back(tmp_path: Path) -> None:
+def test_compaction_returns_free_space(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = Log(path)
     for revision in range(1, 1001):
@@ -303,7 +303,7 @@ def test_a_compaction_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> Non
 # Copies
 
 
-def test_a_copy_of_a_log_that_is_being_written_is_one_moment_of_it(tmp_path: Path) -> None:
+def test_a_copy_of_a_log_in_use_is_consistent(tmp_path: Path) -> None:
     log = Log(tmp_path / "log.db")
     log.append([row(1), row(2)])
     copy(tmp_path / "log.db", tmp_path / "copy.db")
@@ -315,7 +315,7 @@ def test_a_copy_of_a_log_that_is_being_written_is_one_moment_of_it(tmp_path: Pat
     copied.close()
 
 
-def test_what_cannot_be_used_cannot_be_copied(tmp_path: Path) -> None:
+def test_an_unusable_log_cannot_be_copied(tmp_path: Path) -> None:
     (tmp_path / "log.db").write_bytes(b"this is not a database, " * 100)
     with pytest.raises(LogError, match="cannot be used"):
         copy(tmp_path / "log.db", tmp_path / "copy.db")

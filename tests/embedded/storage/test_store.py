@@ -1,4 +1,4 @@
-"""One write after the other: checked, committed, then told."""
+"""Writes are checked, committed and then published, one after the other."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def remove(at: Key) -> Operation[Record]:
 
 
 def failing(*before: Operation[Any]) -> Operation[None]:
-    """Does all that, then finds that it must not."""
+    """Runs the operations, then fails."""
 
     def operation(transaction: Transaction) -> None:
         for step in before:
@@ -52,7 +52,7 @@ def new_store(log: Log | None = None) -> Store:
 
 
 def applied(store: Store, *operations: Operation[Record]) -> list[Record]:
-    """One batch in which nothing fails."""
+    """Applies a batch in which nothing fails."""
     records = [outcome for outcome in store.apply(operations) if isinstance(outcome, Record)]
     assert len(records) == len(operations)
     return records
@@ -68,8 +68,8 @@ def state(store: Store) -> dict[Key, Json]:
     }
 
 
-class Told:
-    """What a watcher heard."""
+class Watcher:
+    """The events that a watcher got."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -78,7 +78,7 @@ class Told:
         self.events.append(event)
 
     @property
-    def heard(self) -> list[tuple[str, str, int]]:
+    def changes(self) -> list[tuple[str, str, int]]:
         return [(event.type, event.key.name, event.revision) for event in self.events]
 
 
@@ -95,14 +95,14 @@ def test_a_write_is_stored_with_its_revision() -> None:
 
 def test_operations_of_a_batch_see_each_other() -> None:
     store = new_store()
-    seen: list[int] = []
+    sizes: list[int] = []
 
     def look(transaction: Transaction) -> None:
         record = transaction.get(key("a"))
-        seen.append(record.object()["size"] if record else 0)
+        sizes.append(record.object()["size"] if record else 0)
 
     store.apply([look, put(key("a"), 1), look, put(key("a"), 2), look, remove(key("a")), look])
-    assert seen == [0, 1, 2, 0]
+    assert sizes == [0, 1, 2, 0]
     assert store.get(key("a")) is None
 
 
@@ -120,31 +120,31 @@ def test_an_operation_that_fails_changes_nothing_and_the_others_commit_together(
     assert {at.name: value["size"] for at, value in state(store).items()} == {"a": 1, "c": 1}
 
 
-def test_a_batch_in_which_all_fails_writes_nothing() -> None:
+def test_a_batch_of_failures_writes_nothing() -> None:
     log = Log()
     store = new_store(log)
-    told = Told()
-    store.listen("demo", told)
+    watcher = Watcher()
+    store.listen("demo", watcher)
     store.apply([failing(put(key("a"))), failing()])
-    assert (store.revision, list(log.rows()), told.events) == (0, [], [])
+    assert (store.revision, list(log.rows()), watcher.events) == (0, [], [])
 
 
-def test_what_is_deleted_and_created_in_one_batch_is_told_as_such_and_is_another_object() -> None:
+def test_an_object_deleted_and_created_in_one_batch_has_both_events_and_a_new_uid() -> None:
     store = new_store()
-    told = Told()
-    store.watch("demo", WIDGETS, 0, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 0, watcher)
     first, _, second = applied(store, put(key("a")), remove(key("a")), put(key("a")))
-    assert [event.type for event in told.events] == ["ADDED", "DELETED", "ADDED"]
+    assert [event.type for event in watcher.events] == ["ADDED", "DELETED", "ADDED"]
     assert first.metadata.uid != second.metadata.uid
 
 
-def test_a_delete_leaves_the_last_state_at_the_revision_of_the_delete() -> None:
+def test_a_deletion_returns_the_last_state_at_its_own_revision() -> None:
     store = new_store()
-    told = Told()
-    store.watch("demo", WIDGETS, 0, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 0, watcher)
     store.apply([put(key("a"), 7)])
     store.apply([remove(key("a"))])
-    gone = told.events[-1]
+    gone = watcher.events[-1]
     assert (gone.type, gone.revision, gone.record.object()["size"]) == ("DELETED", 2, 7)
     assert gone.previous is not None
     assert gone.previous.revision == 1
@@ -155,16 +155,16 @@ class FailingLog(Log):
         raise OSError("disk full")
 
 
-def test_nothing_is_visible_of_what_the_log_did_not_take() -> None:
+def test_a_batch_that_the_log_rejects_is_invisible() -> None:
     store = new_store(FailingLog())
-    told = Told()
-    store.watch("demo", WIDGETS, 0, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 0, watcher)
     with pytest.raises(OSError, match="disk full"):
         store.apply([put(key("a"))])
-    assert (store.get(key("a")), store.revision, told.events) == (None, 0, [])
+    assert (store.get(key("a")), store.revision, watcher.events) == (None, 0, [])
 
 
-def test_watchers_are_told_only_after_the_whole_batch_is_in_the_log() -> None:
+def test_watchers_get_events_only_after_the_whole_batch_is_committed() -> None:
     log = Log()
     store = new_store(log)
     committed: list[list[int]] = []
@@ -189,66 +189,66 @@ def test_objects_are_listed_by_namespace_and_name_within_their_plane_and_kind() 
 # watch
 
 
-def test_a_watch_hears_the_past_after_its_revision_and_then_the_present_in_commit_order() -> None:
+def test_a_watch_gets_past_and_present_events_in_commit_order() -> None:
     store = new_store()
     store.apply([put(key("a")), put(key("b"))])
-    told = Told()
-    store.watch("demo", WIDGETS, 1, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 1, watcher)
     store.apply([put(key("a")), remove(key("b"))])
-    assert told.heard == [("ADDED", "b", 2), ("MODIFIED", "a", 3), ("DELETED", "b", 4)]
+    assert watcher.changes == [("ADDED", "b", 2), ("MODIFIED", "a", 3), ("DELETED", "b", 4)]
 
 
-def test_a_watch_from_the_future_hears_nothing_before_that() -> None:
-    """As after a restore: a real server leaves such a watch in silence until it has passed the revision."""
+def test_a_watch_from_a_future_revision_gets_nothing_before_it() -> None:
+    """As after a restore: a real server sends nothing to such a watch until it has passed the revision."""
     store = new_store()
     store.apply([put(key("a"))])
-    told = Told()
-    store.watch("demo", WIDGETS, 3, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 3, watcher)
     for _ in range(3):
         store.apply([put(key("a"))])
-    assert told.heard == [("MODIFIED", "a", 4)]
+    assert watcher.changes == [("MODIFIED", "a", 4)]
 
 
-def test_watches_hear_only_their_plane_and_kind() -> None:
+def test_watches_get_only_their_plane_and_kind() -> None:
     store = new_store()
-    told = Told()
-    store.watch("demo", WIDGETS, 0, told)
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 0, watcher)
     store.apply([put(key("a", plane="other")), put(key("a", resource="gadgets")), put(key("a"))])
-    assert told.heard == [("ADDED", "a", 3)]
+    assert watcher.changes == [("ADDED", "a", 3)]
 
 
 def test_ending_one_watch_leaves_the_other() -> None:
     store = new_store()
-    one, other = Told(), Told()
-    end = store.watch("demo", WIDGETS, 0, one)
-    store.watch("demo", WIDGETS, 0, other)
+    first, second = Watcher(), Watcher()
+    end = store.watch("demo", WIDGETS, 0, first)
+    store.watch("demo", WIDGETS, 0, second)
     store.apply([put(key("a"))])
     end()
     end()
     store.apply([put(key("b"))])
-    assert one.heard == [("ADDED", "a", 1)]
-    assert other.heard == [("ADDED", "a", 1), ("ADDED", "b", 2)]
+    assert first.changes == [("ADDED", "a", 1)]
+    assert second.changes == [("ADDED", "a", 1), ("ADDED", "b", 2)]
 
 
-def test_a_watch_that_ends_itself_while_it_is_told_does_not_disturb_the_others() -> None:
+def test_a_watch_that_ends_itself_during_delivery_does_not_disturb_the_others() -> None:
     store = new_store()
     ends: list[Callable[[], None]] = []
-    told = Told()
+    watcher = Watcher()
     ends.append(store.watch("demo", WIDGETS, 0, lambda event: ends[0]()))
-    store.watch("demo", WIDGETS, 0, told)
+    store.watch("demo", WIDGETS, 0, watcher)
     store.apply([put(key("a")), put(key("b"))])
-    assert [name for _, name, _ in told.heard] == ["a", "b"]
+    assert [name for _, name, _ in watcher.changes] == ["a", "b"]
 
 
-def test_history_that_was_dropped_is_gone_and_the_rest_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_history_is_gone_and_the_rest_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HISTORY", 3)
     store = new_store()
     store.apply([put(key(name)) for name in "abcde"])
     with pytest.raises(Gone):
-        store.watch("demo", WIDGETS, 1, Told())
-    told = Told()
-    store.watch("demo", WIDGETS, 2, told)
-    assert [name for _, name, _ in told.heard] == ["c", "d", "e"]
+        store.watch("demo", WIDGETS, 1, Watcher())
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 2, watcher)
+    assert [name for _, name, _ in watcher.changes] == ["c", "d", "e"]
 
 
 def test_history_is_bounded_in_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,28 +258,28 @@ def test_history_is_bounded_in_bytes_as_well(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "HISTORY_BYTES", int(2.5 * size))
     store.apply([put(key(name)) for name in "bcd"])
     with pytest.raises(Gone):
-        store.watch("demo", WIDGETS, 1, Told())
-    told = Told()
-    store.watch("demo", WIDGETS, 2, told)
-    assert [name for _, name, _ in told.heard] == ["c", "d"]
+        store.watch("demo", WIDGETS, 1, Watcher())
+    watcher = Watcher()
+    store.watch("demo", WIDGETS, 2, watcher)
+    assert [name for _, name, _ in watcher.changes] == ["c", "d"]
 
 
 def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HISTORY", 3)
     store = new_store()
     store.apply([put(key("quiet", resource="gadgets")), *(put(key(name)) for name in "abcde")])
-    told = Told()
-    store.watch("demo", "gadgets", 0, told)
-    assert told.heard == [("ADDED", "quiet", 1)]
+    watcher = Watcher()
+    store.watch("demo", "gadgets", 0, watcher)
+    assert watcher.changes == [("ADDED", "quiet", 1)]
 
 
-def test_a_listener_hears_every_kind_of_its_plane_from_now_on() -> None:
+def test_a_listener_gets_every_later_event_of_its_plane() -> None:
     store = new_store()
     store.apply([put(key("before"))])
-    told = Told()
-    store.listen("demo", told)
+    watcher = Watcher()
+    store.listen("demo", watcher)
     store.apply([put(key("a")), put(key("b", resource="gadgets")), put(key("c", plane="other"))])
-    assert [name for _, name, _ in told.heard] == ["a", "b"]
+    assert [name for _, name, _ in watcher.changes] == ["a", "b"]
 
 
 # compaction
@@ -287,13 +287,13 @@ def test_a_listener_hears_every_kind_of_its_plane_from_now_on() -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that is long after ten rows, of which five stay, two a step."""
+    """Compaction starts at ten rows, retains five, and removes two per step."""
     for name, value in {"_LONGEST": 10, "RETAINED_ROWS": 5, "_STEP": 2}.items():
         monkeypatch.setattr(module, name, value)
 
 
 def compacted(store: Store) -> list[int]:
-    """Compacts until there is nothing to do; the marks on the way."""
+    """Compacts until there is nothing to do; returns the marks."""
     marks: list[int] = []
     while (mark := store.compact()) is not None:
         store.forget(mark)
@@ -302,7 +302,7 @@ def compacted(store: Store) -> list[int]:
 
 
 @pytest.mark.usefixtures("short")
-def test_a_log_is_compacted_when_it_is_long_and_then_down_to_what_is_kept() -> None:
+def test_a_long_log_is_compacted_down_to_the_retained_rows() -> None:
     log = Log()
     store = new_store(log)
     for size in range(10):
@@ -315,19 +315,19 @@ def test_a_log_is_compacted_when_it_is_long_and_then_down_to_what_is_kept() -> N
 
 
 @pytest.mark.usefixtures("short")
-def test_below_the_mark_a_watch_and_a_look_at_the_past_are_gone_and_after_it_all_is_there() -> None:
+def test_watches_and_lists_from_before_the_mark_are_gone() -> None:
     store = new_store()
     for size in range(11):
         store.apply([put(key("a"), size)])
     compacted(store)
-    told = Told()
-    for resource in (WIDGETS, "gadgets"):  # also a kind of which there never was anything
+    watcher = Watcher()
+    for resource in (WIDGETS, "gadgets"):  # also a kind that never had objects
         with pytest.raises(Gone):
-            store.watch("demo", resource, 5, Told())
+            store.watch("demo", resource, 5, Watcher())
     with pytest.raises(Gone):
         store.scan("demo", WIDGETS, at=5)
-    store.watch("demo", WIDGETS, 6, told)
-    assert [revision for _, _, revision in told.heard] == [7, 8, 9, 10, 11]
+    store.watch("demo", WIDGETS, 6, watcher)
+    assert [revision for _, _, revision in watcher.changes] == [7, 8, 9, 10, 11]
     assert store.scan("demo", WIDGETS, at=6)[0][1].object()["size"] == 5
 
 
@@ -350,7 +350,7 @@ steps = st.tuples(st.sampled_from(["put", "remove", "fail"]), places, st.integer
 @settings(deadline=None, max_examples=count(60, 2000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(steps, min_size=1, max_size=3), min_size=6, max_size=30), data=st.data())
 @pytest.mark.usefixtures("short")
-def test_compaction_at_any_moment_changes_neither_state_nor_what_a_restart_finds(
+def test_compaction_at_any_moment_changes_neither_state_nor_restart(
     batches: list[list[tuple[str, Key, int]]], data: st.DataObject
 ) -> None:
     log, plain_log = Log(), Log()
@@ -359,21 +359,21 @@ def test_compaction_at_any_moment_changes_neither_state_nor_what_a_restart_finds
         store.apply([_step(*step) for step in batch])
         plain.apply([_step(*step) for step in batch])
         if data.draw(st.booleans()):
-            store.compact()  # and killed before anybody was told
+            store.compact()  # and killed before publication
         assert state(store) == state(plain)
     again = new_store(log)
     assert (state(again), again.revision) == (state(plain), plain.revision)
-    told, expected = Told(), Told()
-    again.watch("demo", WIDGETS, log.mark, told)
+    watcher, expected = Watcher(), Watcher()
+    again.watch("demo", WIDGETS, log.mark, watcher)
     plain.watch("demo", WIDGETS, log.mark, expected)
-    assert told.events == expected.events
+    assert watcher.events == expected.events
     assert again.scan("demo", WIDGETS, at=log.mark) == plain.scan("demo", WIDGETS, at=log.mark)
 
 
 # starting again
 
 
-def test_a_row_that_cannot_be_read_is_told_and_the_file_left_alone(tmp_path: Path) -> None:
+def test_an_unreadable_row_is_reported_and_the_file_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     log = Log(path)
     log.append([Row(1, "demo", WIDGETS, "default", "a", "ADDED", b'{"metadata":{"resourceVersion":"1"}}', b"")])
@@ -400,16 +400,16 @@ def test_revisions_are_never_used_twice(tmp_path: Path) -> None:
     reopened.close()
 
 
-def test_a_watch_goes_on_after_a_restart_from_the_revision_it_had() -> None:
+def test_a_watch_resumes_after_a_restart() -> None:
     log = Log()
     new_store(log).apply([put(key("a")), put(key("b")), remove(key("a"))])
-    told = Told()
-    new_store(log).watch("demo", WIDGETS, 1, told)
-    assert told.heard == [("ADDED", "b", 2), ("DELETED", "a", 3)]
-    assert told.events[-1].previous is not None
+    watcher = Watcher()
+    new_store(log).watch("demo", WIDGETS, 1, watcher)
+    assert watcher.changes == [("ADDED", "b", 2), ("DELETED", "a", 3)]
+    assert watcher.events[-1].previous is not None
 
 
-def test_counted_uids_depend_only_on_the_name_and_how_often_it_was_used() -> None:
+def test_counted_uids_depend_only_on_the_key_and_its_creations() -> None:
     log = Log()
     first, _ = applied(new_store(log), put(key("a")), remove(key("a")))
     (second,) = applied(new_store(log), put(key("a")))
@@ -430,7 +430,7 @@ def test_random_uids_are_all_different() -> None:
 
 @settings(deadline=None, max_examples=count(40, 1000))
 @given(batches=st.lists(st.lists(steps, min_size=1, max_size=3), max_size=8))
-def test_the_first_rows_of_a_log_are_exactly_the_state_after_as_many_writes(
+def test_a_prefix_of_the_log_is_the_state_after_that_many_writes(
     batches: list[list[tuple[str, Key, int]]],
 ) -> None:
     log = Log()

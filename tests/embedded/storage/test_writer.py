@@ -1,4 +1,4 @@
-"""Group commit in a thread: what is acknowledged is in the log, and readers see whole commits in order."""
+"""Group commit in a thread: acknowledged writes are in the log, and readers see whole commits in order."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ def put(name: str, size: int = 1) -> Operation[Record]:
 
 
 def grow(name: str) -> Operation[int]:
-    """Reads, and writes one more: loses an update when it does not see all that is committed."""
+    """Increments a counter: loses an update if it does not see everything that is committed."""
 
     def operation(transaction: Transaction) -> int:
         record = transaction.get(key(name))
@@ -62,7 +62,7 @@ def remove(name: str) -> Operation[Record]:
 
 
 class Gate(Log):
-    """Holds every commit until it is let through, and counts the rows of each."""
+    """Blocks every commit until it is let through, and counts the rows of each."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path)
@@ -78,7 +78,7 @@ class Gate(Log):
 
 
 async def while_committing(gate: Gate, *, first: Operation[Any], then: Sequence[Operation[Any]]) -> list[Any]:
-    """Submits `then` while `first` is being committed, so that all of it is in the next commit; gives all outcomes."""
+    """Submits `then` while `first` is being committed, so that all of it is committed next; returns all outcomes."""
     writer = WriterThread(Store(gate, RandomUids()))
     tasks = [asyncio.create_task(writer.submit(first))]
     await asyncio.to_thread(gate.reached.wait)
@@ -126,34 +126,34 @@ def test_a_write_sees_everything_committed_before_it() -> None:
     assert asyncio.run(scenario()) == list(range(1, 501))
 
 
-def test_what_queues_up_during_a_commit_is_committed_together() -> None:
+def test_writes_queued_during_a_commit_are_committed_together() -> None:
     gate = Gate()
     asyncio.run(while_committing(gate, first=put("a"), then=[put(f"b{number}") for number in range(100)]))
     assert gate.commits == [1, 100]
 
 
-def test_nothing_is_seen_or_answered_before_the_log_has_it() -> None:
+def test_nothing_is_visible_or_answered_before_the_commit() -> None:
     gate = Gate()
     store = Store(gate, RandomUids())
-    told: list[Event] = []
-    store.watch("demo", WIDGETS, 0, told.append)
+    events: list[Event] = []
+    store.watch("demo", WIDGETS, 0, events.append)
 
     async def scenario() -> None:
         writer = WriterThread(store)
         task = asyncio.create_task(writer.submit(put("a")))
         await asyncio.to_thread(gate.reached.wait)
-        assert (store.get(key("a")), store.scan("demo", WIDGETS), store.revision, told) == (None, [], 0, [])
+        assert (store.get(key("a")), store.scan("demo", WIDGETS), store.revision, events) == (None, [], 0, [])
         assert not task.done()
         gate.open.set()
         record = await task
         assert (store.get(key("a")), store.revision) == (record, 1)
-        assert [event.record for event in told] == [record]
+        assert [event.record for event in events] == [record]
         writer.close()
 
     asyncio.run(scenario())
 
 
-def test_events_and_answers_are_given_on_the_thread_of_the_loop() -> None:
+def test_events_and_answers_are_delivered_on_the_thread_of_the_loop() -> None:
     store = Store(Log(), RandomUids())
     threads: set[int] = set()
     store.watch("demo", WIDGETS, 0, lambda event: threads.add(threading.get_ident()))
@@ -170,14 +170,14 @@ def test_events_and_answers_are_given_on_the_thread_of_the_loop() -> None:
 # Failures
 
 
-def test_an_operation_that_is_refused_does_not_touch_the_others() -> None:
+def test_a_refused_operation_does_not_affect_the_others() -> None:
     gate = Gate()
     outcomes = asyncio.run(while_committing(gate, first=put("a"), then=[put("b"), remove("nobody"), put("c")]))
     assert [type(outcome) for outcome in outcomes] == [Record, Record, NotFound, Record]
     assert gate.commits == [1, 2]
 
 
-def test_an_operation_that_crashes_does_not_touch_the_others() -> None:
+def test_a_crashing_operation_does_not_affect_the_others() -> None:
     gate = Gate()
 
     def crash(transaction: Transaction) -> None:
@@ -198,7 +198,7 @@ class FullDisk(Log):
         super().append(rows)
 
 
-def test_what_the_log_does_not_take_is_an_error_and_leaves_nothing() -> None:
+def test_a_write_that_the_log_rejects_is_an_error_and_leaves_nothing() -> None:
     log = FullDisk()
     store = Store(log, RandomUids())
 
@@ -218,7 +218,7 @@ def test_what_the_log_does_not_take_is_an_error_and_leaves_nothing() -> None:
     assert [at.name for at, _ in store.scan("demo", WIDGETS)] == ["a", "b"]
 
 
-def test_a_watcher_that_crashes_does_not_hold_up_the_answer() -> None:
+def test_a_crashing_watcher_does_not_hold_up_the_answer() -> None:
     store = Store(Log(), RandomUids())
     failures: list[Any] = []
 
@@ -238,10 +238,10 @@ def test_a_watcher_that_crashes_does_not_hold_up_the_answer() -> None:
     assert store.get(key("a")) is not None
 
 
-def test_a_listener_that_crashes_leaves_no_batch_half_published() -> None:
+def test_a_crashing_listener_leaves_no_batch_half_published() -> None:
     gate = Gate()
     store = Store(gate, RandomUids())
-    heard: list[str] = []
+    names: list[str] = []
     failures: list[Any] = []
 
     def crash(event: Event) -> None:
@@ -250,7 +250,7 @@ def test_a_listener_that_crashes_leaves_no_batch_half_published() -> None:
 
     store.listen("demo", crash)
     store.watch("demo", WIDGETS, 0, crash)
-    store.listen("demo", lambda event: heard.append(event.key.name))
+    store.listen("demo", lambda event: names.append(event.key.name))
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context["exception"]))
@@ -265,7 +265,7 @@ def test_a_listener_that_crashes_leaves_no_batch_half_published() -> None:
 
     asyncio.run(scenario())
     assert gate.commits == [1, 3]
-    assert heard == ["a", "b", "c", "d"]
+    assert names == ["a", "b", "c", "d"]
     assert [at.name for at, _ in store.scan("demo", WIDGETS)] == ["a", "b", "c", "d"]
     assert store.revision == 4
     (failure,) = failures
@@ -277,7 +277,7 @@ class OddCompaction(Log):
         raise KeyError("odd")
 
 
-def test_a_log_that_cannot_be_compacted_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_compacted_is_still_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_LONGEST", 2)
     monkeypatch.setattr(store_module, "RETAINED_ROWS", 1)
     log = OddCompaction()
@@ -296,7 +296,7 @@ def test_a_log_that_cannot_be_compacted_is_written_all_the_same(monkeypatch: pyt
 
 
 class Lying(Log):
-    """Says that it did not take what it took, as a disk may that fails at the wrong moment."""
+    """Reports failure after writing, as a disk that fails at the wrong moment may."""
 
     lies = 0
 
@@ -307,7 +307,7 @@ class Lying(Log):
             raise sqlite3.OperationalError("disk I/O error")
 
 
-def test_a_writer_that_cannot_go_on_ends_the_engine_with_its_reason() -> None:
+def test_a_failed_writer_ends_the_engine_with_its_reason() -> None:
     log = Lying()
 
     async def scenario() -> None:
@@ -335,7 +335,7 @@ def test_a_writer_that_cannot_go_on_ends_the_engine_with_its_reason() -> None:
     assert writer_threads() == []
 
 
-def test_who_is_cancelled_gets_no_answer_and_the_write_happens() -> None:
+def test_a_cancelled_caller_gets_no_answer_but_the_write_happens() -> None:
     gate = Gate()
 
     async def scenario() -> None:
@@ -359,7 +359,7 @@ def writer_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "embedded-writer"]
 
 
-def test_closing_finishes_and_answers_what_was_submitted_and_refuses_the_rest() -> None:
+def test_closing_completes_submitted_writes_and_refuses_later_ones() -> None:
     log = Log()
 
     async def scenario() -> None:
@@ -402,15 +402,15 @@ def test_a_writer_that_was_never_used_has_no_thread() -> None:
 # Between commit and publication
 
 
-def test_a_watch_that_starts_between_commit_and_publication_hears_each_event_once() -> None:
+def test_a_watch_started_between_commit_and_publication_gets_each_event_once() -> None:
     store = Store(Log(), RandomUids())
     store.apply([put("a")])
     committed = store.commit([put("b"), put("a")])
-    told: list[int] = []
-    store.watch("demo", WIDGETS, store.revision, lambda event: told.append(event.revision))
-    assert (store.revision, told) == (1, [])
+    revisions: list[int] = []
+    store.watch("demo", WIDGETS, store.revision, lambda event: revisions.append(event.revision))
+    assert (store.revision, revisions) == (1, [])
     store.publish(committed)
-    assert (store.revision, told) == (3, [2, 3])
+    assert (store.revision, revisions) == (3, [2, 3])
 
 
 names = st.sampled_from("ab")
@@ -447,7 +447,7 @@ def _seen(outcome: Any) -> Any:
 
 
 def test_list_and_watch_agree_while_many_write(tmp_path: Path) -> None:
-    """Whoever lists at any moment and watches from there arrives at the final state, each change told once."""
+    """Listing at any moment and watching from there leads to the final state, with each change delivered once."""
 
     async def write(engine: Engine, generator: random.Random) -> None:
         client = engine.client("cell")
@@ -471,7 +471,7 @@ def test_list_and_watch_agree_while_many_write(tmp_path: Path) -> None:
             async for line in lines:
                 event = msgspec.json.decode(line)
                 revision = int(event["object"]["metadata"]["resourceVersion"])
-                assert revision == last + 1  # nothing else is written: none missed, none double
+                assert revision == last + 1  # nothing else is written: none missed, none repeated
                 last = revision
                 state[event["object"]["metadata"]["name"]] = event["object"]
                 if until():
