@@ -347,7 +347,9 @@ def test_an_apply_is_validated_like_any_write(apply: Applying) -> None:
         ({"metadata": {"name": "one", "managedFields": [{}]}}, "metadata.managedFields must be nil"),
     ],
 )
-def test_a_configuration_has_to_name_the_object_of_the_path(server: Server, place: Place, change: Json, message: str) -> None:
+def test_a_configuration_has_to_name_the_object_of_the_path(
+    server: Server, place: Place, change: Json, message: str
+) -> None:
     body = place.kind.object("one") | change
     refused = server.ask("PATCH", place.widgets("one"), body, type_=APPLY, fieldManager="m1")
     assert refused.failure == (400, "BadRequest")
@@ -369,9 +371,7 @@ def test_a_configuration_may_have_a_resource_version(apply: Applying) -> None:
     assert apply.ask("m1", {"size": 3}, metadata={"uid": "other"}).failure == (422, "Invalid")
 
 
-def test_a_configuration_with_a_uid_creates_nothing(
-    apply: Applying, server: Server, place: Place
-) -> None:
+def test_a_configuration_with_a_uid_creates_nothing(apply: Applying, server: Server, place: Place) -> None:
     refused = apply.ask("m1", {"size": 1}, metadata={"uid": "other"})
     assert refused.failure == (409, "Conflict")
     assert "uid mismatch: the provided object specified uid other, and no existing object was found" in refused.message

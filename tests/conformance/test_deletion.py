@@ -139,7 +139,9 @@ def test_senseless_delete_options_are_refused(server: Server, place: Place, fiel
 
 
 @pytest.mark.parametrize("policy", [None, "Background"])
-def test_background_deletion_deletes_dependents_after_their_owner(server: Server, place: Place, policy: str | None) -> None:
+def test_background_deletion_deletes_dependents_after_their_owner(
+    server: Server, place: Place, policy: str | None
+) -> None:
     held = place.widget("owner")
     place.widget("child", ownerReferences=[owner(held)])
     answer = server.delete(place.widgets("owner"), options(propagationPolicy=policy) if policy else None)

@@ -49,7 +49,9 @@ def test_empty_fields_of_a_review_are_dropped(server: Server) -> None:
         (may_i({"resourceAttributes": RESOURCE}, metadata={"name": "x"}), [("FieldValueInvalid", "metadata")]),
     ],
 )
-def test_a_review_needs_exactly_one_kind_of_attributes(server: Server, body: Json, causes: list[tuple[str, str]]) -> None:
+def test_a_review_needs_exactly_one_kind_of_attributes(
+    server: Server, body: Json, causes: list[tuple[str, str]]
+) -> None:
     refused = server.ask("POST", SELF, body)
     assert (refused.failure, refused.causes) == ((422, "Invalid"), causes)
     assert refused.message.startswith('.authorization.k8s.io "" is invalid: ')

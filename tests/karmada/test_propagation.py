@@ -233,7 +233,9 @@ async def test_a_cluster_that_starts_to_serve_a_city_gets_its_deployments_and_ke
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy_first", [True, False])
-async def test_a_policy_applies_whether_created_before_or_after_the_object(hub: Hub, policy_first: bool, seed: int) -> None:
+async def test_a_policy_applies_whether_created_before_or_after_the_object(
+    hub: Hub, policy_first: bool, seed: int
+) -> None:
     if policy_first:
         await hub.route()
     await hub.deploy()

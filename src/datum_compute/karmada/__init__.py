@@ -1,1 +1,1 @@
-"""Living with Karmada: what the embedded hub does in its place, and removing what it leaves behind."""
+"""Living with Karmada: standing in for it on the embedded hub, and removing what it leaves behind."""

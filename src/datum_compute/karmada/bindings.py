@@ -1,4 +1,4 @@
-"""Karmada's bindings that outlived what they were made for. Entry point: `release`."""
+"""Removal of Karmada bindings that outlived their deployment. Entry point: `release`."""
 
 import structlog
 
@@ -11,10 +11,10 @@ _log = structlog.get_logger(__name__)
 
 
 async def release(hub: Handle, copy: WorkloadDeployment) -> None:
-    """Deletes the binding of an earlier deployment of this name: while it is there, Karmada does not serve this one.
+    """Deletes the binding of an earlier deployment of this name, which keeps Karmada from propagating this one.
 
-    Bindings go with their owner, by the hub's garbage collection. That overlooks an owner in whose place there is
-    another of its name when it looks again, as after an outage of the hub, and then the binding stays for ever.
+    The hub's garbage collector deletes bindings with their owner. It misses an owner that has been replaced by another
+    object of the same name by the time it looks, as after an outage of the hub, and then the binding stays for ever.
     """
     try:
         binding = await hub.client.get(
@@ -26,6 +26,6 @@ async def release(hub: Handle, copy: WorkloadDeployment) -> None:
     if owner is None or owner.uid == copy.metadata.uid or binding.metadata.deleting:
         return
     live = await hub.client.get(WORKLOAD_DEPLOYMENT, copy.name, copy.namespace)
-    if live.metadata.uid == copy.metadata.uid:  # and not ours is the one that has been replaced
+    if live.metadata.uid == copy.metadata.uid:  # otherwise ours is the deployment that was replaced
         _log.info("binding of an earlier deployment removed", binding=f"{binding.namespace}/{binding.name}")
         await hub.write.delete_if_unchanged(binding)  # it may be given to this deployment meanwhile

@@ -1,4 +1,4 @@
-"""Whether the hub reaches its cells, told on their Clusters as Karmada tells it. Entry point: `ClusterReadiness`."""
+"""Reports on each Cluster whether the hub reaches it, as Karmada does. Entry point: `ClusterReadiness`."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -15,12 +15,12 @@ CLUSTER_READY = "ClusterReady"
 NOT_REACHABLE = "ClusterNotReachable"
 TAINT: Json = {"key": "cluster.karmada.io/not-ready", "effect": "NoSchedule"}
 
-_LOOK_SECONDS = 10.0
-_PATIENCE = timedelta(seconds=30)  # a short silence says nothing
+_PROBE_SECONDS = 10.0
+_PATIENCE = timedelta(seconds=30)  # a shorter silence is ignored
 
 
 class ClusterReadiness:
-    """Owns the status and the taints of every Cluster. Nothing that runs is moved for it."""
+    """Owns the status and our taint of every Cluster. Running workloads stay where they are."""
 
     name = "cluster-readiness"
 
@@ -36,36 +36,36 @@ class ClusterReadiness:
         if cluster is None or cluster.metadata.deleting:
             self._silent_since.pop(name, None)
             return
-        pass_.no_later_than(_LOOK_SECONDS)
+        pass_.no_later_than(_PROBE_SECONDS)
         now = pass_.now()
-        reached = self._reaches(name)
-        if reached:
+        reachable = self._is_reachable(name)
+        if reachable:
             self._silent_since.pop(name, None)
         elif now - self._silent_since.setdefault(name, now) < _PATIENCE:
             return
 
         before = cluster.status.conditions if cluster.status else ()
-        after = conditions.updated(before, [_ready(name, reached, now)])
+        after = conditions.updated(before, [_ready(name, reachable, now)])
         if after != tuple(before):
             cluster = await pass_.write.status(cluster, {"conditions": conditions.to_json(after)})
-        if (changed := _taints(cluster, reached)) is not None:
-            await pass_.write.patch(cluster, {"spec": {"taints": changed}})
+        if (taints := _changed_taints(cluster, reachable)) is not None:
+            await pass_.write.patch(cluster, {"spec": {"taints": taints}})
 
-    def _reaches(self, name: str) -> bool:
+    def _is_reachable(self, name: str) -> bool:
         try:
             return self._fleet.plane(name).answers
         except NotEngaged:
             return False
 
 
-def _ready(name: str, reached: bool, now: datetime) -> Condition:
-    if reached:
+def _ready(name: str, reachable: bool, now: datetime) -> Condition:
+    if reachable:
         return conditions.condition(READY, True, CLUSTER_READY, f"{name} answers", generation=0, now=now)
     return conditions.condition(READY, False, NOT_REACHABLE, f"{name} does not answer", generation=0, now=now)
 
 
-def _taints(cluster: Cluster, reached: bool) -> list[Json] | None:
-    """All taints as they should be, those of others included; None when they are."""
+def _changed_taints(cluster: Cluster, reachable: bool) -> list[Json] | None:
+    """The taints that the Cluster should have, those of others included; None when it has them."""
     before: list[Json] = as_dict(cluster.spec_json).get("taints") or []
-    after = [taint for taint in before if taint.get("key") != TAINT["key"]] + ([] if reached else [TAINT])
+    after = [taint for taint in before if taint.get("key") != TAINT["key"]] + ([] if reachable else [TAINT])
     return after if after != before else None

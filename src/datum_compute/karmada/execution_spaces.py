@@ -1,4 +1,4 @@
-"""A hub namespace for each Cluster, as Karmada keeps one. Entry point: `ExecutionSpaces`."""
+"""One hub namespace per Cluster, as Karmada has it. Entry point: `ExecutionSpaces`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _PREFIX = execution_space("")
 
 
 class ExecutionSpaces:
-    """A cell keeps there what is only its own, such as the Lease of its name. The namespace goes with the Cluster."""
+    """Creates and deletes the namespace with its Cluster. A cell keeps its own objects there, such as its Lease."""
 
     name = "execution-space"
 

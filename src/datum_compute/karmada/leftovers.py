@@ -1,10 +1,10 @@
-"""Deployments that the hub does not have while their copies run here. Entry point: `Leftovers`.
+"""Copies of deployments in a cell whose originals are gone from the hub. Entry point: `Leftovers`.
 
-Karmada can leave a copy in a cell for ever when its original is deleted while Karmada does not see the cell, or has not
-caught up with the hub itself. A hub that was restored from a backup looks just the same from here. So a copy goes only
-when the hub answers, live and for longer than a moment, that the original is not there, and the hub namespace holds the
-note of its withdrawal. Without that note a copy is held: it runs on, an event and a metric report it, and it goes only
-by an operator's word. What Karmada keeps of it on the hub, its Work, goes first: Karmada would make the copy again.
+Karmada can leave a copy in a cell for ever when its original is deleted while Karmada cannot reach the cell, or has not
+caught up with the hub. A hub that was restored from a backup looks the same from the cell. A copy is therefore deleted
+only when the hub has answered for some time that the original does not exist, and the hub namespace has the note of its
+withdrawal. Without that note the copy is held: it keeps running, an event and a metric report it, and only an operator
+can release it. Its Work on the hub is deleted first, because Karmada would create the copy again from it.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from datum_compute.kube.errors import ApiError, Conflict, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.runtime import Change, Fleet, Handle, Pass, Plane, Request, Source
 
-HELD_SECONDS = 600.0  # until a held copy is looked at again without an event
+HELD_SECONDS = 600.0  # until a held copy is checked again without an event
 
 _log = structlog.get_logger(__name__)
 
 
 class _Evidence(Struct, frozen=True):
-    """What the hub answers about the original of a copy."""
+    """What the hub knows about the original of a copy."""
 
     exists: bool
     notes: tuple[Note, ...]
-    work: Work | None  # what Karmada makes the copy from
+    work: Work | None  # from which Karmada creates the copy
 
 
 class Leftovers:
-    """`enabled=False` holds every copy that no operator released."""
+    """Decides about leftovers in the cells of a process; `enabled=False` holds all that no operator released."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Leftovers:
         self._brake = Brake()
 
     def sources(self) -> Iterable[Source[WorkloadDeployment] | Source[Namespace]]:
-        """What changes the verdict on a copy although nothing happened to the copy itself."""
+        """Sources that can change the verdict on a copy although the copy itself did not change."""
         return (
             Source(HUB, WORKLOAD_DEPLOYMENT, self._of_original),
             Source(HUB, NAMESPACE, self._of_notes, when=notes_changed),
         )
 
     def _of_original(self, _hub: Plane, change: Change[WorkloadDeployment]) -> Iterable[Request]:
-        """The copies of one that went, and those of one that came back."""
+        """The copies of an original that was deleted, or came back."""
         original = change.object
         for cell in self._fleet.of_role(CELL):
             request = Request(cell.name, original.namespace, original.name)
@@ -73,21 +73,21 @@ class Leftovers:
                 yield request
 
     def _of_notes(self, _hub: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        """The copies that are missed already; in a namespace of which the hub tells for the first time, all to miss."""
+        """The copies known to lack an original; in a namespace that is new on the hub, all that lack one."""
         for cell in self._fleet.of_role(CELL):
             for copy in cell.informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
                 request = Request(cell.name, copy.namespace, copy.name)
-                is_new = change.before is None and _is_a_copy(copy) and not self._has_original(copy)
+                is_new = change.before is None and _is_copy(copy) and not self._has_original(copy)
                 if is_new or request in self._missing:
                     yield request
 
     def candidates(self, cell: Plane) -> Iterable[Request]:
         for copy in cell.informer(WORKLOAD_DEPLOYMENT).all():
-            if _is_a_copy(copy) and not self._has_original(copy):
+            if _is_copy(copy) and not self._has_original(copy):
                 yield Request(cell.name, copy.namespace, copy.name)
 
     def forget(self, request: Request) -> None:
-        """The copy goes or is gone, or its original is there."""
+        """Called when the copy is being deleted or gone, or its original exists."""
         if request in self._missing:
             self._missing.forget(request)
             self._report_held(self._missing.held())
@@ -97,22 +97,22 @@ class Leftovers:
         self._report_held(self._missing.held())
 
     async def released(self, pass_: Pass, copy: WorkloadDeployment) -> bool:
-        """Whether the original was withdrawn for good and nothing would bring the copy back: it can be deleted.
+        """Whether the copy can be deleted: its original was withdrawn and nothing would create it again.
 
-        A pass that cannot tell yet comes back when it can.
+        When that cannot be decided yet, the pass runs again later.
         """
         request = pass_.request
-        if not _is_a_copy(copy) or self._has_original(copy):
+        if not _is_copy(copy) or self._has_original(copy):
             self.forget(request)
             return False
         if not self._fleet.of_role(HUB):
             if self._fleet.known(HUB):
-                pass_.no_later_than(self._grace)  # a hub that was never heard has said nothing about any original
+                pass_.no_later_than(self._grace)  # a hub that never answered proves nothing about any original
             return False
         now = asyncio.get_running_loop().time()
-        left = self._missing.since(request, now) + self._grace - now
-        if left > 0 and not is_released(copy):
-            pass_.no_later_than(left)
+        remaining = self._missing.since(request, now) + self._grace - now
+        if remaining > 0 and not is_released(copy):
+            pass_.no_later_than(remaining)
             return False
         try:
             hub = pass_.on(HUB)
@@ -138,17 +138,15 @@ class Leftovers:
         if is_released(copy):
             sign = Sign.RELEASED
         now = asyncio.get_running_loop().time()
-        # Those that are missed only for a moment are on their way out already, by Karmada's own hand.
+        # Copies that lost their original only just now are probably being deleted by Karmada itself.
         missing = self._missing.count(before=now - self._grace / 2)
         copies = sum(
-            _is_a_copy(other)
-            for cell in self._fleet.of_role(CELL)
-            for other in cell.informer(WORKLOAD_DEPLOYMENT).all()
+            _is_copy(other) for cell in self._fleet.of_role(CELL) for other in cell.informer(WORKLOAD_DEPLOYMENT).all()
         )
         return verdict(sign, enabled=self._enabled, braked=self._brake.holds(missing, copies, now))
 
     def _hold(self, pass_: Pass, copy: WorkloadDeployment, why: Held) -> None:
-        """Reported when it begins, not on every pass."""
+        """Reports the copy when it starts being held, not on every pass."""
         pass_.no_later_than(HELD_SECONDS)
         if not self._missing.hold(pass_.request, why):
             return
@@ -161,12 +159,12 @@ class Leftovers:
         pass_.events.warning(copy, reasons.HELD, sentence)
 
     def _has_original(self, copy: WorkloadDeployment) -> bool:
-        """By what is known without asking; of a hub that was never heard, nothing is."""
+        """Whether the caches of the hub have the original; nothing is known of a hub that never answered."""
         hubs = self._fleet.of_role(HUB)
         return any(hub.informer(WORKLOAD_DEPLOYMENT).get(copy.namespace, copy.name) is not None for hub in hubs)
 
     async def _remove_work(self, hub: Handle, copy: WorkloadDeployment, work: Work | None) -> bool:
-        """Whether nothing is left that would bring the copy back."""
+        """Deletes the Work; returns whether nothing is left that would create the copy again."""
         if work is None or work.metadata.deleting:
             return True
         try:
@@ -184,7 +182,7 @@ _BECAUSE = {
 }
 
 
-def _is_a_copy(deployment: WorkloadDeployment) -> bool:
+def _is_copy(deployment: WorkloadDeployment) -> bool:
     return deployment.metadata.labels.get(MANAGED) == "true" and not deployment.metadata.deleting
 
 
@@ -202,14 +200,14 @@ async def _evidence(hub: Client, copy: WorkloadDeployment) -> _Evidence:
 
 
 async def _work(hub: Client, copy: WorkloadDeployment) -> Work | None:
-    """What Karmada makes the copy from, if it still does."""
-    noted = copy.metadata.annotations
-    namespace, name = noted.get(WORK_NAMESPACE, ""), noted.get(WORK_NAME, "")
+    """The Work from which Karmada creates the copy, if it exists."""
+    annotations = copy.metadata.annotations
+    namespace, name = annotations.get(WORK_NAMESPACE, ""), annotations.get(WORK_NAME, "")
     if not (namespace and name):
         return None
     try:
         work = await hub.get(WORK, name, namespace)
     except NotFound:
         return None
-    # A copy is what a cell was told, and this is what Karmada was told: only together do they prove anything.
+    # The copy names the Work, but only a Work that names the namespace of the copy proves that it is its own.
     return work if work.metadata.annotations.get(BINDING_NAMESPACE) == copy.namespace else None

@@ -1,10 +1,11 @@
-"""What this product needs of Karmada, done in this process. Entry points: `NamespacePropagation`, `Propagation`.
+"""The propagation that this product needs of Karmada, in this process. Entry points: `NamespacePropagation`,
+`Propagation`.
 
 Namespaces of the hub are copied to every cell. An object that a policy selects is copied to the cells whose Cluster the
-policy selects; its status comes back. A copy stays where it is when the policy or the label goes; it is deleted with
-its hub object, also when another of that name comes at once, or when another policy takes that over. An object that the
-hub never had, as one restored from a backup has not, was not deleted: its copy stays, and the next object of that name
-takes it over.
+policy selects, and its status is copied back. A copy stays when the policy or the label is removed; it is deleted with
+its original, even when another of the same name is created at once, and when another policy takes the original over.
+An original that the hub has no record of, as after a restore from a backup, was not deleted: its copy stays, and the
+next original of that name adopts it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -40,13 +41,13 @@ _FROM = "resourcetemplate.karmada.io"
 HUB_GENERATION = f"{_FROM}/generation"
 _LABELS_FROM_HUB = f"{_FROM}/managed-labels"
 _POLICY = "propagationpolicy.karmada.io/name"
-# On the hub: the status of each cell, where several have one, so that one that cannot be asked still counts.
+# On the hub: the status of each cell, where there are several, so that an unreachable one still counts.
 _STATUSES = "work.karmada.io/aggregated-status"
 
 _RESERVED = ("karmada-", "kube-")
 
 HasDeleted = Callable[[str, Kind[Any], KubeObject, str], bool]
-"""Whether a plane deleted the object of a kind and uid that a copy is of. `Engine.has_deleted` answers by the log."""
+"""Whether a plane deleted the original of a copy, given its uid; `Engine.has_deleted` reads it in the log."""
 
 
 class NamespacePropagation:
@@ -119,17 +120,20 @@ class Propagation:
                 for name, copy in self._copies(request)
                 if copy is not None and (original is not None or self._was_deleted(copy))
             ]
-            await _in_each(holding, lambda name: self._take_away(pass_, name))
+            await _in_each(holding, lambda name: self._remove(pass_, name))
         else:
             targets = self._targets(pass_.plane, original, request)
             await _in_each(sorted(targets), lambda name: self._place(pass_, name, targets[name], original))
 
     def _targets(self, hub: Plane, original: WorkloadDeployment, request: Request) -> dict[str, str | None]:
-        """The policy by which each cell has the object; empty where it stays without one, None where it must go.
+        """The policy that places the object in each cell; empty where it stays without one, None where it is removed.
 
-        A copy stays when its policy or the cluster's label goes. It goes when another policy has taken the object over.
+        A copy stays when its policy or the label of the cluster is removed, and is removed when another policy has
+        taken the object over.
         """
-        policies = [one for one in hub.informer(PROPAGATION_POLICY).all(request.namespace) if _selects(one, original)]
+        policies = [
+            policy for policy in hub.informer(PROPAGATION_POLICY).all(request.namespace) if _selects(policy, original)
+        ]
         names = {policy.name for policy in policies}
         targets: dict[str, str | None] = {}
         for cell, copy in self._copies(request):
@@ -146,7 +150,7 @@ class Propagation:
             for cell in sorted(self._fleet.of_role(CELL), key=lambda cell: cell.name)
         ]
 
-    async def _take_away(self, pass_: Pass, name: str) -> None:
+    async def _remove(self, pass_: Pass, name: str) -> None:
         cell = pass_.on(self._fleet.plane(name))
         copy = cell.informer(WORKLOAD_DEPLOYMENT).get(pass_.request.namespace, pass_.request.name)
         if copy is not None and not copy.metadata.deleting:
@@ -154,21 +158,21 @@ class Propagation:
 
     async def _place(self, pass_: Pass, name: str, policy: str | None, original: WorkloadDeployment) -> None:
         if policy is None:
-            await self._take_away(pass_, name)
+            await self._remove(pass_, name)
             return
         request, cell = pass_.request, pass_.on(self._fleet.plane(name))
         copy = cell.informer(WORKLOAD_DEPLOYMENT).get(request.namespace, request.name)
         if copy is not None and not _is_copy(copy, original) and self._was_deleted(copy):
-            await self._take_away(pass_, name)  # its end brings us back
+            await self._remove(pass_, name)  # its deletion triggers another pass
             return
         labels, annotations = _from_hub(original)
         annotations |= {WORK_NAMESPACE: execution_space(name)} | ({_POLICY: policy} if policy else {})
         if copy is None:
             if cell.informer(NAMESPACE).get("", request.namespace) is None:
-                return  # the namespace is on its way and will bring us back
+                return  # the arrival of the namespace triggers another pass
             body = WORKLOAD_DEPLOYMENT.body(request.name, request.namespace, labels=labels, annotations=annotations)
-            as_it_is: Json = {"spec": original.spec_json} if bytes(original.spec_json) else {}
-            await cell.write.create(WORKLOAD_DEPLOYMENT, body | as_it_is)
+            spec: Json = {"spec": original.spec_json} if bytes(original.spec_json) else {}
+            await cell.write.create(WORKLOAD_DEPLOYMENT, body | spec)
         elif not copy.metadata.deleting and (patch := _changes(copy, labels, annotations, spec=original.spec_json)):
             await cell.write.patch(copy, patch)
 
@@ -182,15 +186,15 @@ class Propagation:
         if status := aggregate([status for _, status in sorted(statuses.items())]):
             await pass_.write.status(original, status)
 
-    def _statuses(self, hub: Plane, original: WorkloadDeployment, known: dict[str, Json]) -> dict[str, Json]:
-        """By cell: what it says, or said last when it is one of ours and cannot be asked."""
+    def _statuses(self, hub: Plane, original: WorkloadDeployment, remembered: dict[str, Json]) -> dict[str, Json]:
+        """The status in each cell, or the remembered one of a cell that is away."""
         request = Request(hub.name, original.namespace, original.name)
         away = {
-            cluster.name: known[cluster.name]
+            cluster.name: remembered[cluster.name]
             for cluster in hub.informer(CLUSTER).all()
-            if cluster.name in known and not self._fleet.has(cluster.name)
+            if cluster.name in remembered and not self._fleet.has(cluster.name)
         }
-        copies = [(name, copy) for name, copy in self._copies(request) if copy and _speaks_for(copy, original)]
+        copies = [(name, copy) for name, copy in self._copies(request) if copy and _reports_for(copy, original)]
         return away | {name: status for name, copy in copies if (status := as_dict(copy.status_json))}
 
     def _was_deleted(self, copy: WorkloadDeployment) -> bool:
@@ -201,14 +205,14 @@ class Propagation:
         yield Request(self._hub, change.object.namespace, change.object.name)
 
     def _in_namespace(self, cell: Plane, change: Change[Namespace]) -> Iterable[Request]:
-        """A namespace that arrived in a cell: what waits for it can be placed now."""
+        """When a namespace is created in a cell, the originals that wait for it can be placed."""
         if change.before is None and self._fleet.has(self._hub):
             for original in self._fleet.plane(self._hub).informer(WORKLOAD_DEPLOYMENT).all(change.object.name):
                 yield Request(self._hub, original.namespace, original.name)
 
 
 async def _in_each(cells: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
-    """Acts on every cell, then raises the worst failure: one that does not answer never holds up another."""
+    """Acts on every cell, then raises the worst failure: an unreachable cell never holds up another."""
     problems = Problems()
     for name in cells:
         with problems.collect(name):
@@ -217,7 +221,7 @@ async def _in_each(cells: Iterable[str], act: Callable[[str], Awaitable[None]]) 
 
 
 def aggregate(statuses: Sequence[Json]) -> Json:
-    """One status from those of several cells: one passes through as it is, several are summed (R6)."""
+    """One status from those of several cells: a single one is passed through, several are summed."""
     if len(statuses) < 2:
         return statuses[0] if statuses else {}
     counters = ("replicas", "currentReplicas", "updatedReplicas", "desiredReplicas", "readyReplicas")
@@ -240,19 +244,19 @@ def _remembered(annotation: str) -> dict[str, Json]:
     try:
         return msgspec.json.decode(annotation, type=dict[str, dict[str, Any]]) if annotation else {}
     except msgspec.MsgspecError:
-        return {}  # somebody else wrote it; it will be written anew
+        return {}  # somebody else wrote it; it will be rewritten
 
 
 def _is_copy(copy: WorkloadDeployment, original: WorkloadDeployment) -> bool:
-    """Whether it is of this very object, and not of an earlier one of the same name."""
+    """Whether it is a copy of this very object, not of an earlier one of the same name."""
     return copy.metadata.annotations.get(ORIGINAL_UID, original.metadata.uid) == original.metadata.uid
 
 
-def _speaks_for(copy: WorkloadDeployment, original: WorkloadDeployment) -> bool:
-    """Also one of an earlier object that has to go first, once it says so: what it said before is no answer."""
+def _reports_for(copy: WorkloadDeployment, original: WorkloadDeployment) -> bool:
+    """Whether its status counts; that of an earlier object's copy does only while it reports that it is stopping."""
     available = conditions.find(conditions.of(copy), AVAILABLE)
-    is_making_way = copy.metadata.deleting and available is not None and available.reason == reasons.STOPPING
-    return is_making_way or _is_copy(copy, original)
+    is_stopping = copy.metadata.deleting and available is not None and available.reason == reasons.STOPPING
+    return is_stopping or _is_copy(copy, original)
 
 
 def _selects(policy: PropagationPolicy, object_: WorkloadDeployment) -> bool:
@@ -266,16 +270,16 @@ def _selects(policy: PropagationPolicy, object_: WorkloadDeployment) -> bool:
 
 
 def _clusters(policy: PropagationPolicy, clusters: Iterable[Cluster]) -> list[str]:
-    wanted = policy.spec.placement.cluster_affinity.label_selector
-    return [cluster.name for cluster in clusters if _matches(wanted, cluster.metadata.labels)]
+    selector = policy.spec.placement.cluster_affinity.label_selector
+    return [cluster.name for cluster in clusters if _matches(selector, cluster.metadata.labels)]
 
 
-def _matches(wanted: LabelMatch, labels: Mapping[str, str]) -> bool:
-    return LabelSelector.of(wanted.match_labels, wanted.match_expressions).matches(labels)
+def _matches(selector: LabelMatch, labels: Mapping[str, str]) -> bool:
+    return LabelSelector.of(selector.match_labels, selector.match_expressions).matches(labels)
 
 
 def _from_hub(original: KubeObject) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and annotations of a copy: those of the hub, and what it takes to withdraw them again."""
+    """The labels and annotations of a copy: those of the hub, and marks by which they can be removed again."""
     metadata = original.metadata
     annotations = {key: value for key, value in metadata.annotations.items() if key != _STATUSES}
     marks = {
@@ -290,18 +294,19 @@ def _from_hub(original: KubeObject) -> tuple[dict[str, str], dict[str, str]]:
 def _changes(
     copy: KubeObject, labels: Mapping[str, str], annotations: Mapping[str, str], spec: Raw | None = None
 ) -> Json:
-    """What differs from the hub, and what it withdrew; labels and annotations of the cell's own are left alone."""
-    noted = copy.metadata.annotations
+    """The patch that makes a copy like its original; labels and annotations of the cell's own are left alone."""
+    marks = copy.metadata.annotations
     return changes(
         copy,
-        labels={**_withdrawn(labels, noted.get(_LABELS_FROM_HUB, "")), **labels},
-        annotations={**_withdrawn(annotations, noted.get(ORIGINAL_ANNOTATIONS, "")), **annotations},
+        labels={**_removed(labels, marks.get(_LABELS_FROM_HUB, "")), **labels},
+        annotations={**_removed(annotations, marks.get(ORIGINAL_ANNOTATIONS, "")), **annotations},
         spec=spec,
     )
 
 
-def _withdrawn(wanted: Mapping[str, str], from_hub: str) -> dict[str, str | None]:
-    return {key: None for key in from_hub.split(",") if key and key not in wanted}
+def _removed(current: Mapping[str, str], from_hub: str) -> dict[str, str | None]:
+    """The keys that the hub once set and has removed since."""
+    return {key: None for key in from_hub.split(",") if key and key not in current}
 
 
 def _all(hub: Plane, change: Change[Cluster]) -> Iterable[Request]:

@@ -90,9 +90,7 @@ def test_certificates_are_renewed_before_they_expire(tmp_path: Path, days: int, 
     ],
 )
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
-def test_unusable_files_are_replaced(
-    tmp_path: Path, file: str, replaced: set[str], content: bytes | None
-) -> None:
+def test_unusable_files_are_replaced(tmp_path: Path, file: str, replaced: set[str], content: bytes | None) -> None:
     Credentials.ensure(tmp_path, NOW)
     before = contents(tmp_path)
     if content is None:

@@ -150,7 +150,9 @@ def test_malformed_protobuf_is_refused(body: bytes) -> None:
         (b'{"orphanDependents":false}', {}, "Background"),
     ],
 )
-def test_the_propagation_policy_is_read_from_body_and_query(body: bytes, query: dict[str, str], propagation: str) -> None:
+def test_the_propagation_policy_is_read_from_body_and_query(
+    body: bytes, query: dict[str, str], propagation: str
+) -> None:
     assert delete_options(Call("DELETE", "/", query, body)).propagation == propagation
 
 

@@ -178,9 +178,7 @@ async def test_defaults_are_filled_in(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["web-", "w" * 70])
-async def test_generated_names_have_the_prefix_and_are_unique_and_short(
-    plane: Plane, prefix: str
-) -> None:
+async def test_generated_names_have_the_prefix_and_are_unique_and_short(plane: Plane, prefix: str) -> None:
     body = changed(workload(), "metadata", generateName=prefix)
     del body["metadata"]["name"]
     names = [(await plane.create(body))["metadata"]["name"] for _ in range(5)]

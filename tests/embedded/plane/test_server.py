@@ -405,9 +405,7 @@ async def test_a_bookmark_follows_earlier_events(plane: Plane) -> None:
         assert watching.revisions[1] < watching.revisions[2]
 
 
-async def test_a_watcher_too_far_behind_has_to_list_again(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watcher_too_far_behind_has_to_list_again(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "_BACKLOG", 2)
     with pytest.raises(Gone):
         async with plane.client.watch(WORKLOAD, plane.revision, timeout_seconds=60) as events:
