@@ -6,7 +6,6 @@ to the cell would be federated again, and the projections of a project would be 
 
 from datum_compute.api.labels import UPSTREAM_CLUSTER
 from datum_compute.federation.roles import CELL, PROJECT
-from datum_compute.kube.errors import NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.runtime import Change, Plane, Scope
 
@@ -41,13 +40,9 @@ class _ProjectNamespaces:
     async def includes(self, plane: Plane, namespace: str) -> bool:
         if CELL not in plane.roles or not namespace:
             return True
-        known = plane.informer(NAMESPACE).get("", namespace)
-        if known is None:  # the cache may not have it yet, and what was delivered must not be federated
-            try:
-                known = await plane.client.get(NAMESPACE, namespace)
-            except NotFound:
-                return True  # it is deleted: controllers may clean up after what was in it
-        return not came_from_hub(known)
+        # The cache may not have it yet, and deployments that were delivered must not be federated.
+        known = plane.informer(NAMESPACE).get("", namespace) or await plane.client.find(NAMESPACE, namespace)
+        return known is None or not came_from_hub(known)  # after its deletion, controllers may clean up
 
     def admits(self, plane: Plane, change: Change[Namespace]) -> bool:
         return False
