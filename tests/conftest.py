@@ -1,4 +1,4 @@
-"""What all tests share: async tests, the counts of a long run, and a simulation.
+"""Shared by all tests: async tests, the counts of a long run, and a simulation.
 
 An async test runs on the loop of its `simulation` (or `federation`) fixture; a failure there prints its seed.
 """
@@ -17,24 +17,24 @@ from datum_compute.runtime.process import collect_rarely
 from datum_compute.runtime.testing.simulation import Simulation
 
 LONG = os.environ.get("LONG") == "1"
-ENGINE = os.environ.get("ENGINE", "") in ("1", "sample")  # scenarios run on the real engine
-SAMPLE = os.environ.get("ENGINE") == "sample"  # of what the embedded engine runs as well, only some do
-SAMPLE_OF_CHECKS = 4  # one conformance check in so many is in the sample
+ENGINE = os.environ.get("ENGINE", "") in ("1", "sample")  # run scenarios on the real engine
+SAMPLE = os.environ.get("ENGINE") == "sample"  # only some of the tests that the embedded engine runs as well
+SAMPLE_OF_CHECKS = 4  # every fourth conformance check is in the sample
 
 
 def count(default: int, long: int) -> int:
-    """How often to repeat: a little in `make test`, in full in `make test-long`."""
+    """The number of repetitions: few in `make test`, all in `make test-long`."""
     return long if LONG else default
 
 
-# The same examples on every machine in `make test`, so that a change breaks it and nothing else does; new ones in
-# `make test-long`. No deadline: machines are noisy, and slowness is measured in bench/.
+# The same examples on every machine in `make test`, so that only a change can break it; new ones in `make test-long`.
+# No deadline: machines are noisy, and slowness is measured in bench/.
 settings.register_profile("compute", deadline=None, derandomize=not LONG, max_examples=count(100, 500))
 settings.load_profile("compute")
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests are no garbage; looking through them time and again is a tenth of the run."""
+    """Thousands of collected tests are no garbage, and traversing them again and again is a tenth of the run."""
     collect_rarely()
 
 
@@ -82,7 +82,7 @@ def simulation(runner: asyncio.Runner) -> Simulation:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On the real engine only what runs there: scenarios that need no simulation, and tests of the engine itself."""
+    """Select for the real engine the scenarios that need no simulation, and the tests of the engine itself."""
     if not ENGINE:
         return
     chosen = [item for item in items if _runs_on_the_engine(item)]
@@ -100,8 +100,8 @@ def _runs_on_the_engine(item: pytest.Item) -> bool:
 
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What runs nowhere but on the real engine, the first scenario of each module, and some conformance checks; nothing
-    that waits for minutes."""
+    """The tests that run only on the real engine, the first scenario of each module, and some conformance checks; none
+    that wait for minutes."""
     chosen: list[pytest.Item] = []
     modules: set[str] = set()
     checks = 0
