@@ -95,7 +95,8 @@ def test_the_next_steps_of_local_up_work_as_printed(shell: Shell, line: str, env
     exported = shell(f"{step(up.stdout, 'kubectl:')}; compute workloads -o name")
     assert exported.stdout == "workload/hello\n"
     for hint in (line for line in done.stdout.splitlines() if line.startswith("Run '")):
-        followed = shell(hint.split("'")[1] + " --no-watch", **environ)
+        command = hint.removeprefix("Run '").rpartition("'")[0]  # a path with a space has quotes in it
+        followed = shell(f"{command} --no-watch", **environ)
         assert followed.returncode == 0, followed.stderr
 
 
