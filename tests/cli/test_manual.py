@@ -149,7 +149,7 @@ def rewrite(example: Example, shown: str, code: int) -> None:
 
 def test_help_shows_the_examples(compute: Compute) -> None:
     result = compute("rollout", "undo", "--help", program="datumctl compute")
-    assert "Examples:\n  Go back to the revision before.\n    $ datumctl compute rollout undo shop -y\n" in result.out
+    assert "Examples:\n  Go back to the previous revision.\n    $ datumctl compute rollout undo shop -y\n" in result.out
 
 
 def test_the_generated_files_are_up_to_date() -> None:
