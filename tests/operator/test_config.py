@@ -37,7 +37,7 @@ def test_an_empty_webhook_server_is_one_with_defaults(file: Path) -> None:
     assert (webhook.host, webhook.port, webhook.client_ca_name) == ("", 9443, "")
 
 
-def test_every_field_of_the_contract_is_known(file: Path) -> None:
+def test_every_documented_field_is_read(file: Path) -> None:
     config = _read(
         file,
         HEAD
