@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from datum_compute.embedded.controllers.collector import Collector
 from datum_compute.embedded.controllers.definitions import Definitions
+from datum_compute.embedded.controllers.expiry import delete_expired_events
 from datum_compute.embedded.controllers.namespaces import NamespaceLifecycle
 from datum_compute.embedded.kinds.catalog import plane_kinds
 from datum_compute.embedded.mounts import Mount
@@ -34,6 +36,7 @@ class Engine:
     `writer` is `WriterThread` in a real process; the default writes inline, as a simulation needs. `definitions`
     returns the CustomResourceDefinitions that planes of a role serve besides the built-in kinds, `mounts` are the
     paths of planes over HTTPS, and `clock_of` returns the clock of a plane, which may differ from that of others.
+    Events that last occurred more than `event_ttl` ago are deleted; without one they stay.
     """
 
     def __init__(
@@ -48,10 +51,12 @@ class Engine:
         generator: random.Random | None = None,
         writer: Callable[[Store], Writer] = InlineWriter,
         admit: Admit | None = None,
+        event_ttl: timedelta | None = None,
     ) -> None:
         self.mounts = tuple(mounts)
         self._definitions = definitions
         self._admit = admit
+        self._event_ttl = event_ttl
         self.clock = clock or SystemClock()
         self._clock_of = clock_of or (lambda plane: self.clock)
         self._generator = generator or random.Random()
@@ -127,6 +132,11 @@ class Engine:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             for server in self._planes.values():
                 server.bookmark()
+            if self._event_ttl is None:
+                continue
+            for plane in list(self._planes):
+                now = self._clock_of(plane).now()
+                await delete_expired_events(plane, self.store, self.submit, now, self._event_ttl)
 
     def close(self) -> None:
         self._writer.close()

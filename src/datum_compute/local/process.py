@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,7 @@ BEHAVIOUR = Behaviour(start_seconds=0.3, stop_seconds=0.2)
 
 _LOOK_SECONDS = 0.01
 _WATCH_SECONDS = 3600
+_EVENT_TTL = timedelta(hours=1)  # as on a kube-apiserver
 
 _log = structlog.get_logger(__name__)
 
@@ -166,7 +168,7 @@ async def _follow_projects(root: Client, write: Callable[[Sequence[Project]], No
 def _open(paths: Paths) -> Engine:
     """Opens the stored state; one that cannot be used is not touched."""
     try:
-        return compute_engine(Log(paths.log), writer=WriterThread, admit=admit)
+        return compute_engine(Log(paths.log), writer=WriterThread, admit=admit, event_ttl=_EVENT_TTL)
     except LogError as error:
         raise LocalError(
             f"{error}; nothing was changed: go back to a backup with 'compute local restore', "
