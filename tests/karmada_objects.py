@@ -59,4 +59,4 @@ async def bind(hub: Client, name: str, namespace: str, uid: str) -> None:
 
 
 async def names_of(hub: Client, kind: Kind[Any]) -> list[str]:
-    return sorted(one.name for one in (await hub.list(kind)).items)
+    return sorted(item.name for item in (await hub.list(kind)).items)

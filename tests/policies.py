@@ -28,7 +28,7 @@ class _Lazy(dict[str, Any]):
     """Variables are evaluated when they are used."""
 
     def __init__(self, expressions: Sequence[Json], around: Mapping[str, Any]) -> None:
-        super().__init__({one["name"]: one["expression"] for one in expressions})
+        super().__init__({item["name"]: item["expression"] for item in expressions})
         self._around = around
 
     def __getitem__(self, name: str) -> Any:
@@ -59,7 +59,7 @@ def refusal(
     request["userInfo"] |= {"groups": list(groups)} if groups else {}
     around: dict[str, Any] = {"request": request, "object": after, "oldObject": before}
     around["variables"] = _Lazy(spec.get("variables", ()), around)
-    if not all(evaluate(one["expression"], around) for one in spec.get("matchConditions", ())):
+    if not all(evaluate(item["expression"], around) for item in spec.get("matchConditions", ())):
         return ""
     for rule in spec["validations"]:
         try:

@@ -289,8 +289,8 @@ def test_closing_a_stream_wakes_the_thread_that_reads_it(told: Callable[..., Tol
     with Client(server.url).transport.stream(GET, silence=30) as stream:
 
         def read() -> None:
-            for one in stream:
-                got.append(one)
+            for item in stream:
+                got.append(item)
                 begun.set()
 
         reader = threading.Thread(target=read)

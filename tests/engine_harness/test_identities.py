@@ -42,7 +42,7 @@ def admitted(who: Who, *roles: On, switches: Any = DEFAULT_SWITCHES) -> tuple[No
 
 
 def test_everybody_is_known_where_they_work_and_nowhere_else() -> None:
-    found = [(one.account, one.plane, one.roles) for one in identities(PLANES)]
+    found = [(item.account, item.plane, item.roles) for item in identities(PLANES)]
     assert sorted(found, key=lambda one: one[:2]) == [
         ("compute-cell", "control-plane", (On.PROJECT,)),
         ("compute-cell", "downstream", (On.HUB,)),
@@ -62,13 +62,13 @@ def test_everybody_is_known_where_they_work_and_nowhere_else() -> None:
 
 
 def test_the_accounts_are_those_that_the_policies_know() -> None:
-    accounts = {one.account for one in identities(PLANES)}
+    accounts = {item.account for item in identities(PLANES)}
     assert {MANAGEMENT, CELL, cell_account("pop-dfw")} <= accounts
 
 
 def test_a_cell_with_a_name_speaks_for_itself_alone() -> None:
     planes = Settings({"pop-dfw": "DFW", "pop-ord": "ORD"}).planes
-    [ord_on_hub] = [one for one in identities(planes) if (one.called, one.plane) == ("pop-ord", "downstream")]
+    [ord_on_hub] = [item for item in identities(planes) if (item.called, item.plane) == ("pop-ord", "downstream")]
     notes = Notes()
     admit(notes, ord_on_hub)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_a_cell_with_a_name_speaks_for_itself_alone() -> None:
 
 
 def test_only_one_kind_of_user_writes_restarts_into_deployments() -> None:
-    users = [one for one in identities(PLANES) if one.who is Who.USER and one.plane == "project-b"]
+    users = [item for item in identities(PLANES) if item.who is Who.USER and item.plane == "project-b"]
     given = {}
     for user in users:
         notes = Notes()
@@ -97,7 +97,7 @@ def test_only_one_kind_of_user_writes_restarts_into_deployments() -> None:
 @pytest.mark.parametrize(("plane", "on"), [("downstream", On.HUB), ("project-b", On.PROJECT), ("pop-dfw", On.CELL)])
 def test_the_policies_of_a_plane_are_applied_with_their_bindings(plane: str, on: On) -> None:
     notes = Notes()
-    policies(notes, next(one for one in PLANES if one.name == plane))  # type: ignore[arg-type]
+    policies(notes, next(item for item in PLANES if item.name == plane))  # type: ignore[arg-type]
     held = [policy.name for policy in POLICIES if policy.on is on]
     assert notes.names("ValidatingAdmissionPolicy") == notes.names("ValidatingAdmissionPolicyBinding") == held
 

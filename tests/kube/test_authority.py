@@ -42,8 +42,8 @@ def test_a_client_certificate_is_not_a_server_certificate(authority: Pair) -> No
     client = issue(authority, "ada", NOW, 10, purposes=[CLIENT], organisation="engineers")
     client.certificate.verify_directly_issued_by(authority.certificate)
     subject = client.certificate.subject
-    assert [one.value for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ada"]
-    assert [one.value for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == ["engineers"]
+    assert [item.value for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ada"]
+    assert [item.value for item in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == ["engineers"]
     with pytest.raises(VerificationError):
         verify_server(client, authority, NOW)
 

@@ -77,7 +77,9 @@ def test_an_object_does_not_keep_the_text_that_it_came_in() -> None:
     before = sys.getrefcount(text)
     kept = [decode(item, Thing) for item in decode(text, list[Raw])]
     assert sys.getrefcount(text) == before
-    assert [(bytes(one.spec_json), bytes(one.status_json)) for one in kept] == [(b'{"image":"a"}', b'{"done":1}')] * 2
+    assert [(bytes(entry.spec_json), bytes(entry.status_json)) for entry in kept] == [
+        (b'{"image":"a"}', b'{"done":1}')
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_it_starts_once_stops_and_keeps_its_state(directory: Path) -> None:
     assert second.port == first.port, "a kubeconfig stays good over a restart"
 
     async def still_there(client: Client) -> None:
-        assert [one.name for one in (await client.list(WORKLOAD)).items] == ["web"]
+        assert [item.name for item in (await client.list(WORKLOAD)).items] == ["web"]
         await _until_ready(client, 1)
 
     _talk(directory, still_there)
@@ -334,7 +334,7 @@ def test_a_backup_taken_while_it_runs_brings_back_that_moment(directory: Path, t
     daemon.up(directory)
 
     async def is_back(client: Client) -> None:
-        assert [one.name for one in (await client.list(WORKLOAD)).items] == ["web"]
+        assert [item.name for item in (await client.list(WORKLOAD)).items] == ["web"]
         await _until_ready(client, 1)
 
     _talk(directory, is_back)
@@ -386,15 +386,15 @@ def test_killed_in_the_middle_of_a_rollout_it_finishes_when_it_is_back(directory
 
     async def finished(client: Client) -> None:
         await _until_ready(client, 5)
-        names = sorted(one.name for one in (await client.list(INSTANCE)).items)
+        names = sorted(item.name for item in (await client.list(INSTANCE)).items)
         assert names == [f"web-main-dfw-{ordinal}" for ordinal in range(5)]
-        claims = sorted(one.name for one in (await client.list(RESOURCE_CLAIM)).items)
+        claims = sorted(item.name for item in (await client.list(RESOURCE_CLAIM)).items)
         assert claims == [f"instance-{name}" for name in names], "nothing lost, nothing double"
 
     _talk(directory, finished)
 
     async def in_the_cell(client: Client) -> None:
-        names = sorted(one.name for one in (await client.list(INSTANCE)).items)
+        names = sorted(item.name for item in (await client.list(INSTANCE)).items)
         assert names == [f"web-main-dfw-{ordinal}" for ordinal in range(5)]
 
     _talk(directory, in_the_cell, "cell-dfw")

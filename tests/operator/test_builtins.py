@@ -27,7 +27,7 @@ async def test_the_configured_grants_come_with_an_entitlement(simulation: Simula
     await client.create(SERVICE_ENTITLEMENT, asked)
     await harness.settle()
     allowances = [as_dict(grant.spec_json)["allowances"][0] for grant in (await client.list(RESOURCE_GRANT)).items]
-    granted = {one["resourceType"]: one["buckets"][0]["amount"] for one in allowances}
+    granted = {item["resourceType"]: item["buckets"][0]["amount"] for item in allowances}
     assert granted == {INSTANCES: 3, VCPUS: 6000, MEMORY: 12288}
     await harness.stop()
 

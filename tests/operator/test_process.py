@@ -395,7 +395,9 @@ def test_both_groups_in_one_process_on_one_api_server(tmp_path: Path, start: Sta
         site.until(all_ready, "two instances run, and two are shown")
 
         async def hub_namespaces() -> list[str]:
-            return [one.name for one in (await site.client("hub").list(NAMESPACE)).items if one.name.startswith("ns-")]
+            return [
+                item.name for item in (await site.client("hub").list(NAMESPACE)).items if item.name.startswith("ns-")
+            ]
 
         assert len(site.do(hub_namespaces)) == 1, "what was delivered is not federated again"
 

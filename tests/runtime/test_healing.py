@@ -207,7 +207,7 @@ async def test_a_plane_added_removed_and_added_again_while_events_flow(simulatio
         await simulation.settle()
         assert sorted(world.recorder.requests) == sorted(f"a:default/{name}" for name in server.versions())
         informer = world.fleet.plane("b").informer(WIDGET)
-        assert {one.name: one.metadata.resource_version for one in informer.all()} == other.versions()
+        assert {item.name: item.metadata.resource_version for item in informer.all()} == other.versions()
         assert world.controller.crashes == []
 
 

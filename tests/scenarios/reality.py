@@ -100,7 +100,7 @@ class Reality:
     def is_unrecorded(self, workload: Json) -> bool:
         """Whether its spec is another than that of its newest revision, a restart aside."""
         name = f"{GROUP}-revision-history.{workload['metadata']['name']}"
-        found = [one for one in self._scan(self._project, CONFIG_MAP) if one["metadata"]["name"] == name]
+        found = [item for item in self._scan(self._project, CONFIG_MAP) if item["metadata"]["name"] == name]
         if not found:
             return False
         current = found[0]["metadata"]["annotations"][f"{GROUP}/current-revision"]
@@ -117,7 +117,7 @@ class Reality:
 
     def instances(self, city: str = "") -> list[Json]:
         cities = [city] if city else list(self._cells)
-        return [found for one in cities if one in self._cells for found in self._scan(self._cells[one], INSTANCE)]
+        return [found for city in cities if city in self._cells for found in self._scan(self._cells[city], INSTANCE)]
 
     def instance(self, name: str) -> Json | None:
         return next((found for found in self.instances() if found["metadata"]["name"] == name), None)
@@ -125,8 +125,8 @@ class Reality:
     def of(self, workload: Json, place: Place | None = None) -> list[Json]:
         """The instances of a workload, of one of its places where one is named."""
         uid = workload["metadata"]["uid"]
-        found = [one for one in self.instances() if one["metadata"]["labels"].get(f"{GROUP}/workload-uid") == uid]
-        return [one for one in found if place is None or _place(one) == place]
+        found = [item for item in self.instances() if item["metadata"]["labels"].get(f"{GROUP}/workload-uid") == uid]
+        return [item for item in found if place is None or _place(item) == place]
 
     def serving(self, workload: Json, place: Place | None = None) -> list[Json]:
         """Those that are ready, made for a deployment that the project has.
@@ -134,7 +134,7 @@ class Reality:
         A site that cannot be reached goes on running what the project has withdrawn. Nobody there can know of it, and
         it makes up for nothing that is asked of the site later.
         """
-        return [one for one in self.of(workload, place) if is_ready(one) and self._is_asked_for(one)]
+        return [item for item in self.of(workload, place) if is_ready(item) and self._is_asked_for(item)]
 
     def ready(self, workload: Json, place: Place) -> int:
         return len(self.serving(workload, place))
@@ -142,17 +142,17 @@ class Reality:
     def _is_asked_for(self, instance: Json) -> bool:
         uid = instance["metadata"]["labels"][f"{GROUP}/workload-deployment-uid"]
         deployments = self._scan(self._cells[_place(instance)[1]], WORKLOAD_DEPLOYMENT)
-        copy = next((one for one in deployments if one["metadata"]["uid"] == uid), None)
+        copy = next((item for item in deployments if item["metadata"]["uid"] == uid), None)
         upstream = copy["metadata"]["annotations"][f"{GROUP}/upstream-uid"] if copy else ""
-        return any(one["metadata"]["uid"] == upstream for one in self.deployments())
+        return any(item["metadata"]["uid"] == upstream for item in self.deployments())
 
     def newest(self, workload: Json, place: Place) -> int:
         """Those that were made from the newest template and are there to stay."""
-        return sum(not is_going(one) and self._is_newest(one, workload) for one in self.of(workload, place))
+        return sum(not is_going(item) and self._is_newest(item, workload) for item in self.of(workload, place))
 
     def old(self, workload: Json, place: Place) -> int:
         """Those that were made from an earlier template."""
-        return sum(not self._is_newest(one, workload) for one in self.of(workload, place))
+        return sum(not self._is_newest(item, workload) for item in self.of(workload, place))
 
     def _is_newest(self, instance: Json, workload: Json) -> bool:
         """Whether it has the image that the workload has now, and was started anew since that was last asked.
@@ -173,7 +173,7 @@ class Reality:
         """Whether a place has exactly what is asked for, of the newest version, and all of it ready."""
         found = self.of(workload, place)
         fits = len(found) == places(workload).get(place, 0)
-        return fits and all(is_ready(one) and self._is_newest(one, workload) for one in found)
+        return fits and all(is_ready(item) and self._is_newest(item, workload) for item in found)
 
     def is_fulfilled(self, workload: Json) -> bool:
         return all(self.is_done(workload, place) for place in places(workload))

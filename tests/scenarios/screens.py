@@ -206,7 +206,7 @@ class Screens:
 
                 def denied(reality: Reality) -> bool:
                     # Also one that is no longer wanted, until it has gone.
-                    surplus = {one["metadata"]["name"] for one in reality.instances(city)}
+                    surplus = {item["metadata"]["name"] for item in reality.instances(city)}
                     return any(map(reality.is_denied, names | surplus))
 
                 is_so = self._ever(denied)
@@ -268,7 +268,7 @@ class Screens:
                 yield f"{name} is not {row['STATUS']}"
             yield from self._of_age(name, row["AGE"])
         if self._at_rest:
-            there = {one["metadata"]["name"] for one in self._timeline.now.instances()}
+            there = {item["metadata"]["name"] for item in self._timeline.now.instances()}
             if there != rows.keys():
                 yield f"shows {sorted(rows)}, there are {sorted(there)}"
 
@@ -310,7 +310,9 @@ def _ready(reality: Reality, workload: Json, place: Place) -> int:
 def _there(reality: Reality, workload: Json, place: Place) -> int:
     """Also what an earlier workload of the same name has left to be stopped."""
     uid = workload["metadata"]["uid"]
-    earlier = [one for one in reality.instances(place[1]) if one["metadata"]["labels"][f"{GROUP}/workload-uid"] != uid]
+    earlier = [
+        item for item in reality.instances(place[1]) if item["metadata"]["labels"][f"{GROUP}/workload-uid"] != uid
+    ]
     return len(reality.of(workload, place)) + len(earlier)
 
 

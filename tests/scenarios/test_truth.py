@@ -157,12 +157,12 @@ class Life:
         uid = self.timeline.now.workloads()["web"]["metadata"]["uid"]
         said = await self._say(f"destroy web -y {wait or self._wait().replace('--no-wait', '')}")
         left = [
-            one for one in self.timeline.now.instances() if one["metadata"]["labels"][f"{GROUP}/workload-uid"] == uid
+            item for item in self.timeline.now.instances() if item["metadata"]["labels"][f"{GROUP}/workload-uid"] == uid
         ]
         if "workload/web is gone." in said.out:
             assert left == [], self._report("gone, and yet something of it is there", said)
         elif "did not stop" in said.err:
-            running = {one["metadata"]["labels"][f"{GROUP}/city-code"] for one in left}
+            running = {item["metadata"]["labels"][f"{GROUP}/city-code"] for item in left}
             named = set(re.findall(r"[A-Z]{3}", said.err.partition("did not stop")[0]))
             assert named == running, self._report("it names other cities than those that have not stopped", said)
 
@@ -209,8 +209,8 @@ class Life:
 
     def _report(self, lies: str, said: Said) -> str:
         cells = "\n".join(
-            f"{one['metadata']['name']} {image_of(one['spec'])} going={is_going(one)} {condition(one, 'Ready')}"
-            for one in self.timeline.now.instances()
+            f"{item['metadata']['name']} {image_of(item['spec'])} going={is_going(item)} {condition(item, 'Ready')}"
+            for item in self.timeline.now.instances()
         )
         told = "\n".join(self.journal)
         moment = f"seed {self.simulation.seed} at {self.simulation.time():.2f} s"
