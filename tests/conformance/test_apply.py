@@ -172,6 +172,13 @@ def test_a_shared_field_stays_until_its_last_owner_gives_it_up(apply: Applying) 
     assert "tags" not in apply("m2", {"size": 1})["spec"]
 
 
+def test_an_empty_list_of_owned_items_has_no_owner_and_is_removed_with_its_last_neighbour(apply: Applying) -> None:
+    apply("m1", {"size": 1})
+    after = apply("m1", {"tags": []})
+    assert "spec" not in after
+    assert owned(after) == {}
+
+
 def test_fields_of_other_managers_stay(apply: Applying, server: Server, place: Place) -> None:
     apply("m1", {"size": 1, "nested": {"note": "a"}, "texts": {"mine": "1"}})
     server.merge(place.widgets("one"), {"spec": {"nested": {"depth": 3}, "texts": {"other": "2"}}})
