@@ -149,7 +149,8 @@ class Bash:
         # Ctrl-T prints what stands on the line, as readline has it.
         show = """bind -x '"\\C-t": printf "<%s>\\n" "$READLINE_LINE"'"""
         self._type("source <(compute completion bash); bind 'set bell-style none'; " + show + "; echo rea''dy\n")
-        self._until("ready")
+        # Before its prompt readline does not have the terminal yet, whose own Ctrl-U would swallow what is typed.
+        self._until("ready\r\n$ ")
 
     def __enter__(self) -> Self:
         return self
