@@ -40,7 +40,7 @@ test-long: .venv/.installed ## make test with full counts
 	$(checks)
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
-generate: .venv/.installed ## write the generated files (deploy/crd, deploy/roles, docs/reference, docs/cli.md, docs/man)
+generate: .venv/.installed ## write the generated files (deploy/crd, roles, policies; docs/reference, cli.md, man)
 	$(RUN) tools.generate
 	$(RUN) tools.manual
 

@@ -67,7 +67,7 @@ def _reasons() -> str:
         _table(("Reason", "Means"), [(_code(reason.name), reason.sentence) for reason in of(Acts.NOBODY)]),
         "## Which reason is reported",
         "When there are several causes, the reason with the highest rank is reported, among equal ranks that of the "
-        "first object by name. A reason without a rank never hides another.",
+        "first by placement, then by name. A reason without a rank never hides another.",
         _table(
             ("Rank", "`Ready` of an Instance", "`Available` of a WorkloadDeployment", "`Available` of a Workload"),
             _ranks(),

@@ -24,7 +24,7 @@ def test_an_instance_has_seven_labels() -> None:
     )
 
 
-def test_the_keys_never_change() -> None:
+def test_a_key_is_never_renamed_or_dropped() -> None:
     others = {mark.key for mark in labels.LABELS} - set(labels.COMPUTE_LABELS)
     assert others == {
         "topology.datum.net/city-code",

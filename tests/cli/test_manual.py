@@ -49,7 +49,7 @@ ALL = examples()
 
 
 def test_every_command_has_an_example() -> None:
-    assert {example.path for example in ALL} == set(leaves())
+    assert {example.path for example in ALL} == set(leaves()), "add what is missing to cli/shell/examples.txt"
 
 
 def test_examples_are_written_as_they_are_read() -> None:
