@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long generate plugin lock clean
+.PHONY: help setup demo test test-fast test-long generate plugin image lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 UV := $(shell command -v uv 2>/dev/null)
 RUN := .venv/bin/python -m
-# Starting a worker costs more than it brings beyond eight.
+# Beyond eight workers, starting them costs more than they save.
 PYTEST := $(RUN) pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 help: ## list the targets
@@ -40,12 +40,20 @@ test-long: .venv/.installed ## make test with full counts
 	$(checks)
 	$(PYTEST) --timeout 900 $(PYTEST_ARGS)
 
-generate: .venv/.installed ## write the generated files (deploy/crd, roles, policies; docs/reference, cli.md, man)
+generate: .venv/.installed ## write what follows from tables (most of deploy/; docs/reference, cli.md, man)
 	$(RUN) tools.generate
 	$(RUN) tools.manual
 
 plugin: .venv/.installed ## build the datumctl plugin as a single file, dist/datumctl-compute
 	$(RUN) tools.bundle
+
+CONTAINER := $(shell command -v podman 2>/dev/null || command -v docker 2>/dev/null)
+IMAGE ?= compute-manager:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/datum_compute/__init__.py)
+IMAGE_ARGS ?=
+
+image: ## build the image of compute-manager with podman or docker (IMAGE=name:tag, IMAGE_ARGS='--build-arg BASE=...')
+	@test -n "$(CONTAINER)" || { echo "an image needs podman or docker, and neither is on PATH." >&2; exit 1; }
+	$(CONTAINER) build --tag $(IMAGE) $(IMAGE_ARGS) .
 
 lock: ## pin the dependencies of pyproject.toml and the clients in their locks (LOCK_ARGS=--upgrade: newest)
 	$(need_python)
@@ -80,7 +88,7 @@ define pin
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" $(LOCK_ARGS)
 endef
 
-# What is locked in a file, and this package.
+# Installs what a lock pins, and this package.
 ifeq ($(UV),)
 define install
 @test -x .venv/bin/python || $(PYTHON) -m venv .venv
@@ -95,7 +103,7 @@ define install
 endef
 endif
 
-# To run it, without the tools of developers.
+# Everything that runs, without developer tools.
 .venv/.running: requirements.lock pyproject.toml
 	$(need_python)
 	$(call install,requirements.lock)
@@ -117,10 +125,10 @@ engine-up: .venv/.installed ## start the real engine on loopback and wait until 
 engine-down: ## stop the real engine
 	@if [ -d $(or $(ENGINE_FOLDER),.engine) ]; then $(RUN) engine down; fi
 
-# One after the other: the planes are shared, and a test fails when the one before left something behind. When several
-# do, the rest would only wait for what never comes.
+# Sequentially, because the planes are shared and a test fails on what the one before left behind. After several failures
+# the rest would only wait in vain.
 test-engine test-engine-sample: ENGINE_ARGS += --kwok pop-dfw
-test-engine: engine engine-up ## the scenarios, and what we know of Karmada, on the real engine
+test-engine: engine engine-up ## the scenarios, and what we rely on in Karmada, on the real engine
 	$(call on_engine,1)
 
 test-engine-sample: engine engine-up ## what runs only on the real engine, and a sample of the rest
@@ -132,7 +140,7 @@ ENGINE=$(1) $(RUN) pytest --timeout 600 --maxfail 5 tests/engine tests/scenarios
 endef
 
 test-engine-long: export LONG := 1
-test-engine-long: test-engine ## the same, and two managers whose leader is killed again and again
+test-engine-long: test-engine ## test-engine with full counts, and two managers whose leader is killed repeatedly
 
 .PHONY: test-clients
 

@@ -1,6 +1,6 @@
 """How fast are objects read and written, and how large are they in a cache? Prints one table.
 
-Run with `.venv/bin/python bench/api.py`. Rates are medians of several rounds on one core. Memory is what the process
+Run with `.venv/bin/python -m bench.api`. Rates are medians of several rounds on one core. Memory is what the process
 really grew by (RSS) and what Python counts, over 20,000 objects that each arrived in their own buffer.
 """
 
@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench import parser
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.kube.meta import Json, decode, encode
 
@@ -166,7 +167,7 @@ def _resident() -> int:
 
 
 def main() -> None:
-    print(f"{f'one Instance of {len(instance(0))} bytes':36}{'a second':>12}")
+    print(f"{f'one Instance of {len(instance(0))} bytes':36}{'per second':>12}")
     for label, act in RATES.items():
         print(f"{label:36}{rate(act):>12,.0f}")
     print(f"\n{f'{OBJECTS:,} of them, kB each':36}{'RSS':>12}{'counted':>12}")
@@ -178,4 +179,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

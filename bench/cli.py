@@ -1,8 +1,8 @@
 """How long does a command take to start, compared with a bare interpreter and kubectl? Prints one table.
 
-Run with `.venv/bin/python bench/cli.py`. Everything runs in turn, round after round, so that a busy machine is busy for
-all of them alike; times are medians over the rounds, next to the CPU time. Lists
-are read from a server in this process, on loopback. kubectl is left out where there is none.
+Run with `.venv/bin/python -m bench.cli`. Everything runs in turn, round after round, so that a busy machine is busy for
+all of them alike; times are medians over the rounds, next to the CPU time. Lists are read from a server in this
+process, on loopback. kubectl is left out where there is none.
 """
 
 import os
@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import parser
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.runtime import SystemClock
-from tools import bundle
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from tests.cli.conftest import World, admit, kubeconfig
 from tests.cli.server import ApiServer
+from tools import bundle
 
 ROUNDS = 15
 BUDGETS = {
@@ -105,4 +103,5 @@ def show(times: dict[str, list[Taken]]) -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

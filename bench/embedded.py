@@ -1,9 +1,8 @@
 """How fast is the embedded engine? Prints one table, each figure next to its aim.
 
-Run with `.venv/bin/python bench/embedded.py`, or with the names of what to measure: start, writes, https, events, load,
-federation. Each question has a process of its own, and so has a server that is asked over HTTPS. Writes a second are
-of CPU time, of that server where there is one: what one core would do that had nothing else to do. The other figures
-are of the clock, and a machine that is busy makes them worse.
+Run with `.venv/bin/python -m bench.embedded`, or with the names of what to measure. Each measurement has a process of
+its own, and so has a server that is called over HTTPS. Writes per second are of CPU time, of that server where there is
+one: what one idle core would do. The other figures are wall clock time, and a busy machine makes them worse.
 """
 
 import asyncio
@@ -28,6 +27,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from bench import chosen
 from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.https.certificates import Credentials
@@ -56,7 +56,7 @@ from datum_compute.runtime.process import collect_rarely
 ROUNDS = 3
 WRITES = 3000
 AT_ONCE = 16  # clients over HTTPS
-RATE = 500  # writes a second while the delay of events is measured
+RATE = 500  # writes per second while the delay of events is measured
 EVENT_SECONDS = 10
 OBJECTS = 100_000
 WORKLOADS, REPLICAS = 20, 50  # in each of two cities: 2,000 Instances
@@ -174,7 +174,9 @@ class Served(Struct):
 @contextmanager
 def serving() -> Iterator[Served]:
     with folder() as directory:
-        process = subprocess.Popen([sys.executable, __file__, "serve", str(directory)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.embedded", "serve", str(directory)], stdout=subprocess.PIPE
+        )
         assert process.stdout is not None
         try:
             yield Served(process.pid, msgspec.json.decode(process.stdout.readline(), type=Endpoint))
@@ -363,7 +365,7 @@ def as_a_program() -> None:
 
 def main(names: Sequence[str]) -> None:
     print(f"{'':78}{'found':>12}{'aim':>12}")
-    for name in names or QUESTIONS:
+    for name in names:
         with ProcessPoolExecutor(1, get_context("spawn"), as_a_program) as processes:
             for what, found, aim in processes.submit(QUESTIONS[name]).result():
                 print(f"{what:78}{found:>12}{aim:>12}", flush=True)
@@ -374,4 +376,4 @@ if __name__ == "__main__":
         as_a_program()
         asyncio.run(_serve(Path(sys.argv[2])))
     else:
-        main(sys.argv[1:])
+        main(chosen(__doc__, QUESTIONS))

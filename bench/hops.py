@@ -1,14 +1,13 @@
 """How long does it take from a workload's creation until it is Available in its project, hop by hop? Prints one table.
 
-Run with `.venv/bin/python -m bench.hops` while the real engine is up. Our side are compute-managers under the generated
-roles, as the scenarios have them, with the simulated provider, which takes no time of its own.
+Run with `.venv/bin/python -m bench.hops` while the real engine is up. Our side is compute-managers under the generated
+roles, as in the scenarios, with the simulated provider, which takes no time of its own.
 
 One workload with one instance at a time, in a project that has another one there already: the first of all also waits
 for the cell to connect to the project, and for its network. Each hop is timed by the event that a watch brings here;
 what Karmada does between hub and cell is measured in the same run and subtracted.
 """
 
-import argparse
 import asyncio
 import logging
 import os
@@ -22,6 +21,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from bench import parser
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import AVAILABLE, INSTANCE, QUOTA_GRANTED, READY
 from datum_compute.api.workload import WORKLOAD
@@ -180,7 +180,7 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A workload's way to Available on the real engine, hop by hop.")
-    parser.add_argument("--workloads", type=int, default=20)
+    arguments = parser(__doc__)
+    arguments.add_argument("--workloads", type=int, default=20)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    main(parser.parse_args().workloads)
+    main(arguments.parse_args().workloads)

@@ -1,7 +1,7 @@
 """How long does a status take from the hub to the project? Prints one table.
 
-Run with `.venv/bin/python bench/hub_status.py` for the embedded engine, or with
-`--kubeconfigs .engine/kubeconfigs` for a running real one: the directory holds one file per plane.
+Run with `.venv/bin/python -m bench.hub_status` for the embedded engine, or with `--kubeconfigs .engine/kubeconfigs` for
+a running real one: the directory holds one file per plane.
 
 Statuses are written on the hub at a steady rate, over as many deployments as there are changes per second, in a city
 that no site serves, so that nobody else answers for them. Each is timed from the server's answer on the hub to an event
@@ -21,6 +21,7 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from bench import parser
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube.access.kubeconfig import load
@@ -200,18 +201,20 @@ async def main(arguments: argparse.Namespace) -> None:
         measured = await measure(planes, arguments.rate, arguments.seconds)
     raw, hops = statistics.median(measured.raw), measured.hops()
     median, worst = statistics.median(hops), hops[int(len(hops) * 0.99)]
-    print(f"{len(hops)} changes at {arguments.rate} a second, {'embedded' if directory is None else 'real'} engine")
+    print(f"{len(hops)} changes at {arguments.rate} per second, {'embedded' if directory is None else 'real'} engine")
     print(f"{'raw write on the hub, median':36}{raw * 1000:>8.2f} ms")
     print(f"{'hub status to project status, median':36}{median * 1000:>8.2f} ms{median / raw:>8.2f} x raw")
     print(f"{'hub status to project status, p99':36}{worst * 1000:>8.2f} ms{worst / raw:>8.2f} x raw")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Hub status to project status, at a steady rate.")
-    parser.add_argument("--kubeconfigs", type=Path, help="directory with one kubeconfig a plane; embedded without it")
-    parser.add_argument("--project", default="control-plane", help="the project's file in it, without .yaml")
-    parser.add_argument("--hub", default="downstream", help="the hub's file in it, without .yaml")
-    parser.add_argument("--rate", type=int, default=50, help="changes a second")
-    parser.add_argument("--seconds", type=int, default=20)
+    options = parser(__doc__)
+    options.add_argument(
+        "--kubeconfigs", type=Path, help="directory with one kubeconfig per plane; embedded without it"
+    )
+    options.add_argument("--project", default="control-plane", help="the project's file in it, without .yaml")
+    options.add_argument("--hub", default="downstream", help="the hub's file in it, without .yaml")
+    options.add_argument("--rate", type=int, default=50, help="changes per second")
+    options.add_argument("--seconds", type=int, default=20)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    asyncio.run(main(parser.parse_args()))
+    asyncio.run(main(options.parse_args()))

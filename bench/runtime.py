@@ -1,15 +1,13 @@
 """How much does the runtime itself cost? Prints one table, each figure next to its aim.
 
-Run with `.venv/bin/python bench/runtime.py`, or with the names of what to measure: events, memory, idle, federator,
-converge.
-Rates and ratios are of CPU time, because machines are noisy; each question has a process of its own.
+Run with `.venv/bin/python -m bench.runtime`, or with the names of what to measure. Rates and ratios are of CPU time,
+because machines are noisy; each measurement has a process of its own.
 """
 
 import asyncio
 import gc
 import logging
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,8 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for what stands in this folder, whoever starts it
-
+from bench import chosen
 from bench.api import instance
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
@@ -359,10 +356,10 @@ def _without_logs() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
-def main(chosen: Sequence[str]) -> None:
+def main(names: Sequence[str]) -> None:
     print(f"{'':66}{'measured':>10}{'aim':>10}")
     for label, measure, aim in TABLE:
-        if chosen and measure.__name__ not in chosen:
+        if measure.__name__ not in names:
             continue
         with ProcessPoolExecutor(1, get_context("spawn"), _without_logs, max_tasks_per_child=1) as fresh:
             [result] = fresh.map(measure, [None])
@@ -370,4 +367,4 @@ def main(chosen: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(chosen(__doc__, (measure.__name__ for _, measure, _ in TABLE)))

@@ -5,4 +5,4 @@ Entry points: `python -m engine`, and `engine.harness.Engine` for tests.
 
 
 class EngineError(Exception):
-    """Something about the engine that a person has to know or do; the message says it in one sentence."""
+    """A problem that a person has to solve; the message is one sentence."""

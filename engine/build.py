@@ -23,9 +23,9 @@ from engine.pins import Tool, tool_of
 
 _QUIET_SECONDS = 30  # between two lines of progress where they cannot be overwritten
 _KEPT_LINES = 15  # of the compiler's output, for the message of a build that failed
-_PACKAGE_BYTES = 2 << 30  # what one compiler or linker may take
+_PACKAGE_BYTES = 2 << 30  # memory that one compiler or linker may take
 
-# In what Go says when a module could not be downloaded because of the network.
+# Part of Go's output when the network kept a module from being downloaded.
 _LOST = (
     "dial tcp",
     "i/o timeout",
@@ -49,7 +49,7 @@ def build(tools: Sequence[Tool], output: TextIO = sys.stderr) -> None:
     go = _go()
     with _alone(output):
         for number, (tool, name) in enumerate(missing, start=1):
-            if not _path(tool, name).exists():  # whoever built before us may have made it
+            if not _path(tool, name).exists():  # an earlier build may have finished it
                 progress = _Progress(f"[{number}/{len(missing)}] {name} {tool.version}", output)
                 _build_one(go, tool, name, progress)
     for folder in sorted({_folder(tool) for tool, _ in missing}):
@@ -100,7 +100,7 @@ def _go() -> str:
 
 def _environment(tool: Tool) -> Mapping[str, str]:
     # Without cgo the same files come out with and without a C compiler, and depend on no library of the machine.
-    # Flags of the caller's could change what is built, or how it is checked.
+    # The caller's flags could change what is built, or how it is checked.
     fixed = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
     return os.environ | fixed | ({"GOTOOLCHAIN": tool.toolchain} if tool.toolchain else {})
 
@@ -120,8 +120,8 @@ def _build_one(go: str, tool: Tool, name: str, progress: "_Progress") -> None:
             break
         progress.again()
     progress.failed()
-    said = "\n".join(progress.last)
-    raise EngineError(f"{name} could not be built; go build in {tool.folder} said:\n{said}")
+    log = "\n".join(progress.last)
+    raise EngineError(f"{name} could not be built; go build in {tool.folder} said:\n{log}")
 
 
 def _succeeds(command: Sequence[str], tool: Tool, progress: "_Progress") -> bool:
@@ -164,7 +164,7 @@ class _Progress:
         self.last: deque[str] = deque(maxlen=_KEPT_LINES)
         self._title = title
         self._output = output
-        self._started = self._shown = time.monotonic()
+        self._started = self._reported = time.monotonic()
         self._compiled = 0
         self._show("", "\r" if output.isatty() else "\n")
 
@@ -174,8 +174,8 @@ class _Progress:
             self._compiled += 1
         if self._output.isatty():
             self._show(f"{self._compiled} packages", "\r")
-        elif time.monotonic() - self._shown > _QUIET_SECONDS:
-            self._shown = time.monotonic()
+        elif time.monotonic() - self._reported > _QUIET_SECONDS:
+            self._reported = time.monotonic()
             self._show(f"{self._compiled} packages", "\n")
 
     def done(self) -> None:
@@ -185,12 +185,12 @@ class _Progress:
         self._show("failed", "\n")
 
     def again(self) -> None:
-        """Whatever was downloaded and compiled stays."""
+        """Starts again; finished downloads and packages stay."""
         self._show("the connection was lost; trying again", "\n")
         self.last.clear()
 
     def lost_connection(self) -> bool:
-        """Whether the output ends with a download that broke off, which a retry may fix."""
+        """Whether the output ends with an interrupted download, which a retry may fix."""
         return any(sign in line for line in self.last for sign in _LOST)
 
     def _show(self, state: str, end: str) -> None:

@@ -26,13 +26,13 @@ _SERVER_NAMES = (
 
 
 class Certificates(Struct, frozen=True):
-    """One folder of PEM files, each only its owner's to read."""
+    """One folder of PEM files, readable only by their owner."""
 
     folder: Path
 
     @classmethod
     def ensure(cls, folder: Path) -> "Certificates":
-        """Makes all of them in one step, or none when they are there."""
+        """Creates all of them in one step, unless they exist."""
         if not folder.is_dir():
             fresh = folder.with_name(f"{folder.name}.new")
             shutil.rmtree(fresh, ignore_errors=True)

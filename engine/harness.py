@@ -1,7 +1,7 @@
-"""The engine as a whole: brought up, looked at, broken on purpose and taken down. Entry point: `Engine`.
+"""The engine as a whole: starts it, inspects it, breaks it on purpose and stops it. Entry point: `Engine`.
 
-Every call finds out for itself what runs, so any of them may be interrupted, killed or repeated. What was started goes
-on when the caller ends; `down` ends it.
+Every call finds out for itself what runs, so any of them may be interrupted, killed or repeated. What was started
+outlives the caller; `down` stops it.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ from engine.site import Process, Site
 
 DEFAULT_FOLDER = Path(os.environ.get("ENGINE_FOLDER") or planes.REPOSITORY / ".engine")
 
-_READY_SECONDS = 180.0  # a busy machine with few processors takes its time
+_READY_SECONDS = 180.0  # generous, for a busy machine with few processors
 _STOP_SECONDS = 10.0
 _PROBE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
@@ -72,7 +72,7 @@ class Engine:
             self._stop_all()
 
     def remove(self) -> None:
-        """Stops every process and forgets everything."""
+        """Stops every process and deletes all state."""
         with self._alone():
             self._stop_all()
             for entry in self.folder.root.iterdir():
@@ -100,7 +100,7 @@ class Engine:
         self.processes.kill([name])
 
     def start(self, name: str) -> None:
-        """Starts one again and returns when it is ready."""
+        """Starts a process again and returns when it is ready."""
         process = self._one(name)
         start = _Start(self, self._read_site(), self._say)
         start.run(process)
@@ -116,27 +116,27 @@ class Engine:
 
     def snapshot(self, plane: str, name: str) -> None:
         """Saves the state of a plane. Its etcd is paused meanwhile: the copy is what a crash would leave."""
-        store, kept = self._restorable(plane).store, self._kept(plane, name)
-        half = kept.with_name(f"{name}.half")
-        for folder in (kept, half):
+        store, snapshot = self._restorable(plane).store, self._snapshot(plane, name)
+        half = snapshot.with_name(f"{name}.half")
+        for folder in (snapshot, half):
             shutil.rmtree(folder, ignore_errors=True)
         self.processes.pause(store)
         try:
             shutil.copytree(self.folder.store(store), half)
         finally:
             self.processes.resume(store)
-        half.rename(kept)
+        half.rename(snapshot)
 
     def restore(self, plane: str, name: str) -> None:
         """Returns a plane to a snapshot. Whatever serves it is restarted, on the hub all of Karmada too."""
-        restorable, kept = self._restorable(plane), self._kept(plane, name)
-        if not kept.is_dir():
+        restorable, snapshot = self._restorable(plane), self._snapshot(plane, name)
+        if not snapshot.is_dir():
             raise EngineError(f'there is no snapshot "{name}" of {plane}; make one with `snapshot {plane} {name}`')
         working = karmada.LISTENERS if plane == HUB_PLANE else ()
         self.processes.kill([*working, *planes.listeners(restorable), restorable.store])
         data = self.folder.store(restorable.store)
         shutil.rmtree(data, ignore_errors=True)
-        shutil.copytree(kept, data)
+        shutil.copytree(snapshot, data)
         _Start(self, self._read_site(), self._say).again(restorable)
 
     def _restorable(self, plane: str) -> Plane:
@@ -145,7 +145,7 @@ class Engine:
                 return known
         raise EngineError(f'"{plane}" has no etcd of its own; choose one of {", ".join(RESTORABLE)}')
 
-    def _kept(self, plane: str, name: str) -> Path:
+    def _snapshot(self, plane: str, name: str) -> Path:
         return self.folder.snapshots / plane / name
 
     def planes(self) -> list[Plane]:
@@ -206,7 +206,7 @@ class Engine:
         return site
 
     def _with_usable_ports(self, settings: Settings) -> Settings:
-        """Keeps the ports it had, unless somebody took one meanwhile: then stops everything and chooses new ones."""
+        """Keeps its ports; if one was taken meanwhile, stops everything and chooses new ones."""
         known = settings.with_ports(_listeners(settings))
         if not self._lost_a_port(known):
             return known
@@ -215,7 +215,7 @@ class Engine:
         return Settings(settings.cells, settings.kwok).with_ports(_listeners(settings))
 
     def _lost_a_port(self, settings: Settings) -> bool:
-        """Whether somebody else listens where a process of ours should, and does not run."""
+        """Whether another process listens on the port of one of ours that does not run."""
         waiting = (name for name in _listeners(settings) if not self.processes.alive(_process_of(name)))
         return not all(ports.free(settings.ports[name]) for name in waiting)
 
@@ -237,7 +237,7 @@ class Engine:
         return Row(name, self.processes.state(name), self.processes.memory(name), self.processes.log(name))
 
     def _stop_all(self) -> None:
-        """Those that use others first: a server whose storage is gone waits for it instead of ending."""
+        """Stops clients before their servers: a server whose storage is gone waits for it instead of ending."""
         left = self.processes.names()
         layers = [
             [name for name in left if not _is_store(name) and not name.endswith("-apiserver")],
@@ -282,7 +282,7 @@ class _Start:
         self.all_of([planes.etcd(site, store) for store in site.settings.stores])
         self.all_of([planes.api_server(site, plane) for plane in every])
 
-        # Kinds come before whoever looks for kinds: the garbage collector and Karmada look only every 30 s.
+        # Kinds first: the garbage collector and Karmada look for new ones only every 30 s.
         for plane in every:
             with self._engine.connected(plane.name) as api:
                 planes.install_kinds(api, plane)
@@ -309,7 +309,7 @@ class _Start:
         self._tell("identities admitted")
 
     def again(self, plane: Plane) -> None:
-        """What serves a plane that has all its objects already, and what works on it."""
+        """Starts the servers and controllers of a plane that already has all its objects."""
         site = self._site
         self.all_of([planes.etcd(site, plane.store)])
         self.all_of([planes.api_server(site, plane)])
@@ -408,7 +408,7 @@ def _process_of(listener: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Only what a program needs to find its home, nothing else from the caller."""
+    """Only the variables that a program needs to find its home; nothing else from the caller."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 

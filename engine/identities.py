@@ -1,7 +1,7 @@
 """Who works on the planes, with the rights of the generated roles and no others. Entry points: `identities`, `admit`.
 
-Each is a service account of a plane, bound to the roles of `deploy/roles/<who>-on-<role>.yaml` and held to the policies
-of `deploy/policies/<role>.yaml`.
+Each is a service account of a plane, bound to the roles in `deploy/roles/` that begin with `<who>-on-<role>`, and held
+to the policies in `deploy/policies/<role>/`.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from datum_compute.api.accounts import NAMESPACE
 from datum_compute.api.permissions import On, When, Who
+from datum_compute.api.roles import features, role_name
 from datum_compute.federation import roles
 from datum_compute.kube.meta import Json
 from engine import planes
@@ -21,7 +22,7 @@ _POLICIES = planes.REPOSITORY / "deploy" / "policies"
 _TOKEN_SECONDS = 24 * 3600
 _RBAC = "rbac.authorization.k8s.io"
 
-# What this engine needs beside what is always needed: it has no Milo, service catalog or network operator.
+# Optional features that this engine needs: it has no Milo, service catalog or network operator.
 DEFAULT_SWITCHES = (
     When.LEADER_ELECTION,
     When.EXECUTION_SPACE,
@@ -38,9 +39,9 @@ class Identity(Struct, frozen=True):
     who: Who
     plane: str
     roles: tuple[On, ...]  # what the plane is for them
-    cells: tuple[str, ...] = ()  # that it speaks for on the hub
-    called: str = ""  # which one, where there are several: the name of a cell, or what a user is for
-    also: tuple[When, ...] = ()  # what is given to this one whatever the switches
+    cells: tuple[str, ...] = ()  # the cell that it acts for on the hub
+    called: str = ""  # tells several apart: the name of a cell, or the purpose of a user
+    also: tuple[When, ...] = ()  # roles of this identity whatever the switches
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
 
 def policies(api: Api, plane: Plane) -> None:
     """Applies the policies of the plane, which bind everybody but administrators."""
-    file = _POLICIES / f"{plane.role}.yaml"
+    file = _POLICIES / plane.role / "policies.yaml"
     for body in planes.documents(file.read_text("utf-8")) if file.exists() else ():
         api.apply(body)
 
@@ -101,11 +102,11 @@ def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
 def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Json, bool]]:
     """Every role of an identity, and whether it is switched on."""
     for on in identity.roles:
-        file = f"{identity.who.value}-on-{on.value}"
-        switched = (*switches, *identity.also)
-        wanted = {f"compute-{file}", *(f"compute-{file}-{switch.value}" for switch in switched)}
-        for role in planes.documents((_ROLES / f"{file}.yaml").read_text("utf-8")):
-            yield role, role["metadata"]["name"] in wanted
+        switched = (When.ALWAYS, *switches, *identity.also)
+        for when in features(identity.who, on):
+            folder = _ROLES / role_name(identity.who, on, when).removeprefix("compute-")
+            [role] = planes.documents((folder / "role.yaml").read_text("utf-8"))
+            yield role, when in switched
 
 
 def _placed(identity: Identity, role: Json) -> Iterator[Json]:

@@ -1,4 +1,4 @@
-"""Nodes that pretend to run Pods, for a cell whose provider makes Pods. Entry points: `listeners`, `scheduler`,
+"""Nodes that pretend to run Pods, for a cell whose provider creates Pods. Entry points: `listeners`, `scheduler`,
 `simulator`, `add_nodes`.
 """
 
@@ -43,7 +43,7 @@ def simulator(site: Site, cell: Plane, sources: Path) -> Process:
         "--manage-all-nodes=true",
         f"--node-ip={HOST}",
         f"--server-address={site.address(name)}",
-        "--node-lease-duration-seconds=0",  # nobody here judges nodes by their leases
+        "--node-lease-duration-seconds=0",  # nothing here checks the leases of nodes
     )
     return Process(name, "kwok", arguments, f"http://{site.address(name)}/healthz")
 

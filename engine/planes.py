@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from datum_compute.api import GROUP
 from datum_compute.api.crd import by_role
 from datum_compute.federation.roles import HUB
 from datum_compute.kube.meta import Json
@@ -132,7 +133,7 @@ def _established(api: Api, name: str) -> bool:
 
 
 def _ours() -> list[Json]:
-    files = sorted((REPOSITORY / "deploy" / "crd").glob("*.yaml"))
+    files = sorted((REPOSITORY / "deploy" / "crd" / "compute").glob(f"{GROUP}_*.yaml"))
     return [body for file in files for body in documents(file.read_text("utf-8"))]
 
 

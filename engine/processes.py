@@ -1,7 +1,7 @@
-"""The processes of one engine: started, looked at and stopped by name, and no others. Entry point: `Processes`.
+"""The processes of one engine: started, inspected and stopped by name, and no others. Entry point: `Processes`.
 
-A process notes itself, before it becomes the program: its pid, when it started and since which boot. So nothing is
-lost when the harness dies at any moment, and a pid that was given to another process later is never mistaken for it.
+Before it becomes the program, a process records its pid, start time and boot. So nothing is lost when the harness dies
+at any moment, and a later process with the same pid is never mistaken for it.
 """
 
 import os
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from engine import EngineError
 
-# `$0` is the file to note it in, `$@` the program; its pid and start time are those of the shell that it replaces.
+# `$0` is the file of the record, `$@` the program; its pid and start time are those of the shell that it replaces.
 _LAUNCH = 'cat "/proc/$$/stat" /proc/sys/kernel/random/boot_id > "$0.new" && mv "$0.new" "$0" && exec "$@"'
 _LAUNCH_SECONDS = 10.0
 _POLL_SECONDS = 0.01
@@ -141,12 +141,12 @@ class Processes:
         self._signal(name, signal.SIGCONT)
 
     def stop(self, names: Sequence[str], grace: float) -> list[str]:
-        """Asks all of them to end and ends those that have not after `grace` seconds, which are returned."""
+        """Terminates all of them, kills those that have not ended after `grace` seconds, and returns the latter."""
         for name in names:
             with self._handle(name) as handle:
                 if handle is not None:
                     signal.pidfd_send_signal(handle, signal.SIGTERM)
-                    signal.pidfd_send_signal(handle, signal.SIGCONT)  # one that is paused hears nothing
+                    signal.pidfd_send_signal(handle, signal.SIGCONT)  # a paused process receives no other signal
         deadline = time.monotonic() + grace
         late = [name for name in names if not self._ended(name, deadline)]
         self.kill(late)
@@ -184,13 +184,13 @@ class Processes:
             ended = handle is None or _wait(handle, deadline)
         record = _Record.read(self._records / name)
         if ended and record is not None and record.stat() is not None:
-            with suppress(ChildProcessError):  # it was started by another process, and is not ours to collect
+            with suppress(ChildProcessError):  # another process started it, so we cannot wait for it
                 os.waitpid(record.pid, os.WNOHANG)
         return ended
 
     @contextmanager
     def _handle(self, name: str) -> Iterator[int | None]:
-        """A descriptor of the process, None when it is gone. Opened first and compared then: it cannot change hands."""
+        """A descriptor of the process, None when it is gone. Compared after it is opened, so it is certainly ours."""
         record = _Record.read(self._records / name)
         try:
             handle = os.pidfd_open(record.pid) if record is not None else None

@@ -80,7 +80,7 @@ class Plane(Struct, frozen=True):
 class Settings(Struct, frozen=True):
     cells: dict[str, str]  # name -> city
     kwok: tuple[str, ...] = ()
-    ports: dict[str, int] = {}  # by what listens there
+    ports: dict[str, int] = {}  # by listener
 
     @classmethod
     def read(cls, folder: Folder) -> "Settings":

@@ -1,4 +1,4 @@
-"""What every command line needs to know, and what a process is. Entry points: `Site`, `Process`."""
+"""What every command line is built from, and the description of a process. Entry points: `Site`, `Process`."""
 
 import base64
 from pathlib import Path

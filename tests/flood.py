@@ -68,17 +68,17 @@ def _listen(process: "subprocess.Popen[bytes]", opened: threading.Event) -> None
 
 def observe(pid: int, ask: Callable[[], None], finished: Callable[[], bool]) -> Observed:
     """Asks again and again until the flood has risen, and a few times afterwards."""
-    observed, before, rounds = Observed(), _resident(pid), 0
+    observed, before, rounds = Observed(), resident(pid), 0
     while rounds < 5:
         rounds += finished()
         began = time.monotonic()
         ask()
         observed.slowest = max(observed.slowest, time.monotonic() - began)
-        observed.grown = max(observed.grown, _resident(pid) - before)
+        observed.grown = max(observed.grown, resident(pid) - before)
     return observed
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
     """Bytes of memory that the process really has."""
     return 1024 * int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(pid)]))
 

@@ -1,4 +1,4 @@
-"""Servers on loopback for tests: `Background` is a real one on a thread of its own, `Scripted` does what it is told."""
+"""Servers on loopback for tests: `Background` is a real one on a thread of its own, `Scripted` answers as scripted."""
 
 import asyncio
 import http.client
@@ -265,10 +265,10 @@ class Proxy:
         there, back = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         for source, sink in ((reader, back), (there, writer)):
-            self._pumps.add(asyncio.create_task(_pumped(source, sink)))
+            self._pumps.add(asyncio.create_task(pump(source, sink)))
 
 
-async def _pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
         while piece := await source.read(65536):
             sink.write(piece)

@@ -1,5 +1,5 @@
-"""Unmodified kubectl as people run it: the one from KUBECTL, from PATH or of the real engine; where there is none, this
-is said. Entry points: `Kubectl`, `program`.
+"""Unmodified kubectl as people run it: the one from KUBECTL, from PATH or of the real engine. Tests
+that need it are skipped where there is none. Entry points: `Kubectl`, `program`.
 """
 
 import os
@@ -77,5 +77,5 @@ def _of_the_engine() -> str:
 
 def _minor(program: str) -> int:
     """The minor version of a kubectl; one that does not know its own is taken as new."""
-    told = subprocess.run([program, "version", "--client", "--output=json"], capture_output=True, check=True).stdout
-    return int(msgspec.json.decode(told)["clientVersion"].get("minor", "").rstrip("+") or 99)
+    answer = subprocess.run([program, "version", "--client", "--output=json"], capture_output=True, check=True).stdout
+    return int(msgspec.json.decode(answer)["clientVersion"].get("minor", "").rstrip("+") or 99)

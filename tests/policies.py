@@ -46,12 +46,12 @@ def refusal(
     subresource: str = "",
     namespace: str = "default",
 ) -> str:
-    """What the caller is told; empty when the write is let through."""
+    """The message of the refusal; empty when the write is allowed."""
     spec = manifests()[policy]["spec"]
     [match] = spec["matchConstraints"]["resourceRules"]
     resource = "/".join(filter(None, (match["resources"][0], subresource)))
     if operation not in match["operations"] or resource not in match["resources"]:
-        return ""  # no server asks it
+        return ""  # no server evaluates it
     named: Any = (after or before or {}).get("metadata", {}).get("name")
     request: Json = {"operation": operation, "namespace": namespace, "userInfo": {"username": user}}
     request |= {"name": named} if named else {}

@@ -95,7 +95,7 @@ def screen(text: str) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def test_what_is_drawn_again_is_read_as_it_is_left() -> None:
+def test_a_redrawn_screen_is_read_in_its_final_state() -> None:
     assert screen("one\r\ntwo\r\nthree\r\n\r\x1b[2A\x1b[Jfour\r\n\r\x1b[Jfive\r\n") == ["one", "four", "five"]
 
 
@@ -114,7 +114,7 @@ def settled(lines: list[str]) -> list[str]:
     return sorted(re.sub(r"\s+", " ", _NUMBER.sub("#", line)).strip() for line in lasting)
 
 
-def test_how_long_something_took_makes_no_difference() -> None:
+def test_durations_make_no_difference() -> None:
     quick = ["workload/hello deleted.", "workload/hello is gone.", "#1    8s ago"]
     slow = ["workload/hello deleted.", f"workload/hello {_STOPPING}", "workload/hello is gone.", "#1   1m08s ago"]
     assert settled(quick) == settled(slow)
@@ -128,25 +128,37 @@ def patient(line: str) -> str:
 @pytest.mark.timeout(300)
 def test_every_command_of_the_readme_shows_what_it_says(tmp_path: Path) -> None:
     text = README.read_text("utf-8")
-    terminal, shown, promised = Terminal(tmp_path), [], []
+    terminal, printed, promised = Terminal(tmp_path), [], []
     try:
         for block in sessions(text):
-            shown.append([(line, *terminal.type(line if REWRITE else patient(line))) for line, _ in block])
+            printed.append([(line, *terminal.type(line if REWRITE else patient(line))) for line, _ in block])
             promised += [settled([line, *rest]) for line, rest in block]
     finally:
         daemon.down(tmp_path / "state")
-    wrong = [(line, code) for block in shown for line, _, code in block if code != TIMED_OUT * ("--timeout" in line)]
+    wrong = [(line, code) for block in printed for line, _, code in block if code != TIMED_OUT * ("--timeout" in line)]
     assert wrong == []
     if REWRITE:
-        written = iter("".join(f"$ compute {line}\n{_text(lines)}" for line, lines, _ in block) for block in shown)
+        written = iter("".join(f"$ compute {line}\n{_text(lines)}" for line, lines, _ in block) for block in printed)
         README.write_text(_BLOCK.sub(lambda _: f"```console\n{next(written)}```", text), "utf-8")
     else:
-        for given, (line, lines, _) in zip(promised, (step for block in shown for step in block), strict=True):
+        for given, (line, lines, _) in zip(promised, (step for block in printed for step in block), strict=True):
             assert settled([line, *lines]) == given
 
 
 def _text(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def test_every_way_to_install_it_is_explained_and_brings_both_programs() -> None:
+    install = README.read_text("utf-8").partition("\n## Install\n")[2].partition("\n## ")[0]
+    for command in ("uv tool install .", "pipx install .", "datumctl plugin trust compute"):
+        assert command in install
+    targets = re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert {target for target in re.findall(r"`make ([a-z]+)`", install) if target in targets} == {"plugin", "demo"}
+    for program, name in (("compute", "compute"), ("datumctl-compute", "datumctl compute")):
+        assert f"`{program}`" in install
+        done = subprocess.run([COMPUTE.with_name(program), "version"], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f"{name} ")
 
 
 def test_every_tag_that_fails_on_purpose_is_explained() -> None:
@@ -166,14 +178,14 @@ def test_the_demo_says_how_the_command_gets_on_the_path_and_what_is_simulated(tm
     environ["DATUM_COMPUTE_LOCAL_DIR"] = str(tmp_path)
     try:
         done = subprocess.run([repository / "demo" / "run"], env=environ, capture_output=True, text=True, check=True)
-        *_, rest = done.stdout.partition("The federation goes on running in the background.")
+        *_, rest = done.stdout.partition("The federation keeps running in the background.")
         assert "Its instances are simulated: no container runs." in rest
         assert "uv tool install ." in rest
         assert "pipx install ." in rest
         (path,) = re.findall(r'export PATH="(.*):\$PATH"', rest)
         environ["PATH"] = f"{path}:{environ['PATH']}"
         shell = ["bash", "-c", "compute local status && compute workloads -o name"]
-        shown = subprocess.run(shell, env=environ, capture_output=True, text=True, check=True).stdout
-        assert shown.endswith("\nworkload/hello\n")
+        printed = subprocess.run(shell, env=environ, capture_output=True, text=True, check=True).stdout
+        assert printed.endswith("\nworkload/hello\n")
     finally:
         daemon.down(tmp_path)

@@ -1,7 +1,7 @@
 """How the single-file plugin starts; `tools.bundle` puts this text into it as its first module. Entry point: `main`.
 
 Native modules cannot be loaded out of an archive, so what the archive carries is unpacked once, into a private folder
-that is named by its content. What datumctl asks with a short deadline is answered without.
+that is named by its content. The manifest, which datumctl wants within a short deadline, needs no unpacking.
 
 Written for Python 3.6: whatever `python3` is on a machine runs this first, and has to be able to say what is missing.
 """
@@ -21,24 +21,24 @@ def this_machine() -> str:
 
 
 def main(archive: str) -> int:
-    made_for = _kept(archive, MADE_FOR)
+    made_for = _member(archive, MADE_FOR)
     if made_for != this_machine():
         return _elsewhere(made_for)
     if "--plugin-manifest" not in sys.argv:
-        sys.path[0] = str(_unpacked(archive, _kept(archive, DIGEST)))
+        sys.path[0] = str(_unpacked(archive, _member(archive, DIGEST)))
     from datum_compute.cli.main import main as run
 
     return run()
 
 
-def _kept(archive: str, name: str) -> str:
+def _member(archive: str, name: str) -> str:
     import zipimport
 
     return zipimport.zipimporter(archive).get_data(os.path.join(archive, name)).decode("ascii")
 
 
 def _elsewhere(made_for: str) -> int:
-    """With the Python it was made for, when there is one; else told."""
+    """Runs the file with the Python it was made for, or reports that there is none."""
     import shutil
 
     tag, platform, machine = made_for.split()
@@ -61,7 +61,7 @@ def _unpacked(archive: str, digest: str) -> Path:
     folder = above / f"plugin-{digest}"
     try:
         found = folder.stat()
-    except OSError:  # not there, or a place that cannot be: unpacking tells
+    except OSError:  # missing or impossible: unpacking reports it
         return _unpack(archive, above, folder)
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         sys.exit(f"Error: others can change {folder}, so it is not used; remove it and try again")
@@ -69,7 +69,7 @@ def _unpacked(archive: str, digest: str) -> Path:
 
 
 def _unpack(archive: str, above: Path, folder: Path) -> Path:
-    """Whole or not at all: two that start at once both unpack, and the first one's folder stays."""
+    """Whole or not at all: two processes that start at once both unpack, and the folder of the first stays."""
     import shutil
     import tempfile
     import zipfile

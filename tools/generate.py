@@ -2,17 +2,18 @@
 
 import sys
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from datum_compute.api import crd, policies, roles
-from tools import reference
+from tools import manifests, monitoring, reference
 
 _ORIGIN = "datum_compute.api"
+_OPERATOR = "datum_compute.operator"
 
 
 def mark(origin: str) -> str:
-    """What the first line of every file says that is written from `origin`."""
+    """The first line of every file that is generated from `origin`."""
     return f"Generated from {origin} by `make generate`; do not edit."
 
 
@@ -22,15 +23,23 @@ _MARK = mark(_ORIGIN)
 def files() -> dict[str, str]:
     """Text by path below the repository."""
     return {
-        **{f"deploy/crd/{name}": f"# {_MARK}\n{text}" for name, text in crd.files().items()},
-        **{f"deploy/roles/{name}": f"# {_MARK}\n{text}" for name, text in roles.files().items()},
-        **{f"deploy/policies/{name}": f"# {_MARK}\n{text}" for name, text in policies.files().items()},
+        **{f"deploy/{path}": f"# {_MARK}\n{text}" for path, text in manifests.files().items()},
         **{f"docs/reference/{name}": f"<!-- {_MARK} -->\n\n{text}" for name, text in reference.files().items()},
     }
 
 
+def operator_files() -> dict[str, str]:
+    """Text by path below the repository, of what follows from the tables of compute-manager."""
+    written = mark(_OPERATOR)
+    pages = reference.operator_files()
+    return {
+        **{f"docs/reference/{name}": f"<!-- {written} -->\n\n{text}" for name, text in pages.items()},
+        **monitoring.files(written),
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run(_ORIGIN, files(), arguments)
+    return max(run(_ORIGIN, files(), arguments), run(_OPERATOR, operator_files(), arguments))
 
 
 def run(origin: str, files: Mapping[str, str], arguments: Sequence[str] | None) -> int:
@@ -49,6 +58,8 @@ def _write(origin: str, wanted: Mapping[Path, str]) -> int:
         path.write_text(text, encoding="utf-8")
     for path in _left_over(origin, wanted):
         path.unlink()
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
     return 0
 
 
@@ -65,10 +76,12 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _left_over(origin: str, wanted: Mapping[Path, str]) -> list[Path]:
-    """Files that an earlier table asked for; what people put beside them stays."""
-    folders = sorted({path.parent for path in wanted if path.parent.is_dir()})
-    found = (path for folder in folders for path in sorted(folder.iterdir()) if path.is_file() and path not in wanted)
-    return [path for path in found if mark(origin) in _first_line(path)]
+    """Files of an earlier table, also in folders of their own; files of people beside them stay."""
+    folders = {path.parent for path in wanted if path.parent.is_dir()}
+    parents = [parent for parent, number in Counter(folder.parent for folder in folders).items() if number > 1]
+    folders |= {folder for parent in parents for folder in parent.iterdir() if folder.is_dir()}
+    found = (path for folder in sorted(folders) for path in sorted(folder.iterdir()) if path.is_file())
+    return [path for path in found if path not in wanted and mark(origin) in _first_line(path)]
 
 
 def _first_line(path: Path) -> str:

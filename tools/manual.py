@@ -159,7 +159,7 @@ def _families(found: Sequence[Command]) -> Iterator[tuple[Command, list[Command]
     """Each command of the top level with those below it."""
     for first in found:
         if " " not in first.path:
-            yield first, [one for one in found if one.path.startswith(f"{first.path} ")]
+            yield first, [command for command in found if command.path.startswith(f"{first.path} ")]
 
 
 def markdown(found: Sequence[Command], everywhere: Sequence[Row]) -> str:
@@ -167,7 +167,10 @@ def markdown(found: Sequence[Command], everywhere: Sequence[Row]) -> str:
         f"# The `{PROGRAM}` command",
         SUMMARY,
         f"Version {__version__}. `{PROGRAM} COMMAND --help` shows the same for one command.",
-        _table(("Command", "What it does"), [(f"[`{one.title}`](#{_anchor(one)})", one.help[0]) for one in found]),
+        _table(
+            ("Command", "What it does"),
+            [(f"[`{command.title}`](#{_anchor(command)})", command.help[0]) for command in found],
+        ),
         "## Targets",
         "In this order:",
         "\n".join(f"{number}. {text}" for number, text in enumerate(PLACES, 1)),
@@ -181,34 +184,34 @@ def markdown(found: Sequence[Command], everywhere: Sequence[Row]) -> str:
         "## Exit codes",
         _table(("Code", "Meaning"), EXIT_CODES),
         "## Commands",
-        *(text for one in found for text in _section(one)),
+        *(text for command in found for text in _section(command)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(one: Command) -> Iterator[str]:
-    yield f"### {one.title}"
-    yield from map(_plain, one.help)
-    yield f"```\n{one.usage}\n```"
-    if one.verbs:
-        yield _table(("Command", ""), [(f"`{names}`", text) for names, text in one.verbs])
-    if one.bare:
-        yield f"`{one.title}` alone is `{one.title} {one.bare}`."
-    if one.options:
-        yield _table(("Option", ""), [(f"`{flag}`", text) for flag, text in one.options])
-    if len(one.outputs) > 1:
-        first, *others = one.outputs
+def _section(command: Command) -> Iterator[str]:
+    yield f"### {command.title}"
+    yield from map(_plain, command.help)
+    yield f"```\n{command.usage}\n```"
+    if command.verbs:
+        yield _table(("Command", ""), [(f"`{names}`", text) for names, text in command.verbs])
+    if command.bare:
+        yield f"`{command.title}` alone is `{command.title} {command.bare}`."
+    if command.options:
+        yield _table(("Option", ""), [(f"`{flag}`", text) for flag, text in command.options])
+    if len(command.outputs) > 1:
+        first, *others = command.outputs
         yield f"Output: `{first}`, or with `-o` {', '.join(f'`{other}`' for other in others)}."
-    for example in one.examples:
+    for example in command.examples:
         yield _plain(example.title)
-        shown = "" if example.output == "...\n" else example.output
-        yield f"```console\n$ {PROGRAM} {example.line}\n{shown}```"
+        printed = "" if example.output == "...\n" else example.output
+        yield f"```console\n$ {PROGRAM} {example.line}\n{printed}```"
         if example.code:
             yield f"Exit code {example.code}."
 
 
-def _anchor(one: Command) -> str:
-    return one.title.replace(" ", "-")
+def _anchor(command: Command) -> str:
+    return command.title.replace(" ", "-")
 
 
 def _table(titles: Row, rows: Sequence[Row]) -> str:

@@ -13,12 +13,20 @@ from datum_compute.api.reasons import REASONS, Acts, Reason, deployment_rank, in
 from datum_compute.api.roles import role_name
 from datum_compute.api.template import InstanceSpec, InstanceTemplate
 from datum_compute.api.workload import ScaleSettings
+from datum_compute.federation.metrics import GATED, OTHER
 from datum_compute.kube.meta import Condition, Json
+from datum_compute.operator.metrics import METRICS
+from datum_compute.runtime.telemetry.table import Label, Metric
 
 
 def files() -> dict[str, str]:
     """By file name."""
     return {"kinds.md": _kinds(), "labels.md": _labels(), "permissions.md": _permissions(), "reasons.md": _reasons()}
+
+
+def operator_files() -> dict[str, str]:
+    """Pages that follow from the tables of compute-manager, by file name."""
+    return {"metrics.md": _metrics()}
 
 
 def _page(*blocks: str) -> str:
@@ -129,6 +137,8 @@ _WHEN = {
     When.ABANDONED_CLAIMS: "in its own namespace, unless `--abandon-claims-after-seconds` is 0",
     When.SECURE_METRICS: "when metrics are served securely",
     When.WEBHOOK: "when it serves the webhook",
+    When.WEBHOOK_CERTIFICATE: "with `webhookServer.tls.selfSigned`, in its own namespace",
+    When.WEBHOOK_AUTHORITY: "with `webhookServer.tls.selfSigned`",
     When.MILO_DISCOVERY: "in discovery mode `milo`",
     When.INTERNAL_DISCOVERY: "in discovery mode `milo`, from inside the infrastructure",
     When.NETWORKING: "with feature gate `NetworkingIntegration`",
@@ -160,6 +170,38 @@ def _rule(rule: Rule) -> Sequence[str]:
     resources = ", ".join(map(_code, rule.resources))
     named = f" {', '.join(map(_code, rule.names))}" if rule.names else ""
     return rule.group or "core", f"{resources}{named}", ", ".join(rule.verbs), rule.why
+
+
+# Metrics
+
+
+def _metrics() -> str:
+    blocks = [
+        "# Metrics",
+        "What `/metrics` of compute-manager serves. [Labels](#labels) have the listed values and no others, or as many "
+        "as their source has. No series is labelled with an object, and only few metrics with a plane: their series "
+        "end when the plane leaves.",
+    ]
+    for group in dict.fromkeys(metric.group for metric in METRICS):
+        rows = [_metric(metric) for metric in METRICS if metric.group == group]
+        blocks += [f"## {group}", _table(("Metric", "Type", "Labels", "Emitted by", "Meaning"), rows)]
+    return _page(*blocks, "## Labels", _table(("Label", "Of", "Values"), map(_label, _labels_of_metrics())))
+
+
+def _metric(metric: Metric) -> Sequence[str]:
+    labels = ", ".join(_code(label.name) for label in metric.labels)
+    return _code(metric.name), metric.type.value, labels, metric.emitter, metric.help
+
+
+def _labels_of_metrics() -> list[Label]:
+    return sorted(dict.fromkeys(label for metric in METRICS for label in metric.labels), key=lambda label: label.name)
+
+
+def _label(label: Label) -> Sequence[str]:
+    metrics = ", ".join(_code(metric.name) for metric in METRICS if label in metric.labels)
+    if label.values == GATED:  # the other table
+        return _code(label.name), metrics, f"[reasons](reasons.md), {OTHER}"
+    return _code(label.name), metrics, ", ".join(label.values) or label.source
 
 
 # Kinds

@@ -27,9 +27,9 @@ def overview(
         ".SH COMMANDS",
         *(
             line
-            for one in commands
-            if " " not in one.path
-            for line in _item(f"\\fB{_text(PROGRAM)}\\-{_text(one.path)}\\fR(1)", _text(one.help[0]))
+            for command in commands
+            if " " not in command.path
+            for line in _item(f"\\fB{_text(PROGRAM)}\\-{_text(command.path)}\\fR(1)", _text(command.help[0]))
         ),
         ".SH OPTIONS",
         *_items(everywhere),
@@ -53,28 +53,28 @@ def page(first: "Command", below: "Sequence[Command]") -> str:
             "NAME", f"{PROGRAM}\\-{_text(first.path)} \\- {_text(first.help[0][:1].lower() + first.help[0][1:-1])}"
         ),
         ".SH SYNOPSIS",
-        *(line for one in (first, *below) if not one.verbs for line in (_text(one.usage), ".br")),
+        *(line for command in (first, *below) if not command.verbs for line in (_text(command.usage), ".br")),
         ".SH DESCRIPTION",
         *_paragraphs(first.help),
         *_details(first),
     ]
-    for one in below:
-        lines += [f".SH {_text(one.title.upper())}", *_paragraphs(one.help), *_details(one)]
+    for command in below:
+        lines += [f".SH {_text(command.title.upper())}", *_paragraphs(command.help), *_details(command)]
     lines += [
         *_section("SEE ALSO", f"\\fB{PROGRAM}\\fR(1) for options of every command, the environment and exit codes")
     ]
     return "\n".join(lines) + "\n"
 
 
-def _details(one: "Command") -> Iterator[str]:
-    if one.bare:
-        yield from (".PP", _text(f"{one.title} alone is {one.title} {one.bare}."))
-    if one.options:
-        yield from (".SS Options", *_items(one.options))
-    if len(one.outputs) > 1:
-        yield from (".SS Output formats", _text(", ".join(one.outputs)))
-    if one.examples:
-        yield from (".SS Examples", *(line for example in one.examples for line in _example(example)))
+def _details(command: "Command") -> Iterator[str]:
+    if command.bare:
+        yield from (".PP", _text(f"{command.title} alone is {command.title} {command.bare}."))
+    if command.options:
+        yield from (".SS Options", *_items(command.options))
+    if len(command.outputs) > 1:
+        yield from (".SS Output formats", _text(", ".join(command.outputs)))
+    if command.examples:
+        yield from (".SS Examples", *(line for example in command.examples for line in _example(example)))
 
 
 def _example(example: Example) -> Iterator[str]:
@@ -107,6 +107,6 @@ def _item(left: str, right: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """As it is, whatever roff would make of it."""
+    """Escaped, so that roff prints it unchanged."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

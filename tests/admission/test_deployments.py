@@ -64,14 +64,14 @@ def plane(simulation: Simulation) -> Plane:
 async def test_a_user_may_only_move_a_restart_forward(plane: Plane, case: Write) -> None:
     await plane.start(case.before)
     before = await plane.stored()
-    after = case.after | {"metadata": before["metadata"] | _said(case.after["metadata"])}
+    after = case.after | {"metadata": before["metadata"] | client_metadata(case.after["metadata"])}
     code, sentence = await plane.ask("PUT", ONE, after)
     assert code == (200 if case.allowed else 403)
     assert case.allowed or "follows from its Workload" in sentence
     assert (await plane.stored())["spec"] == (case.after if case.allowed else case.before)["spec"]
 
 
-def _said(metadata: Json) -> Json:
+def client_metadata(metadata: Json) -> Json:
     keys = ("labels", "annotations", "finalizers", "ownerReferences")
     return {key: metadata[key] for key in keys if key in metadata}
 

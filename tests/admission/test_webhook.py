@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from datum_compute.admission.webhook import (
     MUTATE,
@@ -21,6 +22,7 @@ from datum_compute.api.accounts import Accounts
 from datum_compute.api.labels import TOPOLOGY_CITY, UPSTREAM_CLUSTER
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.federation.metrics import COMPUTE
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.client import Client
 from datum_compute.kube.inprocess import InProcess
@@ -33,6 +35,7 @@ from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.api.deployment_writes import ONCE, WRITES, Write, changed
+from tests.metrics import differences
 from tests.scenarios.federation import placement, template
 
 NETWORK_FIELD = "spec.template.spec.networkInterfaces[0].network"
@@ -83,7 +86,8 @@ class WebhookHarness:
         self.engine = compute_engine(clock=simulation, generator=simulation.random)
         self.fleet = Fleet()
         self.reviewer = Reviewer()
-        self.webhook = Webhook(self.fleet, self.reviewer, parent_of, accounts)
+        self.registry = CollectorRegistry()
+        self.webhook = Webhook(self.fleet, self.reviewer, parent_of, accounts, registry=self.registry)
         transport = InProcess(self.engine.serve("demo", role))
         self.fleet.add(Plane("demo", PROJECT, transport, writes=Writes(), generator=simulation.random, also=also))
         self._simulation = simulation
@@ -145,6 +149,23 @@ def _causes(response: Json) -> dict[str, str]:
 
 async def test_a_good_workload_is_admitted(webhook: WebhookHarness) -> None:
     assert await webhook.review(object=_workload()) == {"uid": "abc", "allowed": True}
+
+
+async def test_reviews_are_counted_by_result(webhook: WebhookHarness) -> None:
+    def counted(result: str, path: str = VALIDATE) -> float | None:
+        labels = {"webhook": path, "result": result}
+        return webhook.registry.get_sample_value("compute_admission_reviews_total", labels)
+
+    await webhook.review(object=_workload())
+    await webhook.review(MUTATE, object=_workload())
+    await webhook.review(object=_workload(["XXX"]))
+    assert (counted("allowed"), counted("allowed", MUTATE), counted("refused")) == (1, 1, 1)
+    await webhook.review(f"{VALIDATE}{OF_PROJECT}elsewhere", object=_workload())
+    assert counted("unavailable") == 1, "a project that is not engaged is no decision about the workload"
+    webhook.reviewer.client = None  # type: ignore[assignment, method-assign]
+    await webhook.review(object=_workload())
+    assert counted("failed") == 1
+    assert differences(webhook.registry, COMPUTE) == set()
 
 
 async def test_the_caller_is_forwarded_with_every_extra(webhook: WebhookHarness) -> None:

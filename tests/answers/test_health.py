@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from datum_compute.answers.health import Block, Health, block, judge, workload_health
+from datum_compute.answers.health import Block, Health, block, instance_health, workload_health
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.instance import INITIAL_STATUS, Instance
 from datum_compute.api.workload import Workload
@@ -70,23 +70,23 @@ NOT_TRUE = ("False", "Unknown")
     ],
 )
 def test_the_status_of_an_instance_in_lists(conditions: list[Json], status: str) -> None:
-    assert judge(instance(*conditions)).status == status
+    assert instance_health(instance(*conditions)).status == status
 
 
 def test_a_deleted_instance_is_terminating_whatever_it_reports() -> None:
-    judged = judge(instance(ready("True", "Available"), deleted=NOW))
-    assert (judged.status, judged.line) == ("Terminating", "Terminating")
+    health = instance_health(instance(ready("True", "Available"), deleted=NOW))
+    assert (health.status, health.line) == ("Terminating", "Terminating")
 
 
 def test_a_fresh_instance_waits_for_quota() -> None:
-    assert judge(instance(status=INITIAL_STATUS)).status == "Pending (quota evaluation)"
+    assert instance_health(instance(status=INITIAL_STATUS)).status == "Pending (quota evaluation)"
 
 
 def test_a_failure_on_ready_takes_precedence_over_progress_on_programmed() -> None:
-    judged = judge(
+    health = instance_health(
         instance(programmed("Unknown", "ProgrammingInProgress"), ready("Unknown", "ImageUnavailable", "no such tag"))
     )
-    assert (judged.status, judged.message) == ("Failed (image unavailable)", "no such tag")
+    assert (health.status, health.message) == ("Failed (image unavailable)", "no such tag")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_a_failure_on_ready_takes_precedence_over_progress_on_programmed() -> No
     ],
 )
 def test_the_line_and_message_of_one_instance(conditions: list[Json], line: str, detail: str) -> None:
-    judged = judge(instance(*conditions))
-    assert (judged.line, judged.message) == (line, detail)
+    health = instance_health(instance(*conditions))
+    assert (health.line, health.message) == (line, detail)
 
 
 def available(status: str, reason: str = "") -> list[Condition]:

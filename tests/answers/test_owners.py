@@ -1,7 +1,7 @@
 import pytest
 from msgspec import Raw
 
-from datum_compute.answers.owners import Owner, Owners, labelled
+from datum_compute.answers.owners import Owner, Owners, has_owner_labels
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.instance import Instance
 from datum_compute.api.labels import CITY_CODE, DEPLOYMENT_NAME, PLACEMENT_NAME, WORKLOAD_NAME
@@ -46,5 +46,5 @@ def test_the_owner_is_found_by_labels_then_deployment_then_name(
 
 
 def test_deployments_are_needed_only_where_a_label_is_missing() -> None:
-    assert labelled(instance("x", ALL))
-    assert not labelled(instance("x", ALL | {CITY_CODE: ""}))
+    assert has_owner_labels(instance("x", ALL))
+    assert not has_owner_labels(instance("x", ALL | {CITY_CODE: ""}))

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from datum_compute.answers.health import Block
 from datum_compute.answers.places import Counts, Place
-from datum_compute.answers.rollout import Phase, Picture, RowState, Tracker, phase, picture
+from datum_compute.answers.rollout import Phase, Progress, RowState, Tracker, phase, rollout_progress
 from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.instance import Instance
 from datum_compute.api.labels import ROLLOUT_PAUSED
@@ -57,8 +57,8 @@ def test_only_rows_that_are_pending_or_updating_can_be_blocked(state: RowState, 
     assert phase(state, stalled=True) is expected
 
 
-def only(state: RowState) -> Picture:
-    return Picture((state,))
+def only(state: RowState) -> Progress:
+    return Progress((state,))
 
 
 def test_a_row_stuck_from_the_start_is_blocked_after_thirty_seconds_although_no_number_changed() -> None:
@@ -85,7 +85,7 @@ def test_each_cause_is_reported_once() -> None:
 
 def test_a_cause_that_blocks_two_cities_is_reported_once() -> None:
     tracker = Tracker()
-    two = Picture(tuple(RowState(Place("default", city), Counts(2), True, city, NO_QUOTA) for city in ("AMS", "DFW")))
+    two = Progress(tuple(RowState(Place("default", city), Counts(2), True, city, NO_QUOTA) for city in ("AMS", "DFW")))
     tracker.tick(0, two)
     rows = tracker.tick(31, two)
     assert [(row.phase, row.blocked) for row in rows] == [(Phase.BLOCKED, NO_QUOTA), (Phase.BLOCKED, None)]
@@ -147,7 +147,7 @@ def test_a_row_is_shown_only_when_a_number_or_its_phase_changes() -> None:
 
 def test_it_is_complete_when_every_row_is_done_and_nothing_is_left_over() -> None:
     tracker = Tracker()
-    tracker.tick(0, Picture((state_of(2, 2, 2, 2),), leftover=("shop-default-ams",)))
+    tracker.tick(0, Progress((state_of(2, 2, 2, 2),), leftover=("shop-default-ams",)))
     assert not tracker.complete
     tracker.tick(1, only(state_of(2, 2, 2, 2)))
     assert tracker.complete
@@ -178,8 +178,10 @@ def deployment(
 
 
 def test_two_placements_in_one_city_are_two_rows() -> None:
-    asked = [placement("a", ["DFW"], 1), placement("b", ["DFW"], 1)]
-    result = picture(workload(3, *asked), [deployment("DFW", name="a"), deployment("DFW", name="b")], [], 3)
+    requested = [placement("a", ["DFW"], 1), placement("b", ["DFW"], 1)]
+    result = rollout_progress(
+        workload(3, *requested), [deployment("DFW", name="a"), deployment("DFW", name="b")], [], 3
+    )
     assert [row.place for row in result.rows] == [Place("a", "DFW"), Place("b", "DFW")]
 
 
@@ -197,36 +199,36 @@ def test_two_placements_in_one_city_are_two_rows() -> None:
 def test_a_report_on_an_earlier_generation_does_not_count(
     observed: int | None, deployments: list[WorkloadDeployment], answered: bool
 ) -> None:
-    [row] = picture(workload(observed), deployments, [], target=3).rows
+    [row] = rollout_progress(workload(observed), deployments, [], target=3).rows
     assert row.answered is answered
 
 
 def test_a_city_without_a_deployment_has_the_requested_number_as_desired() -> None:
-    [row] = picture(workload(3), [], [], 3).rows
+    [row] = rollout_progress(workload(3), [], [], 3).rows
     assert (row.numbers, row.deployment) == (Counts(desired=2), "")
 
 
 def test_a_deployment_has_the_requested_number_as_desired_until_it_reports() -> None:
-    [row] = picture(workload(3), [deployment("DFW", desired=0, ready=0)], [], 3).rows
+    [row] = rollout_progress(workload(3), [deployment("DFW", desired=0, ready=0)], [], 3).rows
     assert row.numbers.desired == 2
 
 
 def test_a_deployment_that_is_not_requested_is_a_leftover() -> None:
-    result = picture(workload(3), [deployment("DFW"), deployment("AMS")], [], 3)
+    result = rollout_progress(workload(3), [deployment("DFW"), deployment("AMS")], [], 3)
     assert result.leftover == ("shop-default-ams",)
 
 
 def test_a_city_without_a_deployment_is_blocked_by_the_condition_of_the_workload() -> None:
     why = condition("Available", "False", "NoMatchingLocation", "DFW is not offered")
     tracker = Tracker()
-    [row] = tracker.tick(0, picture(workload(3, conditions=(why,)), [], [], 3))
+    [row] = tracker.tick(0, rollout_progress(workload(3, conditions=(why,)), [], [], 3))
     assert (row.phase, row.blocked) == (Phase.BLOCKED, Block("NoMatchingLocation", "DFW is not offered"))
-    assert tracker.tick(40, picture(workload(3, conditions=(why,)), [], [], 3)) == []
+    assert tracker.tick(40, rollout_progress(workload(3, conditions=(why,)), [], [], 3)) == []
 
 
 def test_a_condition_of_an_earlier_spec_blocks_nothing() -> None:
     why = condition("Available", "False", "NoMatchingLocation", "DFW is not offered")
-    [row] = picture(workload(2, conditions=(why,)), [], [], 3).rows
+    [row] = rollout_progress(workload(2, conditions=(why,)), [], [], 3).rows
     assert row.cause is None
 
 
@@ -242,7 +244,7 @@ BROKEN = condition("Programmed", "False", "ImageUnavailable", "no such tag")
 
 
 def row_of(*instances: Instance, of: Workload | None = None, generation: int = 1) -> RowState:
-    [row] = picture(of or workload(3), [deployment("DFW", generation=generation, ready=1)], instances, 3).rows
+    [row] = rollout_progress(of or workload(3), [deployment("DFW", generation=generation, ready=1)], instances, 3).rows
     return row
 
 
@@ -261,7 +263,7 @@ def test_old_instances_are_unknown_until_the_site_has_seen_the_change() -> None:
 
 def test_a_cause_that_somebody_has_to_act_on_is_shown_at_once() -> None:
     tracker = Tracker()
-    [row] = tracker.tick(0, Picture((row_of(instance(0, FINE), instance(1, BROKEN)),)))
+    [row] = tracker.tick(0, Progress((row_of(instance(0, FINE), instance(1, BROKEN)),)))
     assert (row.phase, row.blocked) == (Phase.BLOCKED, Block("ImageUnavailable", "no such tag"))
     assert tracker.causes == {HERE: Block("ImageUnavailable", "no such tag")}
 
@@ -287,13 +289,13 @@ def _paused(image: str, updated: int) -> Workload:
 
 
 def test_instances_created_while_paused_are_not_old() -> None:
-    result = picture(_paused(IMAGE, 1), [deployment("DFW")], [instance(0, FINE), instance(1, FINE)], 3)
+    result = rollout_progress(_paused(IMAGE, 1), [deployment("DFW")], [instance(0, FINE), instance(1, FINE)], 3)
     assert (result.held, result.rows[0].old) == ("1 of 2 instances on the newest version", 0)
 
 
 def test_a_pause_that_holds_back_the_newest_version_is_not_complete() -> None:
     paused = _paused("shop:2", 0)
-    result = picture(paused, [deployment("DFW")], [instance(0, FINE), instance(1, FINE)], 3)
+    result = rollout_progress(paused, [deployment("DFW")], [instance(0, FINE), instance(1, FINE)], 3)
     assert (result.held, result.rows[0].old) == ("0 of 2 instances on the newest version", 2)
     tracker = Tracker()
     tracker.tick(0, result)

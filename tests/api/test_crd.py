@@ -82,6 +82,9 @@ VALUE_FROM = {
 CONTAINER = {
     "name": req("string"),
     "image": req("string"),
+    "command": opt("array of string", **ATOMIC_LIST),
+    "args": opt("array of string", **ATOMIC_LIST),
+    "workingDir": opt("string"),
     "env": opt("array of object", **BY_NAME),
     "env[].name": req("string"),
     "env[].value": opt("string"),

@@ -30,7 +30,7 @@ def read(**parts: Any) -> WorkloadDeployment:
     return decode(json.dumps({"metadata": {"name": "hello-main-dfw"}, **parts}).encode(), WorkloadDeployment)
 
 
-def test_spec() -> None:
+def test_the_spec_is_decoded() -> None:
     spec = read(spec=SPEC).spec
     assert spec.workload_ref == WorkloadReference("hello", "aaaaaaaa-0000-0000-0000-000000000001")
     assert (spec.placement_name, spec.city_code) == ("main", "DFW")
@@ -44,7 +44,7 @@ def test_template_and_scale_settings_are_passed_on_as_received() -> None:
     assert json.loads(bytes(deployment.spec.scale_settings_json)) == SCALE
 
 
-def test_status_during_a_rollout() -> None:
+def test_the_status_of_a_rollout_is_decoded() -> None:
     status = read(
         spec=SPEC,
         status={
@@ -73,12 +73,12 @@ def test_status_during_a_rollout() -> None:
     assert [condition.reason for condition in status.conditions] == ["StableInstanceFound"]
 
 
-def test_no_status_yet() -> None:
+def test_a_deployment_may_have_no_status() -> None:
     assert read(spec=SPEC).status is None
     assert read(spec=SPEC, status=None).status is None
 
 
-def test_kind() -> None:
+def test_deployments_have_the_path_of_their_group_and_version() -> None:
     assert WORKLOAD_DEPLOYMENT.path("ns-1", "hello-main-dfw") == (
         "/apis/compute.datumapis.com/v1alpha/namespaces/ns-1/workloaddeployments/hello-main-dfw"
     )

@@ -23,7 +23,7 @@ def read(type_: type[T], **parts: Any) -> T:
     return decode(json.dumps({"metadata": {"name": "x"}, **parts}).encode(), type_)
 
 
-def test_a_policy_of_a_city() -> None:
+def test_the_policy_of_a_city_is_decoded() -> None:
     city = {"matchLabels": {TOPOLOGY_CITY: "DFW"}}
     policy = read(
         PropagationPolicy,
@@ -69,6 +69,6 @@ def test_a_cluster_may_have_no_status() -> None:
     assert status.conditions[0].type == "Ready"
 
 
-def test_kinds() -> None:
+def test_policies_and_clusters_have_the_paths_of_karmada() -> None:
     assert PROPAGATION_POLICY.path("ns-1") == "/apis/policy.karmada.io/v1alpha1/namespaces/ns-1/propagationpolicies"
     assert CLUSTER.path("ignored", "dfw") == "/apis/cluster.karmada.io/v1alpha1/clusters/dfw"

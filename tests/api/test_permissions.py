@@ -20,7 +20,7 @@ from datum_compute.api.karmada import CLUSTER, MANAGED, ORIGINAL_UID, PROPAGATIO
 from datum_compute.api.labels import CITY_CODE, SOURCE_CLUSTER, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING
-from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
+from datum_compute.api.permissions import PERMISSIONS, WEBHOOK_SECRET, On, Rule, When, Who
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
@@ -41,8 +41,10 @@ from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.local.engine import compute_engine
+from datum_compute.operator.config import SelfSigned
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
+from datum_compute.operator.issuer import Issuer
 from datum_compute.platform.addresses import AddressController
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
@@ -63,6 +65,7 @@ from datum_compute.runtime.writes import Writes
 from tests import policies
 from tests.events import warnings
 from tests.karmada_objects import bind, keep, names_of, serve
+from tests.operator.registrations import HOST, HOST_NAMESPACE, Host
 from tests.providers.site import with_pods
 from tests.scenarios.federation import Federation, Project, template
 
@@ -470,8 +473,8 @@ class Reviewer:
 
 
 async def around_the_controllers(simulation: Simulation) -> set[Use]:
-    """What a process does besides: leader election, metrics, admission, internal discovery of projects, and
-    remembering claims that it could not delete."""
+    """What a process does besides: leader election, metrics, admission and its certificate, internal discovery of
+    projects, and remembering claims that it could not delete."""
     engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
     used: set[Use] = set()
     refused: set[Use] = set()
@@ -485,6 +488,12 @@ async def around_the_controllers(simulation: Simulation) -> set[Use]:
         caller = await authenticate(reviewer, "token")
         assert caller is not None
         assert await may(reviewer, caller, {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}})
+    with_webhooks = Host(engine)
+    await with_webhooks.prepare()
+    await with_webhooks.register()
+    host = Client(HOST, Guarded(with_webhooks.transport, Who.MANAGEMENT, On.HOST, used, refused))
+    for hosts in ((), ("compute.example",)):  # the second needs another certificate
+        await Issuer(host, HOST_NAMESPACE, SelfSigned(hosts=hosts), simulation).read()
     ledger, claim = Ledger("compute-system", "tester"), AbandonedClaim(DEMO, "default", "ns", "web-0")
     guarded = Guarded(InProcess(engine.serve("cell", CELL)), Who.CELL, On.CELL, used, refused)
     cell = Plane("cell", CELL, guarded, writes=Writes(), generator=simulation.random)
@@ -683,6 +692,13 @@ def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None
     }
     # The webhook must recognize the writes of compute itself.
     itself = {Use(Who.MANAGEMENT, On.PROJECT, "create", "authentication.k8s.io", "selfsubjectreviews")}
+    # Upstream needs cert-manager.
+    registrations = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    certificate = {Use(Who.MANAGEMENT, On.HOST, verb, "", "secrets") for verb in ("get", "create", "patch")} | {
+        Use(Who.MANAGEMENT, On.HOST, verb, "admissionregistration.k8s.io", resource)
+        for verb in ("get", "patch")
+        for resource in registrations
+    }
     # Claims that a project does not allow to delete have to be remembered.
     ledger = {Use(Who.CELL, On.CELL, verb, "", "configmaps") for verb in ("get", "create", "patch")}
     # Nobody else would report which cells cannot serve their city.
@@ -693,7 +709,14 @@ def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None
     }
     itself.add(Use(Who.MANAGEMENT, On.HUB, "get", "coordination.k8s.io", "leases"))
     itself.add(Use(Who.MANAGEMENT, On.HUB, "patch", "compute.datumapis.com", "instances"))
-    more = forgotten | names | itself | ledger | {*(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
+    more = (
+        forgotten
+        | names
+        | itself
+        | certificate
+        | ledger
+        | {*(Use(Who.CELL, On.CELL, "create", *review) for review in reviews)}
+    )
     assert ours - upstream() == more
     for use in upstream() - ours:
         replaced = use.verb == "update" and "/" not in use.resource  # objects are patched, never replaced
@@ -726,10 +749,9 @@ def test_writing_deployments_needs_a_separate_user_role() -> None:
 
 @pytest.mark.parametrize(("who", "on"), [(Who.MANAGEMENT, On.PROJECT), (Who.CELL, On.CELL)])
 def test_events_may_be_created_and_patched(who: Who, on: On) -> None:
-    assert {verb for whose, where, verb, _, resource in TABLE if (whose, where, resource) == (who, on, "events")} == {
-        "create",
-        "patch",
-    }
+    rules = [rule for rule in PERMISSIONS[who, on] if "events" in rule.resources]
+    assert {verb for rule in rules for verb in rule.verbs} == {"create", "patch"}
+    assert {rule.when for rule in rules} == {When.ALWAYS}
 
 
 @pytest.mark.parametrize("who", [Who.MANAGEMENT, Who.CELL])
@@ -747,9 +769,13 @@ def test_a_cell_changes_nothing_on_the_hub_but_its_copies() -> None:
 
 
 def test_nobody_may_do_everything_or_read_secrets() -> None:
+    """Except for the Secret of the webhook's certificate, which management creates itself."""
     for who, on, rule in ROWS:
         assert "*" not in (*rule.resources, *rule.verbs, rule.group)
-        assert not {"secrets", "clusterroles", "roles"} & set(rule.resources)
+        assert not {"clusterroles", "roles"} & set(rule.resources)
+        if "secrets" in rule.resources:
+            assert (who, on, rule.when, rule.in_namespace) == (Who.MANAGEMENT, On.HOST, When.WEBHOOK_CERTIFICATE, True)
+            assert rule.names == (WEBHOOK_SECRET,) or rule.verbs == ("create",)
         is_own = (who, on) == (Who.CELL, On.CELL) and rule.in_namespace
         assert "configmaps" not in rule.resources or who is Who.USER or is_own
 

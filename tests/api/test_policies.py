@@ -45,6 +45,14 @@ def test_others_may_not_create_delete_or_report_on_deployments(
     assert deployment_refusal(operation, subresource, before, after) == refused
 
 
+@pytest.mark.parametrize("metadata", [5, 1.5, "text", ["labels"], True])
+def test_template_metadata_that_is_no_map_counts_as_a_change_of_the_spec(metadata: object) -> None:
+    before: Json = {"metadata": {"name": "web"}, "spec": {"template": {"spec": {}}}}
+    after: Json = {"metadata": {"name": "web"}, "spec": {"template": {"spec": {}, "metadata": metadata}}}
+    assert "deployment web follows from its Workload" in deployment_refusal("UPDATE", "", before, after)
+    assert deployment_refusal("UPDATE", "", after, after) == ""
+
+
 def test_an_object_without_a_name_yet_is_refused_too() -> None:
     unnamed = changed(NEVER, "metadata", "name", to=None)
     assert refusal(DEPLOYMENTS, "jo", "CREATE", None, unnamed).startswith("deployment  follows")

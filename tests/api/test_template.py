@@ -18,7 +18,7 @@ def read(template: Any) -> InstanceTemplate:
     return decode(json.dumps(template).encode(), InstanceTemplate)
 
 
-def test_a_sandbox() -> None:
+def test_the_template_of_a_sandbox_is_decoded() -> None:
     template = read(
         {
             "metadata": {"labels": {"app": "hello"}},
@@ -59,7 +59,7 @@ def test_a_sandbox() -> None:
     assert template.spec.network_interfaces[0].network.name == "default"
 
 
-def test_a_virtual_machine() -> None:
+def test_the_template_of_a_virtual_machine_is_decoded() -> None:
     template = read(
         {
             "spec": {
@@ -119,7 +119,7 @@ def test_a_virtual_machine() -> None:
     assert keys.secret.items[0].path == "b"
 
 
-def test_controller_owned_fields() -> None:
+def test_fields_of_the_controllers_are_decoded() -> None:
     spec = decode(
         b"""{
           "runtime": {"resources": {"instanceType": "x"}},

@@ -50,6 +50,18 @@ MACHINE = {
     },
 }
 
+ENTRY_POINT = {
+    "spec": {
+        "runtime": {
+            "sandbox": {
+                "containers": [
+                    {"name": "web", "image": "a:1", "command": ["sh"], "args": ["-c", ""], "workingDir": "/srv"}
+                ]
+            }
+        }
+    }
+}
+
 
 def hash_of(template: Any) -> str:
     return template_hash(json.dumps(template).encode())
@@ -60,6 +72,7 @@ def hash_of(template: Any) -> str:
     [
         (SANDBOX, "a2b846726f"),
         (MACHINE, "d033579244"),
+        (ENTRY_POINT, "cd7f4d8a52"),
         ({"metadata": {"labels": {"name": 'Zürich "1"\n\u2028'}}}, "164ea93e06"),
         ({}, "44136fa355"),
     ],

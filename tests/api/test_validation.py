@@ -220,6 +220,7 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("container name: taken", SANDBOX, {"T.runtime.sandbox.containers": [{"name": "a", "image": "i"}] * 2},
      f"{T}.runtime.sandbox.containers[1].name", "Duplicate"),
     ("container image", SANDBOX, {f"{CONTAINER}.image": ""}, f"{CONTAINER}.image", "Required"),
+    ("working directory", SANDBOX, {f"{CONTAINER}.workingDir": "srv"}, f"{CONTAINER}.workingDir", "Invalid"),
     ("container resources", SANDBOX, {f"{CONTAINER}.resources": {"limits": {"cpu": 1}}}, f"{CONTAINER}.resources",
      "Forbidden"),
     ("port name: empty", SANDBOX, {f"{CONTAINER}.ports": ports("")}, f"{CONTAINER}.ports[0].name", "Required"),

@@ -28,7 +28,7 @@ def read(spec: dict[str, Any], **parts: Any) -> Workload:
     return decode(json.dumps({"metadata": {"name": "web"}, "spec": spec, **parts}).encode(), Workload)
 
 
-def test_spec() -> None:
+def test_the_spec_is_decoded_with_defaults() -> None:
     spec = read(SPEC).spec
     assert spec.template.spec.runtime.resources.instance_type == "datumcloud/d1-standard-2"
     [placement] = spec.placements
@@ -38,7 +38,7 @@ def test_spec() -> None:
     assert placement.scale_settings.instance_management_policy == "OrderedReady"
 
 
-def test_metrics() -> None:
+def test_targets_of_metrics_are_decoded() -> None:
     metrics = [
         {"resource": {"name": "cpu", "target": {"averageUtilization": 60}}},
         {"resource": {"name": "cpu", "target": {"averageValue": "500m"}}},
@@ -73,11 +73,11 @@ def test_a_part_can_be_sent_exactly_as_received() -> None:
     assert json.loads(sent) == {"template": TEMPLATE}
 
 
-def test_no_status_yet() -> None:
+def test_a_workload_may_have_no_status() -> None:
     assert read(SPEC).status is None
 
 
-def test_status() -> None:
+def test_the_status_is_decoded() -> None:
     status = read(
         SPEC,
         status={"deployments": 2, **COUNTERS, "observedGeneration": 7, "placements": [{"name": "main", **COUNTERS}]},
@@ -99,7 +99,7 @@ def test_a_required_field_is_required(missing: str) -> None:
         _ = workload.spec
 
 
-def test_kind() -> None:
+def test_workloads_have_the_path_of_their_group_and_version() -> None:
     assert WORKLOAD.path("default", "web", "status") == (
         "/apis/compute.datumapis.com/v1alpha/namespaces/default/workloads/web/status"
     )

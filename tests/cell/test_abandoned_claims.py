@@ -48,7 +48,7 @@ class Abandoning(Site):
         await self.cell.create(NAMESPACE, NAMESPACE.body(OWN_NAMESPACE))
         await self.start()
 
-    async def kept(self) -> list[str]:
+    async def stored(self) -> list[str]:
         """The claims in the ledger, as they are stored."""
         maps = [config_map for config_map in (await self.cell.list(CONFIG_MAP)).items if config_map.name == LEDGER]
         return sorted(value for config_map in maps for value in config_map.data.values())
@@ -106,10 +106,10 @@ async def test_after_lasting_refusals_an_instance_is_deleted_and_its_claim_once_
     await site.delete()
     await site.advance(AFTER - 60)
     assert await site.is_held()
-    assert await site.kept() == []
+    assert await site.stored() == []
     await site.advance(180)
     assert await site.instances() == []
-    assert await site.kept() == [KEPT]
+    assert await site.stored() == [KEPT]
     sentence = (
         "Project demo has refused to delete quota claim default/instance-web-0 for 10 minutes; "
         "the instance is deleted without it, and the claim as soon as the project allows it"
@@ -123,7 +123,7 @@ async def test_after_lasting_refusals_an_instance_is_deleted_and_its_claim_once_
     assert await site.claims() == ["instance-web-0"]
     refused.lift()
     await site.advance(SWEEPS)
-    assert (await site.claims(), await site.kept()) == ([], [])
+    assert (await site.claims(), await site.stored()) == ([], [])
     assert registry.get_sample_value("compute_quota_claims_abandoned") == 0
 
 
@@ -136,7 +136,7 @@ async def test_a_refusal_of_the_deletion_alone_is_enough(build: Build) -> None:
     await site.advance(590)
     assert await site.is_held()
     await site.advance(120)
-    assert (await site.instances(), await site.kept()) == ([], [KEPT])
+    assert (await site.instances(), await site.stored()) == ([], [KEPT])
 
 
 async def test_abandoned_claims_survive_a_restart_and_the_deletion_of_the_namespace(build: Build) -> None:
@@ -151,7 +151,7 @@ async def test_abandoned_claims_survive_a_restart_and_the_deletion_of_the_namesp
     assert await site.claims() == ["instance-web-0"]
     await site.restart()  # the project lets us, from now on
     await site.advance(SWEEPS)
-    assert (await site.claims(), await site.kept()) == ([], [])
+    assert (await site.claims(), await site.stored()) == ([], [])
     await site.advance(SWEEPS)
     assert not site.fleet.knows("demo")  # nothing is left to do there
 
@@ -167,7 +167,7 @@ async def test_a_server_error_is_no_refusal(build: Build, code: int) -> None:
     assert await site.is_held()
     trouble.lift()
     await site.advance(60)
-    assert (await site.instances(), await site.claims(), await site.kept()) == ([], [], [])
+    assert (await site.instances(), await site.claims(), await site.stored()) == ([], [], [])
 
 
 async def test_silence_is_no_refusal(build: Build) -> None:
@@ -180,7 +180,7 @@ async def test_silence_is_no_refusal(build: Build) -> None:
     assert await site.is_held()
     site.faults["demo"].bring_back()
     await site.advance(60)
-    assert (await site.instances(), await site.claims(), await site.kept()) == ([], [], [])
+    assert (await site.instances(), await site.claims(), await site.stored()) == ([], [], [])
 
 
 async def test_the_time_starts_again_when_the_refusals_are_interrupted(build: Build) -> None:
@@ -198,7 +198,7 @@ async def test_the_time_starts_again_when_the_refusals_are_interrupted(build: Bu
     await site.advance(AFTER - 100)
     assert await site.is_held()
     await site.advance(200)
-    assert await site.kept() == [KEPT]
+    assert await site.stored() == [KEPT]
 
 
 async def test_a_suspended_project_is_waited_for(build: Build) -> None:
@@ -218,7 +218,7 @@ async def test_a_plane_that_does_not_serve_claims_has_none_to_delete(build: Buil
     site.faults["demo"].refuse(calls("", "resourceclaims"), refusal(404))
     await site.create()
     await site.delete()
-    assert (await site.instances(), await site.kept()) == ([], [])
+    assert (await site.instances(), await site.stored()) == ([], [])
 
 
 async def test_a_claim_used_by_a_later_instance_of_the_name_stays(build: Build) -> None:
@@ -228,13 +228,13 @@ async def test_a_claim_used_by_a_later_instance_of_the_name_stays(build: Build) 
     refused = site.faults["demo"].refuse(calls("DELETE", "resourceclaims"), Forbidden("not you"))
     await site.delete()
     await site.advance(AFTER + 120)
-    assert await site.kept() == [KEPT]
+    assert await site.stored() == [KEPT]
     await site.create()
     await site.advance(2)
     assert await site.gates() == []
     refused.lift()
     await site.advance(SWEEPS)
-    assert (await site.claims(), await site.kept()) == (["instance-web-0"], [])
+    assert (await site.claims(), await site.stored()) == (["instance-web-0"], [])
 
 
 async def test_a_claim_that_cannot_be_recorded_is_not_abandoned(build: Build) -> None:
@@ -248,7 +248,7 @@ async def test_a_claim_that_cannot_be_recorded_is_not_abandoned(build: Build) ->
     assert await site.is_held()
     unwritable.lift()
     await site.advance(120)
-    assert (await site.instances(), await site.kept()) == ([], [KEPT])
+    assert (await site.instances(), await site.stored()) == ([], [KEPT])
 
 
 async def test_no_more_claims_are_abandoned_than_the_ledger_can_record(build: Build) -> None:
@@ -261,10 +261,10 @@ async def test_no_more_claims_are_abandoned_than_the_ledger_can_record(build: Bu
     for number in range(4):
         await site.delete(f"web-{number}")
     await site.advance(2 * AFTER)
-    assert (len(await site.instances()), len(await site.kept())) == (2, 2)
+    assert (len(await site.instances()), len(await site.stored())) == (2, 2)
     refused.lift()
     await site.advance(SWEEPS)
-    assert (await site.instances(), await site.claims(), await site.kept()) == ([], [], [])
+    assert (await site.instances(), await site.claims(), await site.stored()) == ([], [], [])
 
 
 async def test_at_rest_nothing_is_written(build: Build) -> None:
@@ -287,8 +287,8 @@ async def test_an_unreadable_entry_is_skipped(build: Build) -> None:
     body = CONFIG_MAP.body(LEDGER, OWN_NAMESPACE) | {"data": {"odd": "not json", "good": KEPT}}
     await site.cell.create(CONFIG_MAP, body)
     await site.advance(SWEEPS)
-    (kept,) = (await site.cell.list(CONFIG_MAP)).items
-    assert "odd" in kept.data
+    (stored,) = (await site.cell.list(CONFIG_MAP)).items
+    assert "odd" in stored.data
 
 
 async def test_entries_of_others_are_kept(build: Build) -> None:

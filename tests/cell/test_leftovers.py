@@ -82,12 +82,15 @@ async def _is_left(cell: Site, name: str = "web") -> bool:
         return False
 
 
-async def test_a_forgotten_deployment_is_removed_with_everything_it_has(cell: Site) -> None:
+async def test_a_forgotten_deployment_is_removed_with_everything_it_has(
+    cell: Site, registry: CollectorRegistry
+) -> None:
     await _running(cell)
     await _forgotten(cell)
     await cell.advance(SWEEP_SECONDS + 2 * GRACE_SECONDS)
     assert not await _is_left(cell)
     assert (await cell.instances(), await cell.copies()) == ([], [])
+    assert registry.get_sample_value("compute_leftovers_removed_total", {"kind": "cell_deployment"}) == 1
 
 
 async def test_a_forgotten_deployment_is_checked_as_soon_as_its_original_is_deleted(cell: Site) -> None:

@@ -264,8 +264,8 @@ class World:
     def workload(
         self, cities: Sequence[str] = ("AMS", "DFW"), replicas: int = 2, *, spec: Json | None = None, **metadata: object
     ) -> Workload:
-        asked = {"template": template(), "placements": [placement("default", cities, replicas)]}
-        body = WORKLOAD.body(self.name, "default", **metadata) | {"spec": asked | (spec or {})}
+        requested = {"template": template(), "placements": [placement("default", cities, replicas)]}
+        body = WORKLOAD.body(self.name, "default", **metadata) | {"spec": requested | (spec or {})}
         return self.api.create(WORKLOAD, body)
 
     def read(self) -> Workload:

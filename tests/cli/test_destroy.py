@@ -77,7 +77,7 @@ def test_it_is_gone_when_its_last_instance_has_stopped(
 
 @pytest.mark.usefixtures("metered")
 def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
-    api: ApiServer, compute: Compute, later: Later
+    api: ApiServer, compute: Compute, clock: FakeClock, later: Later
 ) -> None:
     later.after(2, lambda: withdraw(api))
     later.after(20, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
@@ -85,6 +85,7 @@ def test_a_city_that_does_not_stop_its_instances_in_time_is_named(
     sentence = "workload/shop is deleted, but AMS did not stop 1 instance within 5m; the deletion continues"
     assert (result.code, result.err.splitlines()[0]) == (5, f"Error: {sentence}")
     assert GONE not in result.out
+    assert clock.monotonic() == 300
 
 
 @pytest.mark.usefixtures("metered")

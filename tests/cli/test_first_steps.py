@@ -1,11 +1,13 @@
 """The first steps of a new user, and the output they get, on the product itself in a simulation."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cli.product import Stored, history, opened
+from tests.scenarios.command import Command
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,36 @@ async def test_a_slow_stop_is_called_stopping(stored: Stored, simulation: Simula
         assert "  AMS: 1 instances not ready — stopping\n" in status
         assert (await command("instances --workload=blog")).out.splitlines()[1].endswith("Stopping")
         assert "rovision" not in late.out + late.err + status
+
+
+async def test_what_stops_slowly_is_counted_and_named_until_it_has_stopped(
+    stored: Stored, simulation: Simulation, tmp_path: Path
+) -> None:
+    async with opened(stored, simulation, tmp_path) as command:
+        await command("deploy mail --image=registry.example/mail:slow-stop --city=SIN")
+        late = await command("destroy mail -y --wait --timeout=20s")
+        assert late.code == 5
+        assert "but SIN did not stop 1 instance within 20s; the deletion continues" in late.err
+        assert "is gone" not in late.out
+        assert await _instances_used(command) == 6
+
+        again = await command("deploy mail --image=registry.example/mail:2 --city=SIN --timeout=20s")
+        assert again.code == 5
+        waiting = "Waiting for an earlier deployment of this name: 1 instance is still stopping"
+        assert f"\n  SIN: Stopping — {waiting}\n" in again.err
+        status = (await command("status mail")).out
+        assert "Health       Unavailable — Stopping\n" in status
+        assert f"  SIN: 1 instances not ready — Stopping\n    {waiting}\n" in status
+        assert (await command("rollout status mail")).code == 0
+
+        gone = await command("destroy mail -y --wait")
+        assert (gone.code, gone.out.splitlines()[-1]) == (0, "workload/mail is gone.")
+        assert await _instances_used(command) == 5
+
+
+async def _instances_used(command: Command) -> float:
+    resources = json.loads((await command("quota -o json")).out)["resources"]
+    return float(next(resource["used"] for resource in resources if resource["resource"] == "Instances"))
 
 
 async def test_only_instances_of_an_earlier_version_are_old(

@@ -145,7 +145,7 @@ def run(compute: Compute, api: ApiServer, line: str) -> Result:
     return compute(*shlex.split(line), steps=steps)
 
 
-def told(line: str, result: Result, home: Path) -> str:
+def transcript(line: str, result: Result, home: Path) -> str:
     parts = [f"$ {line}\n", result.out]
     if result.err:
         parts.append(f"--- stderr\n{result.err}")
@@ -164,7 +164,7 @@ def test_a_command_prints_what_its_golden_file_says(
     with Stage(tmp_path) as stage:
         for line in typed(path):
             pretended.up(tmp_path / "local")
-            texts.append(told(line, stage.run(line), tmp_path))
+            texts.append(transcript(line, stage.run(line), tmp_path))
     text = "\n".join(texts)
     file = GOLDEN / f"{path.replace(' ', '-')}.txt"
     if REWRITE:

@@ -116,7 +116,7 @@ def test_the_examples_of_the_local_federation_print_what_the_manual_says(tmp_pat
 
 
 def _as_always(text: str, state: Path) -> str:
-    for pattern, shown in (
+    for pattern, output in (
         (re.escape(str(state)), "~/.local/state/datum-compute"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
         (r"process([ =])\d+", r"process\g<1>77"),
@@ -125,25 +125,25 @@ def _as_always(text: str, state: Path) -> str:
         (r"(?<=Z)   \d+s +\d+ KiB +", "   5s    388 KiB   "),
         (r"SIZE +MADE BY", "SIZE      MADE BY"),
     ):
-        text = re.sub(pattern, shown, text)
+        text = re.sub(pattern, output, text)
     return text
 
 
-def check(example: Example, shown: str, code: int) -> None:
+def check(example: Example, output: str, code: int) -> None:
     if example.output == "...\n":
-        assert shown
-        shown = example.output
+        assert output
+        output = example.output
     if REWRITE:
-        rewrite(example, shown, code)
+        rewrite(example, output, code)
     else:
-        assert shown == example.output
+        assert output == example.output
         assert code == example.code
 
 
-def rewrite(example: Example, shown: str, code: int) -> None:
+def rewrite(example: Example, output: str, code: int) -> None:
     """One example after the other, in one process."""
     introduction = module.FILE.read_text("utf-8").partition("\n\n== ")[0]
-    now = [other._replace(output=shown, code=code) if other.line == example.line else other for other in examples()]
+    now = [other._replace(output=output, code=code) if other.line == example.line else other for other in examples()]
     module.FILE.write_text(text_of(introduction, now), "utf-8")
 
 

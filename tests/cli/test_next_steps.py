@@ -77,6 +77,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         ("compute local up --dir=other", {}),
         ("compute local up", {"KUBECONFIG": "elsewhere"}),
         ("compute local up", {"DATUM_API_HOST": "127.0.0.1:1", "DATUM_PROJECT": "real"}),
+        ("compute local up", {"DATUM_API_HOST": "127.0.0.1:1", "DATUM_PROJECT": "demo"}),
         ("compute local up", {"DATUM_PROJECT": "real"}),
         ("datumctl compute local up", {}),
         ("datumctl compute local up --dir=other", {"KUBECONFIG": "elsewhere"}),

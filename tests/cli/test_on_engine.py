@@ -44,18 +44,18 @@ class Site:
         code = main([*line.split(), *words], environment)
         return Result(code, out.getvalue(), err.getvalue())
 
-    def said(self, line: str, *words: str) -> str:
+    def output(self, line: str, *words: str) -> str:
         """What a command prints that has to succeed."""
         done = self.run(line, *words)
         assert done.code == 0, f"{line} ended with {done.code}:\n{done.out}{done.err}"
         return done.out
 
     def json(self, line: str) -> Any:
-        return json.loads(self.said(f"{line} -o json"))
+        return json.loads(self.output(f"{line} -o json"))
 
     def deploy(self, name: str, *flags: str) -> str:
         both = ",".join(self.cities)
-        return self.said(f"deploy {name} --image={FIRST} --city={both} -y", *flags)
+        return self.output(f"deploy {name} --image={FIRST} --city={both} -y", *flags)
 
     def workload(self, name: str) -> Json:
         found: Json = self.json(f"workloads describe {name}")
@@ -70,8 +70,8 @@ class Site:
         }
 
     def clear(self) -> None:
-        for name in self.said("workloads -o name").split():
-            self.said(f"destroy {name.removeprefix('workload/')} -y --wait")
+        for name in self.output("workloads -o name").split():
+            self.output(f"destroy {name.removeprefix('workload/')} -y --wait")
 
 
 @contextmanager
@@ -129,15 +129,15 @@ def test_deploy_status_and_destroy(site: Site) -> None:
     status = site.json("status web")
     assert (status["healthState"], status["observed"], status["revision"]) == ("Available", True, 1)
     assert [(city["city"], city["ready"], city["desired"]) for city in status["cities"]] == [(one, 2, 2), (other, 2, 2)]
-    assert "Available — all placements at desired replicas" in site.said("status web")
+    assert "Available — all placements at desired replicas" in site.output("status web")
     assert sorted(site.instances("web")) == [f"web-default-{city.lower()}-{n}" for city in (one, other) for n in (0, 1)]
-    assert "4 instances — 4 Available, 0 Pending, 0 Failed" in site.said("instances")
-    assert "1 workload — 1 Available" in site.said("workloads")
-    assert f"web-default-{one.lower()}-0" in site.said(f"instances describe web-default-{one.lower()}-0")
+    assert "4 instances — 4 Available, 0 Pending, 0 Failed" in site.output("instances")
+    assert "1 workload — 1 Available" in site.output("workloads")
+    assert f"web-default-{one.lower()}-0" in site.output(f"instances describe web-default-{one.lower()}-0")
 
-    assert "workload/web is gone." in site.said("destroy web -y --wait")
+    assert "workload/web is gone." in site.output("destroy web -y --wait")
     assert site.run("status web").code == 3
-    assert site.said("instances -o name") == ""
+    assert site.output("instances -o name") == ""
 
 
 def test_an_update_changes_only_what_is_named(site: Site) -> None:
@@ -145,17 +145,17 @@ def test_an_update_changes_only_what_is_named(site: Site) -> None:
     before = site.workload("web")["spec"]
     assert site.run(f"deploy web --image={SECOND} --dry-run --exit-code").code == 8
     assert site.workload("web")["spec"] == before
-    assert f"image: {FIRST} → {SECOND}" in site.said(f"deploy web --image={SECOND} -y")
+    assert f"image: {FIRST} → {SECOND}" in site.output(f"deploy web --image={SECOND} -y")
     after = site.workload("web")["spec"]
     before["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["image"] = SECOND
     assert after == before
-    assert "No changes detected." in site.said(f"deploy web --image={SECOND} -y")
+    assert "No changes detected." in site.output(f"deploy web --image={SECOND} -y")
 
 
 def test_scale_adds_instances_and_restarts_none(site: Site) -> None:
     site.deploy("web")
     before = {name: instance["metadata"]["uid"] for name, instance in site.instances("web").items()}
-    assert "min replicas set to 2" in site.said("scale web --min=2 --wait")
+    assert "min replicas set to 2" in site.output("scale web --min=2 --wait")
     after = {name: instance["metadata"]["uid"] for name, instance in site.instances("web").items()}
     assert len(after) == 4
     assert before.items() <= after.items()
@@ -166,7 +166,7 @@ def test_a_restart_replaces_all_instances_or_those_of_one_city(site: Site) -> No
     site.deploy("web")
     uids = [{name: found["metadata"]["uid"] for name, found in site.instances("web").items()}]
     for flags in ("", f"--city={site.cities[0]}"):
-        site.said(f"restart web {flags} --wait")
+        site.output(f"restart web {flags} --wait")
         uids.append({name: found["metadata"]["uid"] for name, found in site.instances("web").items()})
     first, all_new, one_new = uids
     here, there = f"web-default-{one}-0", f"web-default-{other}-0"
@@ -176,14 +176,14 @@ def test_a_restart_replaces_all_instances_or_those_of_one_city(site: Site) -> No
 
 def test_history_and_undo(site: Site) -> None:
     site.deploy("web")
-    site.said(f"deploy web --image={SECOND} -y", "-m", "the second one")
-    site.said("scale web --min=2 --wait")
+    site.output(f"deploy web --image={SECOND} -y", "-m", "the second one")
+    site.output("scale web --min=2 --wait")
     history = site.json("rollout history web")
     assert [entry["revision"] for entry in history] == [3, 2, 1]
     assert history[1]["changes"] == "the second one"
     assert {entry["actor"] for entry in history} == {"ann@example.com"}
 
-    assert "Creating revision #4 (copy of #1)..." in site.said("rollout undo web --to-revision=1 -y --wait")
+    assert "Creating revision #4 (copy of #1)..." in site.output("rollout undo web --to-revision=1 -y --wait")
     assert site.image("web") == FIRST
     assert [entry["revision"] for entry in site.json("rollout history web")] == [4, 3, 2, 1]
     assert len(site.instances("web")) == 2
@@ -193,13 +193,13 @@ def test_pause_holds_a_rollout_and_resume_lets_it_go_on(site: Site) -> None:
     site.deploy("web")
     paused = site.run("rollout pause web")
     assert (paused.code, paused.err) == (0, ""), "the server confirms it in time"
-    site.said(f"deploy web --image={SECOND} -y --no-wait")
-    assert 'Rollout of workload "web" is paused.' in site.said("rollout status web")
+    site.output(f"deploy web --image={SECOND} -y --no-wait")
+    assert 'Rollout of workload "web" is paused.' in site.output("rollout status web")
     assert {images(instance) for instance in site.instances("web").values()} == {FIRST}
     assert site.run("restart web").code == 1
 
-    site.said("rollout resume web")
-    assert "Rollout complete" in site.said("rollout status web")
+    site.output("rollout resume web")
+    assert "Rollout complete" in site.output("rollout status web")
     assert {images(instance) for instance in site.instances("web").values()} == {SECOND}
 
 
@@ -211,7 +211,7 @@ def test_two_deploys_at_once_are_both_in_the_history(site: Site) -> None:
     site.deploy("web", "--no-wait")
     with ThreadPoolExecutor() as threads:
         both = [
-            threads.submit(site.said, f"deploy web --env={name}=1 -y --no-wait", "-m", f"set {name}")
+            threads.submit(site.output, f"deploy web --env={name}=1 -y --no-wait", "-m", f"set {name}")
             for name in ("ONE", "TWO")
         ]
     for deploy in both:
@@ -223,9 +223,9 @@ def test_two_deploys_at_once_are_both_in_the_history(site: Site) -> None:
     assert {variable["name"] for variable in container["env"]} == {"ONE", "TWO"}
 
 
-def test_what_the_project_has(site: Site) -> None:
+def test_cities_quota_access_and_completion_show_the_project(site: Site) -> None:
     site.deploy("web", "--no-wait")
-    assert {f"city/{city}" for city in site.cities} <= set(site.said("cities -o name").split())
-    assert "Instances" in site.said("quota --breakdown")
+    assert {f"city/{city}" for city in site.cities} <= set(site.output("cities -o name").split())
+    assert "Instances" in site.output("quota --breakdown")
     assert site.json("access")["state"] == "Active"
-    assert "web\t" in site.said("__complete status", "")
+    assert "web\t" in site.output("__complete status", "")

@@ -54,7 +54,7 @@ def test_the_manifest_is_printed_without_unpacking_anything(file: Path, machine:
     assert machine.unpacked == []
 
 
-def test_it_needs_nothing_but_python(file: Path, machine: Machine, world: World, tmp_path: Path) -> None:
+def test_the_plugin_needs_nothing_but_python(file: Path, machine: Machine, world: World, tmp_path: Path) -> None:
     world.settled()
     path = kubeconfig(tmp_path / "kubeconfig", world.api.project_url())
     done = machine(file, "workloads", "-o", "yaml", KUBECONFIG=str(path))
@@ -62,7 +62,7 @@ def test_it_needs_nothing_but_python(file: Path, machine: Machine, world: World,
     assert "name: shop" in done.stdout
 
 
-def test_it_is_unpacked_once_and_for_its_user_only(file: Path, machine: Machine) -> None:
+def test_the_plugin_is_unpacked_once_and_for_its_user_only(file: Path, machine: Machine) -> None:
     assert machine(file, "--version").stdout == "datumctl compute 0.1.0\n"
     [folder] = machine.unpacked
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -72,7 +72,7 @@ def test_it_is_unpacked_once_and_for_its_user_only(file: Path, machine: Machine)
     assert (folder.stat().st_ctime_ns, folder.stat().st_ino) == before
 
 
-def test_what_others_could_have_changed_is_not_run(file: Path, machine: Machine) -> None:
+def test_files_that_others_could_have_changed_are_not_run(file: Path, machine: Machine) -> None:
     machine(file, "--version")
     [folder] = machine.unpacked
     folder.chmod(0o777)
@@ -90,7 +90,7 @@ def test_an_unwritable_path_is_named(file: Path, machine: Machine) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_two_that_start_at_once_both_work(file: Path, machine: Machine) -> None:
+def test_concurrent_first_starts_both_work(file: Path, machine: Machine) -> None:
     environ = {"PATH": str(machine.programs), "HOME": str(machine.home)}
     running = [subprocess.Popen([file, "--version"], env=environ, stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate()[0] for process in running] == [b"datumctl compute 0.1.0\n"] * 3
@@ -113,7 +113,7 @@ def test_a_file_for_another_machine_is_refused(
     )
 
 
-def test_what_starts_the_file_needs_no_newer_python_than_it_is_meant_to_refuse() -> None:
+def test_the_launcher_runs_on_every_python_that_it_refuses() -> None:
     tree = ast.parse(Path(boot.__file__).read_text(), feature_version=(3, 6))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not used & {"removeprefix", "removesuffix", "readlink", "is_relative_to", "hardlink_to"}
@@ -163,7 +163,7 @@ def test_datumctl_knows_it_by_a_bare_name(file: Path, machine: Machine) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_it_carries_the_whole_federation(file: Path, machine: Machine, tmp_path: Path) -> None:
+def test_the_plugin_contains_the_whole_federation(file: Path, machine: Machine, tmp_path: Path) -> None:
     directory = tmp_path / "federation"
     try:
         up = machine(file, "local", "up", "--dir", str(directory))

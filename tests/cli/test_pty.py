@@ -157,15 +157,15 @@ def test_a_terminal_that_cannot_gets_a_line_for_each_change(world: World, termin
 def test_ctrl_c_while_the_server_thinks_ends_the_command(api: ApiServer, world: World, terminal: Open) -> None:
     world.settled()
     held = threading.Event()
-    asked = threading.Event()
+    called = threading.Event()
 
     def hold() -> None:
-        asked.set()
+        called.set()
         held.wait(30)
 
     api.before("GET", "/workloads", hold)
     session = terminal("workloads")
-    assert asked.wait(30)
+    assert called.wait(30)
     session.answer("", CTRL_C)
     try:
         assert session.ended() == 130

@@ -126,8 +126,8 @@ def test_many_cities_on_a_small_screen_show_those_that_are_not_done(world: World
     assert result.code == 0
     screen = next(drawn for drawn in screens(result.out) if "12 of 30 done, 2s" in "".join(drawn))
     assert len(screen) < 24
-    shown = [line.split()[1] for line in screen if line.startswith("  default")]
-    assert shown == [*CITIES[12:], *CITIES[:2]]
+    cities = [line.split()[1] for line in screen if line.startswith("  default")]
+    assert cities == [*CITIES[12:], *CITIES[:2]]
     assert screen[-1] == "  12 of 30 done, 2s (10 not shown)"
 
 
@@ -139,12 +139,12 @@ def test_a_shared_cause_is_shown_once_where_room_is_scarce(world: World, compute
     steps: list[Callable[[], object]] = [*[nothing] * 17, lambda: finish(world)]
     result = compute("rollout", "shop", tty=True, columns=80, steps=steps, environ={"NO_COLOR": "1"})
     screen = next(drawn for drawn in screens(result.out) if "Blocked" in "".join(drawn))
-    shown = [line.split()[1] for line in screen if line.startswith("  default")]
-    assert shown == CITIES[12:]
+    cities = [line.split()[1] for line in screen if line.startswith("  default")]
+    assert cities == CITIES[12:]
     assert "".join(screen).count("Blocked reason: QuotaNotGranted") == 1
 
 
-def test_a_clock_goes_on_while_nothing_changes(world: World, compute: Compute) -> None:
+def test_the_clock_runs_while_nothing_changes(world: World, compute: Compute) -> None:
     rolling_in_many_cities(world, 29)
     steps: list[Callable[[], object]] = [nothing, nothing, lambda: world.report("C29", 1, 1, desired=1)]
     result = compute("rollout", "shop", tty=True, columns=80, steps=steps, environ={"NO_COLOR": "1"})
@@ -206,6 +206,6 @@ def test_what_blocks_a_place_and_what_to_do_are_not_truncated(world: World, comp
     result = compute(*words, tty=True, columns=columns, steps=[nothing], environ={"NO_COLOR": "1"})
     screen = next(drawn for drawn in screens(result.out) if "Blocked reason" in "".join(drawn))
     assert max(map(len, screen)) <= columns
-    told = "".join("".join(line.split()) for line in screen)
-    assert "".join(sentence.split()) in told
-    assert "thatitsregistryletsthesitepullit." in told
+    text = "".join("".join(line.split()) for line in screen)
+    assert "".join(sentence.split()) in text
+    assert "thatitsregistryletsthesitepullit." in text

@@ -62,7 +62,7 @@ def test_tries_together_take_no_longer_than_one_answer_may(shop: World, compute:
     assert len(shop.api.requests) == 3
 
 
-def test_a_server_that_hangs_is_asked_once(compute: Compute, tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_called_once(compute: Compute, tmp_path: Path) -> None:
     connections = []
 
     def hang(connection: object) -> None:

@@ -122,12 +122,12 @@ def restarting_user(engine: Engine, planes: dict[str, Api]) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[case.what for case in WRITES])
-def test_a_user_may_only_let_a_restart_grow_and_only_by_the_extra_role(
+def test_a_user_may_only_move_a_restart_forward_and_only_with_the_extra_role(
     planes: dict[str, Api], user: Api, restarting_user: Api, case: Write
 ) -> None:
     name = f"web-{secrets.token_hex(4)}"
     before, after = (
-        in_namespace(changed(one, "metadata", "name", to=name), "default") for one in (case.before, case.after)
+        in_namespace(changed(item, "metadata", "name", to=name), "default") for item in (case.before, case.after)
     )
     stored = planes[PROJECT].create(before)
     after["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
@@ -160,12 +160,12 @@ def test_no_role_however_wide_writes_deployments(
         refused(lambda: mighty.merge(stored, {"status": STATUS}, "status"), REFUSED)
         refused(lambda: mighty.merge(stored, {"spec": {"cityCode": "ORD"}}), REFUSED)
         mighty.merge(stored, {"spec": restarted({}, LATER)["spec"]})
-    kept = admin.get(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, "web-main-dfw", namespace)
-    assert kept["spec"] == restarted(ONCE, LATER)["spec"]
-    assert "status" not in kept or "replicas" not in kept["status"]
+    current = admin.get(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, "web-main-dfw", namespace)
+    assert current["spec"] == restarted(ONCE, LATER)["spec"]
+    assert "status" not in current or "replicas" not in current["status"]
 
 
-def test_what_a_namespace_or_an_owner_takes_along_is_not_held_back(
+def test_deletion_with_a_namespace_or_an_owner_is_allowed(
     planes: dict[str, Api], restarting_user: Api, home: Callable[[str], str]
 ) -> None:
     admin, namespace = planes[PROJECT], home(PROJECT)
@@ -176,7 +176,7 @@ def test_what_a_namespace_or_an_owner_takes_along_is_not_held_back(
 
     def names() -> list[str]:
         found = admin.items(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, namespace)
-        return [one["metadata"]["name"] for one in found]
+        return [item["metadata"]["name"] for item in found]
 
     admin.delete(owner | {"apiVersion": "v1", "kind": "ConfigMap"})
     until("the garbage collector taking the deployment", lambda: names() == ["other"])
@@ -184,25 +184,25 @@ def test_what_a_namespace_or_an_owner_takes_along_is_not_held_back(
     until("the namespace controller taking the other", lambda: names() == [])
 
 
-def test_a_user_writes_nothing_else_of_computes(
+def test_a_user_may_write_no_other_object_of_compute(
     planes: dict[str, Api], user: Api, restarting_user: Api, home: Callable[[str], str]
 ) -> None:
     namespace = home(PROJECT)
     instance = planes[PROJECT].create(of_cell(INSTANCE, "web-0", namespace, DFW))
     claim = planes[PROJECT].create(of_cell(RESOURCE_CLAIM, "instance-web-0", namespace, DFW))
     for who in (user, restarting_user):
-        for one in (instance, claim):
-            refused(lambda one=one, who=who: who.merge(one, {"status": {"conditions": []}}, "status"))  # type: ignore[misc]
-            refused(lambda one=one, who=who: who.merge(one, {"metadata": {"labels": {"a": "b"}}}))  # type: ignore[misc]
-            refused(lambda one=one, who=who: who.delete(one))  # type: ignore[misc]
-            fresh = changed({key: one[key] for key in ("apiVersion", "kind", "spec")}, "metadata", to={
+        for item in (instance, claim):
+            refused(lambda item=item, who=who: who.merge(item, {"status": {"conditions": []}}, "status"))  # type: ignore[misc]
+            refused(lambda item=item, who=who: who.merge(item, {"metadata": {"labels": {"a": "b"}}}))  # type: ignore[misc]
+            refused(lambda item=item, who=who: who.delete(item))  # type: ignore[misc]
+            fresh = changed({key: item[key] for key in ("apiVersion", "kind", "spec")}, "metadata", to={
                 "name": "mine", "namespace": namespace
             })  # fmt: skip
             refused(lambda fresh=fresh, who=who: who.create(fresh))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("who", ["user", "user-city-restart"])
-def test_a_user_is_nobody_on_the_hub(
+def test_a_user_has_no_access_to_the_hub(
     engine: Engine, planes: dict[str, Api], home: Callable[[str], str], who: str
 ) -> None:
     namespace = home(HUB_PLANE)
@@ -229,8 +229,8 @@ def test_a_user_is_nobody_on_the_hub(
     finally:
         user.close()
     name = deployment["metadata"]["name"]
-    kept = planes[HUB_PLANE].get(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, name, namespace)
-    assert (kept["spec"], kept.get("status")) == (deployment["spec"], deployment.get("status"))
+    current = planes[HUB_PLANE].get(WORKLOAD_DEPLOYMENT.api_version, WORKLOAD_DEPLOYMENT.name, name, namespace)
+    assert (current["spec"], current.get("status")) == (deployment["spec"], deployment.get("status"))
 
 
 # Cells
@@ -272,7 +272,7 @@ def place(
         yield kind, planes[plane], cell, namespace
 
 
-def test_a_cell_writes_and_deletes_what_is_its_own(place: tuple[Any, Api, Api, str]) -> None:
+def test_a_cell_may_write_and_delete_its_own_objects(place: tuple[Any, Api, Api, str]) -> None:
     kind, admin, cell, namespace = place
     own = cell.create(of_cell(kind, "own", namespace, DFW))
     if kind is INSTANCE:  # nobody changes a claim
@@ -283,7 +283,7 @@ def test_a_cell_writes_and_deletes_what_is_its_own(place: tuple[Any, Api, Api, s
     assert admin.find(kind.api_version, kind.name, "own", namespace) is None
 
 
-def test_a_cell_neither_writes_nor_deletes_what_is_not_its_own(place: tuple[Any, Api, Api, str]) -> None:
+def test_a_cell_may_neither_write_nor_delete_objects_of_others(place: tuple[Any, Api, Api, str]) -> None:
     kind, admin, cell, namespace = place
     others = admin.create(of_cell(kind, "others", namespace, ORD))
     unnamed = admin.create(of_cell(kind, "unnamed", namespace, None))
@@ -319,17 +319,17 @@ def test_a_cell_neither_writes_nor_deletes_what_is_not_its_own(place: tuple[Any,
             attempt()
             succeeded.append(number)
     assert succeeded == []
-    for one in (others, unnamed, own):
-        name = one["metadata"]["name"]
-        kept = admin.get(kind.api_version, kind.name, name, namespace)
-        assert kept["metadata"]["resourceVersion"] == one["metadata"]["resourceVersion"], name
+    for item in (others, unnamed, own):
+        name = item["metadata"]["name"]
+        current = admin.get(kind.api_version, kind.name, name, namespace)
+        assert current["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"], name
 
 
 def delete_all(cell: Api, kind: Any, namespace: str) -> None:
     cell._call("DELETE", f"/apis/{kind.api_version}/namespaces/{namespace}/{kind.plural}")
 
 
-def test_a_cell_that_got_a_name_takes_over_what_bears_none(
+def test_a_newly_named_cell_adopts_unlabelled_objects(
     engine: Engine, planes: dict[str, Api], home: Callable[[str], str]
 ) -> None:
     namespace = home(HUB_PLANE)
@@ -340,7 +340,7 @@ def test_a_cell_that_got_a_name_takes_over_what_bears_none(
             assert taken["metadata"]["labels"] == {SOURCE_CLUSTER: DFW}
 
 
-def test_a_cell_has_nothing_else_to_write_or_read_on_the_hub(engine: Engine, planes: dict[str, Api]) -> None:
+def test_a_cell_may_write_and_read_nothing_else_on_the_hub(engine: Engine, planes: dict[str, Api]) -> None:
     namespace = f"karmada-es-{ORD}"
     with known_as(engine, HUB_PLANE, f"cell-{DFW}") as cell:
         for attempt in (
@@ -371,7 +371,7 @@ def test_a_cell_has_nothing_else_to_write_or_read_on_the_hub(engine: Engine, pla
         cell.items(INSTANCE.api_version, INSTANCE.name)  # reads are wide, as docs/security.md says
 
 
-def test_a_cell_has_nothing_but_claims_in_a_project(engine: Engine) -> None:
+def test_a_cell_may_access_only_claims_in_a_project(engine: Engine) -> None:
     workload = WORKLOAD.body("mine", "default")
     with known_as(engine, PROJECT, f"cell-{DFW}") as cell:
         for attempt in (

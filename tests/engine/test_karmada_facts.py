@@ -51,7 +51,7 @@ MOVE: Json = {"metadata": {"labels": {TOPOLOGY_CITY: "ORD"}}, "spec": {"cityCode
 
 @pytest.mark.parametrize("plane", ["control-plane", "project-b", "downstream", "pop-dfw", "pop-ord"])
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.plural)
-def test_a_definition_is_accepted_as_it_is(planes: dict[str, Api], plane: str, kind: Any) -> None:
+def test_a_definition_is_accepted_unchanged(planes: dict[str, Api], plane: str, kind: Any) -> None:
     definition = planes[plane].get("apiextensions.k8s.io/v1", "CustomResourceDefinition", kind.resource)
 
     assert condition(definition, "Established") == "True"
@@ -127,7 +127,7 @@ def test_the_hub_object_gets_the_id_of_its_policy_and_no_finalizer(place: Place)
     }
 
 
-def test_the_copy_carries_ours_and_the_marks_of_karmada(place: Place) -> None:
+def test_the_copy_carries_our_metadata_and_the_marks_of_karmada(place: Place) -> None:
     place.route()
     hub = place.deploy(labels={"ours": "label"}, annotations={"ours": "annotation"})
     metadata = place.arrived(place.dfw)["metadata"]
@@ -179,7 +179,7 @@ def test_a_hub_update_changes_spec_and_generation_and_keeps_what_the_cell_added(
     assert metadata["finalizers"] == [CELL_FINALIZER]
 
 
-def test_a_change_of_metadata_alone_travels_too(place: Place) -> None:
+def test_a_change_of_metadata_alone_reaches_the_cell_too(place: Place) -> None:
     place.route()
     hub = place.deploy(annotations={"upstream": "1"})
     place.arrived(place.dfw)
@@ -187,7 +187,7 @@ def test_a_change_of_metadata_alone_travels_too(place: Place) -> None:
     place.until(place.dfw, lambda found: found["metadata"]["annotations"]["upstream"] == "2")
 
 
-def test_a_spec_edited_in_the_cell_is_put_back(place: Place) -> None:
+def test_a_spec_edited_in_the_cell_is_reverted(place: Place) -> None:
     place.route()
     place.deploy()
     copy = place.arrived(place.dfw)
@@ -196,7 +196,7 @@ def test_a_spec_edited_in_the_cell_is_put_back(place: Place) -> None:
     place.until(place.dfw, lambda found: found["spec"] == spec("DFW"))
 
 
-def test_a_copy_deleted_in_the_cell_is_made_again(place: Place) -> None:
+def test_a_copy_deleted_in_the_cell_is_recreated(place: Place) -> None:
     place.route()
     place.deploy()
     copy = place.arrived(place.dfw)
@@ -204,7 +204,7 @@ def test_a_copy_deleted_in_the_cell_is_made_again(place: Place) -> None:
     place.until(place.dfw, lambda found: found["metadata"]["uid"] != copy["metadata"]["uid"])
 
 
-def test_a_policy_deleted_leaves_binding_and_copy(place: Place) -> None:
+def test_a_deleted_policy_leaves_binding_and_copy(place: Place) -> None:
     policy = place.route()
     place.deploy()
     copy = place.arrived(place.dfw)
@@ -220,7 +220,7 @@ def test_a_policy_deleted_leaves_binding_and_copy(place: Place) -> None:
     assert "web-workloaddeployment" in [binding["metadata"]["name"] for binding in place.bindings()]
 
 
-def test_a_hub_object_deleted_takes_its_copy_along_when_the_cell_lets_go(place: Place) -> None:
+def test_a_copy_is_deleted_with_its_hub_object_once_its_finalizers_are_gone(place: Place) -> None:
     place.route()
     hub = place.deploy()
     copy = place.arrived(place.dfw)
@@ -234,7 +234,7 @@ def test_a_hub_object_deleted_takes_its_copy_along_when_the_cell_lets_go(place: 
     place.gone(place.dfw)
 
 
-def test_a_hub_instance_goes_with_the_deployment_that_owns_it(place: Place) -> None:
+def test_a_hub_instance_is_deleted_with_the_deployment_that_owns_it(place: Place) -> None:
     hub = place.deploy()
     owner = {
         "apiVersion": WORKLOAD_DEPLOYMENT.api_version,
@@ -292,7 +292,7 @@ def test_a_later_status_replaces_the_earlier_one(place: Place) -> None:
     place.until(place.hub, lambda found: found.get("status") == status(2))
 
 
-def test_no_status_in_the_cell_is_no_status_on_the_hub(place: Place) -> None:
+def test_without_a_status_in_the_cell_the_hub_has_none(place: Place) -> None:
     place.route()
     place.deploy("silent")
     place.deploy("talking")
@@ -303,7 +303,7 @@ def test_no_status_in_the_cell_is_no_status_on_the_hub(place: Place) -> None:
     assert has_no_status(place.get(place.hub, "silent"))
 
 
-def test_two_cells_in_one_city_add_up(place: Place) -> None:
+def test_statuses_of_two_cells_in_one_city_are_summed(place: Place) -> None:
     place.route_to_all()
     place.deploy()
     for cell in (place.dfw, place.ord):
@@ -361,7 +361,7 @@ def test_the_status_of_a_kind_without_interpreter_never_arrives(place: Place) ->
 # Policies
 
 
-def test_what_karmada_fills_into_our_policy(place: Place) -> None:
+def test_karmada_adds_only_known_defaults_to_our_policy(place: Place) -> None:
     policy = place.route()
 
     assert policy["spec"] == {
@@ -405,7 +405,7 @@ def test_a_changed_city_alone_moves_nothing_and_freezes_the_copy(place: Place) -
     assert place.get(place.hub)["metadata"]["annotations"]["propagationpolicy.karmada.io/name"] == "city-dfw"
 
 
-def test_a_changed_city_moves_the_copy_when_the_old_policy_goes(place: Place) -> None:
+def test_a_changed_city_moves_the_copy_when_the_old_policy_is_deleted(place: Place) -> None:
     old = place.route("DFW")
     place.route("ORD")
     hub = place.deploy(city="DFW")
@@ -418,7 +418,7 @@ def test_a_changed_city_moves_the_copy_when_the_old_policy_goes(place: Place) ->
     place.gone(place.dfw)
 
 
-def test_a_changed_city_moves_the_copy_when_the_claim_is_dropped(place: Place) -> None:
+def test_a_changed_city_moves_the_copy_when_the_mark_of_the_policy_is_removed(place: Place) -> None:
     """The only way while others still need the old policy."""
     place.route("DFW")
     place.route("ORD")
@@ -438,7 +438,7 @@ def test_a_changed_city_moves_the_copy_when_the_claim_is_dropped(place: Place) -
     assert place.get(place.hub)["metadata"]["annotations"]["propagationpolicy.karmada.io/name"] == "city-ord"
 
 
-def test_karmada_puts_its_marks_back_when_a_replace_drops_them(place: Place) -> None:
+def test_karmada_restores_marks_that_a_replace_drops(place: Place) -> None:
     policy = place.route()
     place.deploy()
     copy = place.arrived(place.dfw)
@@ -515,7 +515,7 @@ def test_a_cell_that_is_away_keeps_everything_and_catches_up(engine: Engine, pla
 
 @pytest.mark.timeout(900)
 @pytest.mark.minutes
-def test_a_hub_that_is_away_for_a_minute_ends_nobody_and_goes_on(engine: Engine, place: Place) -> None:
+def test_a_hub_outage_of_a_minute_ends_no_process_and_loses_nothing(engine: Engine, place: Place) -> None:
     place.route()
     stays, doomed = place.deploy("stays"), place.deploy("doomed")
     for name in ("stays", "doomed"):

@@ -145,7 +145,9 @@ async def test_an_instance_runs_in_a_pod_and_reports_its_address(engine: Engine,
         assert pod.status is not None
         assert instance.status.controller is not None
         assert instance.status.controller.observed_template_hash == "0123456789"
-        assert [one.assignments.network_ip for one in instance.status.network_interfaces] == [pod.status.pod_ip]
+        assert [interface.assignments.network_ip for interface in instance.status.network_interfaces] == [
+            pod.status.pod_ip
+        ]
         assert pod.status.pod_ip != ""
         await site.client.delete(INSTANCE, "web-0", site.namespace)
 
@@ -181,7 +183,7 @@ async def test_an_instance_is_released_after_its_pod_is_gone(engine: Engine, cel
         await site.until(gone)
 
 
-async def test_a_pod_that_somebody_deletes_is_made_again(engine: Engine, cell: str) -> None:
+async def test_a_deleted_pod_is_recreated(engine: Engine, cell: str) -> None:
     async with running(engine, cell) as site:
         await site.create("web-0")
         await site.until(lambda: site.is_available("web-0"))
@@ -202,7 +204,7 @@ async def test_a_pod_that_somebody_deletes_is_made_again(engine: Engine, cell: s
         await site.until(gone)
 
 
-async def test_what_the_server_refuses_is_a_configuration_error_in_our_words(engine: Engine, cell: str) -> None:
+async def test_a_pod_that_the_server_refuses_is_a_configuration_error_in_our_words(engine: Engine, cell: str) -> None:
     """Two volumes in one place pass our schema and no real server."""
     container = SPEC["runtime"]["sandbox"]["containers"][0]
     attached = [{"name": "conf", "mountPath": "/etc/app"}, {"name": "more", "mountPath": "/etc/app"}]

@@ -26,10 +26,10 @@ class Bench:
         self.calls_file = folder / "calls"
         self.cache = folder / "cache"
         self.tool = Tool("things", "example.org/things", {"one": "example.org/one", "two": "example.org/two"})
-        self.said = io.StringIO()
+        self.output = io.StringIO()
 
     def build(self, *tools: Tool) -> None:
-        build.build(tools or [self.tool], self.said)
+        build.build(tools or [self.tool], self.output)
 
     def calls(self) -> list[str]:
         """The packages that were built, in order."""
@@ -59,13 +59,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def test_every_binary_is_built_and_shown(bench: Bench) -> None:
+def test_every_binary_is_built_and_reported(bench: Bench) -> None:
     bench.build()
 
     assert bench.calls() == ["example.org/one", "example.org/two"]
     assert bench.built() == ["one", "two"]
-    assert "[1/2] one v1.0.0" in bench.said.getvalue()
-    assert "[2/2] two v1.0.0" in bench.said.getvalue()
+    assert "[1/2] one v1.0.0" in bench.output.getvalue()
+    assert "[2/2] two v1.0.0" in bench.output.getvalue()
 
 
 def test_the_pins_are_never_changed_by_a_build(bench: Bench) -> None:
@@ -73,17 +73,17 @@ def test_the_pins_are_never_changed_by_a_build(bench: Bench) -> None:
     assert all("-mod=readonly" in call for call in bench.calls_file.read_text().splitlines())
 
 
-def test_a_second_build_calls_nobody(bench: Bench) -> None:
+def test_a_second_build_runs_nothing(bench: Bench) -> None:
     bench.build()
     bench.calls_file.unlink()
 
     bench.build()
 
     assert bench.calls() == []
-    assert bench.said.getvalue().endswith("the engine is built; nothing to do\n")
+    assert bench.output.getvalue().endswith("the engine is built; nothing to do\n")
 
 
-def test_a_build_goes_on_where_it_ended(bench: Bench) -> None:
+def test_an_interrupted_build_continues_where_it_ended(bench: Bench) -> None:
     broken = Tool("things", "example.org/things", {"one": "example.org/one", "two": "example.org/broken"})
     with pytest.raises(EngineError, match="it does not compile"):
         bench.build(broken)
@@ -96,7 +96,7 @@ def test_a_build_goes_on_where_it_ended(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("succeeds_at", "calls"), [(1, 1), (3, 3), (9, 3)])
-def test_a_download_that_breaks_off_is_tried_again_and_not_for_ever(
+def test_an_interrupted_download_is_retried_a_few_times(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, succeeds_at: int, calls: int
 ) -> None:
     far = Tool("things", "example.org/things", {"one": "example.org/far"})
@@ -107,15 +107,13 @@ def test_a_download_that_breaks_off_is_tried_again_and_not_for_ever(
     else:
         bench.build(far)
     assert bench.calls() == ["example.org/far"] * calls
-    assert bench.said.getvalue().count("trying again") == calls - 1
+    assert bench.output.getvalue().count("trying again") == calls - 1
 
 
 @pytest.mark.parametrize(
     ("processors", "gigabytes", "flags"), [(2, 4, []), (2, 23, []), (16, 8, ["-p", "4"]), (2, 1, ["-p", "1"])]
 )
-def test_no_more_is_compiled_at_once_than_there_is_memory_for(
-    processors: int, gigabytes: int, flags: list[str]
-) -> None:
+def test_the_memory_limits_how_much_is_compiled_at_once(processors: int, gigabytes: int, flags: list[str]) -> None:
     assert build._at_once(processors, gigabytes << 30) == flags
 
 
@@ -133,7 +131,7 @@ def test_new_pins_are_built_beside_the_old_ones(bench: Bench) -> None:
     assert len(bench.calls()) == 4
 
 
-def test_without_go_one_sentence_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_go_is_reported_in_one_sentence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
     with pytest.raises(EngineError) as caught:
@@ -143,7 +141,7 @@ def test_without_go_one_sentence_says_so(bench: Bench, monkeypatch: pytest.Monke
     assert "\n" not in str(caught.value)
 
 
-def test_without_go_what_is_built_still_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_finished_builds_still_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.build()
     monkeypatch.setenv("PATH", "/nowhere")
     bench.build()

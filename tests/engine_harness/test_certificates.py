@@ -19,13 +19,13 @@ def read(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_all_are_signed_by_the_one_authority(certificates: Certificates) -> None:
+def test_one_authority_signs_every_certificate(certificates: Certificates) -> None:
     authority = read(certificates.authority)
     for name in ("server", "admin", FRONT_PROXY):
         read(certificates.certificate(name)).verify_directly_issued_by(authority)
 
 
-def test_only_the_administrator_is_a_master(certificates: Certificates) -> None:
+def test_only_the_administrator_is_in_the_group_of_masters(certificates: Certificates) -> None:
     def organisations(name: str) -> list[str]:
         subject = read(certificates.certificate(name)).subject
         return [str(part.value) for part in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
@@ -41,17 +41,17 @@ def test_a_key_fits_its_certificate(certificates: Certificates) -> None:
         context.load_cert_chain(certificates.certificate(name), certificates.key(name))
 
 
-def test_nobody_else_can_read_them(certificates: Certificates) -> None:
+def test_only_their_owner_can_read_the_files(certificates: Certificates) -> None:
     assert certificates.folder.stat().st_mode & 0o077 == 0
     assert all(file.stat().st_mode & 0o077 == 0 for file in certificates.folder.iterdir())
 
 
-def test_they_are_made_once(certificates: Certificates) -> None:
+def test_certificates_are_created_once(certificates: Certificates) -> None:
     before = certificates.authority.read_bytes()
     assert Certificates.ensure(certificates.folder).authority.read_bytes() == before
 
 
-def test_a_half_made_set_is_made_again(tmp_path: Path) -> None:
+def test_an_incomplete_set_is_created_again(tmp_path: Path) -> None:
     half = tmp_path / "certificates.new"
     half.mkdir()
     (half / "ca.crt").write_text("half")

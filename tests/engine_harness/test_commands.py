@@ -12,18 +12,18 @@ def engine(folder: Path, *arguments: str) -> int:
     return main(["--folder", str(folder), *arguments])
 
 
-def test_nothing_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_up_shows_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(tmp_path, "status") == 1
     assert capsys.readouterr().out == "not up\n"
 
 
-def test_down_before_up_is_fine(tmp_path: Path) -> None:
+def test_down_before_up_succeeds(tmp_path: Path) -> None:
     assert engine(tmp_path, "down") == 0
     assert engine(tmp_path, "down", "--remove") == 0
 
 
 @pytest.mark.parametrize("command", ["stop", "start", "pause", "resume", "kill"])
-def test_a_process_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_an_unknown_process_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert engine(tmp_path, command, "etcd") == 1
     assert 'there is no process "etcd"' in capsys.readouterr().err
 
@@ -40,7 +40,7 @@ def test_only_planes_with_an_etcd_of_their_own_are_restored(
     assert capsys.readouterr().err.startswith(reasons[command])
 
 
-def test_a_plane_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_plane_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(tmp_path, "kubeconfig", "pop-ams") == 1
     assert capsys.readouterr().err == 'the administrator has no plane "pop-ams"; known: none yet\n'
     assert engine(tmp_path, "kubeconfig", "pop-ams", "--as", "user") == 1
@@ -65,7 +65,7 @@ def test_nodes_are_for_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == '"pop-ams" is no cell; add it with --cell pop-ams=CITY\n'
 
 
-def test_two_calls_at_once_do_not_get_into_each_others_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_concurrent_commands_do_not_interfere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert engine(tmp_path, "down") == 1

@@ -30,7 +30,7 @@ def ports(engine: Engine) -> dict[str, int]:
     return Settings.read(Folder(engine.folder.root)).ports
 
 
-def test_what_is_not_built_is_said_before_anything_is_started(engine: Engine) -> None:
+def test_missing_binaries_are_reported_before_anything_starts(engine: Engine) -> None:
     up(engine)
     assert {row.state for row in engine.status()} == {State.STOPPED}
     assert not engine.is_up()
@@ -58,7 +58,7 @@ def test_every_process_is_known_by_name(engine: Engine) -> None:
     ]
 
 
-def test_ports_and_cells_stay_from_one_call_to_the_next(engine: Engine) -> None:
+def test_ports_and_cells_are_remembered(engine: Engine) -> None:
     up(engine, {"pop-ams": "AMS"})
     before = ports(engine)
     up(engine)
@@ -66,7 +66,7 @@ def test_ports_and_cells_stay_from_one_call_to_the_next(engine: Engine) -> None:
     assert "pop-ams-apiserver" in [row.name for row in engine.status()]
 
 
-def test_a_port_that_somebody_took_is_given_up(engine: Engine) -> None:
+def test_a_port_that_is_taken_meanwhile_is_replaced(engine: Engine) -> None:
     up(engine)
     before = ports(engine)
     with socket.create_server(("127.0.0.1", before["etcd"])):

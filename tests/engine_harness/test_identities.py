@@ -41,9 +41,9 @@ def admitted(who: Who, *roles: On, switches: Any = DEFAULT_SWITCHES) -> tuple[No
     return notes, admit(notes, Identity(who, "somewhere", roles), switches)  # type: ignore[arg-type]
 
 
-def test_everybody_is_known_where_they_work_and_nowhere_else() -> None:
+def test_every_identity_has_access_only_where_it_works() -> None:
     found = [(item.account, item.plane, item.roles) for item in identities(PLANES)]
-    assert sorted(found, key=lambda one: one[:2]) == [
+    assert sorted(found, key=lambda identity: identity[:2]) == [
         ("compute-cell", "control-plane", (On.PROJECT,)),
         ("compute-cell", "downstream", (On.HUB,)),
         ("compute-cell", "pop-dfw", (On.CELL,)),
@@ -61,12 +61,12 @@ def test_everybody_is_known_where_they_work_and_nowhere_else() -> None:
     ]
 
 
-def test_the_accounts_are_those_that_the_policies_know() -> None:
+def test_the_policies_name_the_accounts_that_exist() -> None:
     accounts = {item.account for item in identities(PLANES)}
     assert {MANAGEMENT, CELL, cell_account("pop-dfw")} <= accounts
 
 
-def test_a_cell_with_a_name_speaks_for_itself_alone() -> None:
+def test_a_named_cell_has_an_account_of_its_own() -> None:
     planes = Settings({"pop-dfw": "DFW", "pop-ord": "ORD"}).planes
     [ord_on_hub] = [item for item in identities(planes) if (item.called, item.plane) == ("pop-ord", "downstream")]
     notes = Notes()
@@ -128,7 +128,7 @@ def test_leases_are_for_the_namespace_of_the_process_only(who: Who, on: On) -> N
             assert body["metadata"]["namespace"] == "compute-system"
 
 
-def test_what_is_not_switched_on_is_taken_away() -> None:
+def test_roles_of_features_that_are_off_are_removed() -> None:
     notes, _ = admitted(Who.CELL, On.CELL, switches=[When.PODS])
 
     assert notes.names("ClusterRoleBinding") == ["compute-cell-on-cell", "compute-cell-on-cell-provider-pods"]

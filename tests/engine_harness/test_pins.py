@@ -18,7 +18,7 @@ VERSIONS = {
 }
 
 
-def test_the_versions_are_those_that_were_proven() -> None:
+def test_every_tool_has_its_proven_version() -> None:
     assert {tool.name: tool.version for tool in TOOLS} == VERSIONS
 
 
@@ -34,7 +34,7 @@ def test_a_tool_has_checksums_and_names_no_machine(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_what_is_built_is_what_the_module_keeps(tool: Tool) -> None:
+def test_the_module_imports_everything_that_is_built(tool: Tool) -> None:
     imports = (tool.folder / "tools.go").read_text("utf-8")
 
     assert imports.startswith("//go:build tools\n")
@@ -51,7 +51,7 @@ def test_a_binary_belongs_to_its_tool() -> None:
     assert tool_of("karmada-webhook").name == "karmada"
 
 
-def test_the_linker_is_told_the_version() -> None:
+def test_the_version_is_passed_to_the_linker() -> None:
     flags = tool_of("kubectl").linker_flags
     assert "-X k8s.io/component-base/version.gitVersion=v1.35.4" in flags
     assert "-X k8s.io/component-base/version.gitMinor=35" in flags

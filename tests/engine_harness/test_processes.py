@@ -61,7 +61,7 @@ def test_a_process_runs_until_it_is_stopped(table: Table) -> None:
     assert table.first.names() == []
 
 
-def test_another_harness_finds_and_stops_it(table: Table) -> None:
+def test_another_harness_finds_and_stops_a_process(table: Table) -> None:
     pid = table.start()
     later = table.again()
     assert later.state("one") is State.RUNNING
@@ -72,17 +72,17 @@ def test_another_harness_finds_and_stops_it(table: Table) -> None:
         os.kill(pid, 0)
 
 
-def test_what_it_says_is_in_its_log(table: Table) -> None:
+def test_output_goes_to_the_log_of_the_process(table: Table) -> None:
     table.start("talker", ("sh", "-c", "echo out; echo err >&2"))
     wait_for(table.first, "talker", State.EXITED)
     assert table.first.log("talker").read_text() == "out\nerr\n"
 
 
-def test_it_is_not_in_the_session_of_the_harness(table: Table) -> None:
+def test_a_process_has_a_session_of_its_own(table: Table) -> None:
     assert os.getsid(table.start()) != os.getsid(0)
 
 
-def test_its_command_is_known(table: Table) -> None:
+def test_the_command_of_a_process_is_known(table: Table) -> None:
     table.start()
     deadline = time.monotonic() + 10
     while table.first.command("one") != [*SLEEP]:  # for a moment it still is the shell that starts it
@@ -90,27 +90,27 @@ def test_its_command_is_known(table: Table) -> None:
         time.sleep(0.005)
 
 
-def test_one_that_ended_by_itself_is_seen_and_can_be_started_again(table: Table) -> None:
+def test_a_process_that_ended_by_itself_is_noticed_and_can_be_started_again(table: Table) -> None:
     table.start("one", ("true",))
     wait_for(table.first, "one", State.EXITED)
     table.start("one")
     assert table.first.state("one") is State.RUNNING
 
 
-def test_one_that_runs_is_not_started_twice(table: Table) -> None:
+def test_a_running_process_is_not_started_twice(table: Table) -> None:
     table.start()
     with pytest.raises(EngineError, match="one runs already"):
         table.start()
 
 
-def test_a_killed_one_looks_like_a_crash(table: Table) -> None:
+def test_a_killed_process_looks_like_a_crash(table: Table) -> None:
     table.start()
     table.first.kill(["one"])
     assert table.first.state("one") is State.EXITED
     assert table.first.names() == ["one"]
 
 
-def test_pause_and_resume(table: Table) -> None:
+def test_a_process_can_be_paused_and_resumed(table: Table) -> None:
     table.start()
     table.first.pause("one")
     wait_for(table.first, "one", State.PAUSED)
@@ -118,14 +118,14 @@ def test_pause_and_resume(table: Table) -> None:
     wait_for(table.first, "one", State.RUNNING)
 
 
-def test_a_paused_one_stops_in_time(table: Table) -> None:
+def test_a_paused_process_stops_in_time(table: Table) -> None:
     table.start()
     table.first.pause("one")
     wait_for(table.first, "one", State.PAUSED)
     assert table.first.stop(["one"], grace=10) == []
 
 
-def test_one_that_does_not_listen_is_ended(table: Table) -> None:
+def test_a_process_that_ignores_the_signal_is_killed(table: Table) -> None:
     table.start("deaf", STUBBORN)
     deadline = time.monotonic() + 10
     while not table.first.log("deaf").exists() or "deaf" not in table.first.log("deaf").read_text():
@@ -137,13 +137,13 @@ def test_one_that_does_not_listen_is_ended(table: Table) -> None:
     assert table.first.state("deaf") is State.STOPPED
 
 
-def test_pausing_what_does_not_run_is_refused(table: Table) -> None:
+def test_a_process_that_does_not_run_cannot_be_paused(table: Table) -> None:
     with pytest.raises(EngineError, match="one does not run"):
         table.first.pause("one")
 
 
 @pytest.mark.parametrize("changed", ["start", "boot"])
-def test_a_process_that_got_the_pid_later_is_left_alone(table: Table, changed: str) -> None:
+def test_a_later_process_with_the_same_pid_is_left_alone(table: Table, changed: str) -> None:
     with subprocess.Popen(SLEEP) as stranger:
         stat = Path(f"/proc/{stranger.pid}/stat").read_text().rstrip("\n")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -163,13 +163,13 @@ def test_a_process_that_got_the_pid_later_is_left_alone(table: Table, changed: s
         stranger.send_signal(signal.SIGKILL)
 
 
-def test_a_half_written_note_is_none(table: Table) -> None:
+def test_a_half_written_record_is_ignored(table: Table) -> None:
     table.record().parent.mkdir()
     table.record().write_text("")
     assert table.first.state("one") is State.STOPPED
 
 
-def test_memory_is_measured_while_it_runs(table: Table) -> None:
+def test_memory_is_measured_while_a_process_runs(table: Table) -> None:
     table.start()
     assert table.first.memory("one") > 0
     assert table.first.memory("other") == 0

@@ -7,7 +7,7 @@ from engine import ports
 from engine.settings import Folder, Plane, Settings
 
 
-def test_the_planes_by_default(tmp_path: Path) -> None:
+def test_an_engine_has_a_hub_two_cells_and_two_projects_by_default(tmp_path: Path) -> None:
     assert Settings.read(Folder(tmp_path)).planes == [
         Plane("downstream", "hub"),
         Plane("pop-dfw", "cell", "DFW"),
@@ -17,7 +17,7 @@ def test_the_planes_by_default(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cell_more_stays_for_the_next_time(tmp_path: Path) -> None:
+def test_an_added_cell_is_remembered(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     Settings.read(folder).with_cells({"pop-ams": "AMS"}, ["pop-ams"]).write(folder)
 

@@ -33,7 +33,7 @@ def test_pages_follow_each_other_until_one_has_no_token() -> None:
     assert (listing.items, listing.resource_version) == (["a", "b", "c"], "9")
 
 
-def test_a_server_that_forgot_the_first_page_is_asked_for_everything_at_once() -> None:
+def test_a_list_that_expires_is_requested_again_without_pages() -> None:
     listing = pages()
     listing.add(page("a", "b", token="t1"))
     assert listing.restart()
@@ -43,11 +43,11 @@ def test_a_server_that_forgot_the_first_page_is_asked_for_everything_at_once() -
     assert (listing.items, listing.resource_version) == (["a", "b", "c"], "12")
 
 
-def test_a_first_page_that_is_gone_is_not_asked_for_again() -> None:
+def test_an_expired_first_page_is_not_requested_again() -> None:
     assert not pages().restart()
 
 
-def test_only_metadata_is_asked_for_in_the_form_of_lists() -> None:
+def test_metadata_only_lists_are_requested_as_such() -> None:
     listing = Pages(only_metadata(CONFIG_MAP), name_of)
     assert listing.next_call is not None
     assert "PartialObjectMetadataList" in listing.next_call.accept

@@ -91,7 +91,7 @@ MERGE = "application/merge-patch+json"
         ),
     ],
 )
-async def test_what_is_asked_is_what_is_sent(
+async def test_a_call_is_sent_as_requested(
     ask: Ask, method: str, path: str, query: dict[str, str], content_type: str
 ) -> None:
     transport = Scripted(Answer(200, msgspec.json.encode(BODY)))
@@ -121,7 +121,7 @@ async def test_a_status_is_replaced_as_it_was_seen() -> None:
         ({"dry_run": True}, {"dryRun": ["All"]}),
     ],
 )
-async def test_a_delete_says_under_which_conditions(options: Json, sent: Json) -> None:
+async def test_a_delete_carries_its_preconditions(options: Json, sent: Json) -> None:
     transport = Scripted(Answer(200, b'{"kind":"Status","status":"Success"}'))
     assert await Client("hub", transport).delete(WIDGET, "a", "default", **options) is None
     [call] = transport.calls
@@ -214,7 +214,7 @@ async def test_an_error_event_in_a_watch_is_raised() -> None:
 # Errors
 
 
-async def test_an_error_says_where_and_why() -> None:
+async def test_an_error_names_place_and_cause() -> None:
     body = b'{"reason":"Invalid","message":"no","details":{"causes":[{"field":"spec.x","message":"too long"}]}}'
     with pytest.raises(Invalid) as error:
         await Client("hub", Scripted(Answer(422, body))).create(WIDGET, BODY)
@@ -225,7 +225,7 @@ async def test_an_error_says_where_and_why() -> None:
     ("header", "body", "expected"),
     [(7, b"{}", 7), (0, b'{"details":{"retryAfterSeconds":3}}', 3), (7, b'{"details":{"retryAfterSeconds":3}}', 7)],
 )
-async def test_an_error_says_when_to_come_back(header: int, body: bytes, expected: int) -> None:
+async def test_an_error_carries_retry_after(header: int, body: bytes, expected: int) -> None:
     with pytest.raises(TooManyRequests) as error:
         await Client("hub", Scripted(Answer(429, body, retry_after=header))).get(WIDGET, "a", "default")
     assert (error.value.retry_after, error.value.retryable) == (expected, True)

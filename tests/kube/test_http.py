@@ -50,7 +50,7 @@ def no_secret(error: BaseException) -> None:
 # Answers
 
 
-def test_a_call_carries_everything_and_brings_back_the_answer() -> None:
+def test_a_call_carries_all_its_parts_and_returns_the_answer() -> None:
     server = Scripted(answering(b'{"a":1}', 201, 'Warning: 299 - "un\\"known"\r\nWarning: odd\r\n'))
 
     async def scenario() -> None:
@@ -78,7 +78,7 @@ def test_every_answer_is_returned_good_or_bad(code: int) -> None:
     asyncio.run(scenario())
 
 
-def test_connections_are_used_again() -> None:
+def test_connections_are_reused() -> None:
     server = Scripted(answering(b"{}"))
 
     async def scenario() -> None:
@@ -134,7 +134,7 @@ def test_watches_do_not_take_the_place_of_calls() -> None:
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0)])
-def test_what_the_server_says_about_coming_back_is_brought_back(header: str, seconds: int) -> None:
+def test_retry_after_is_part_of_the_answer(header: str, seconds: int) -> None:
     async def scenario() -> None:
         server = Scripted(answering(b"{}", 429, f"Retry-After: {header}\r\n"))
         async with server.serving() as transport:
@@ -146,7 +146,7 @@ def test_what_the_server_says_about_coming_back_is_brought_back(header: str, sec
     asyncio.run(scenario())
 
 
-def test_a_busy_server_gets_the_time_it_asked_for() -> None:
+def test_a_retry_waits_as_long_as_a_busy_server_asked_for() -> None:
     slept: list[float] = []
 
     async def scenario() -> None:
@@ -268,7 +268,7 @@ def test_lines_are_whole_however_they_arrive(pieces: list[bytes]) -> None:
     asyncio.run(scenario())
 
 
-def test_a_line_may_be_as_long_as_it_likes() -> None:
+def test_a_line_may_have_any_length() -> None:
     line = b"x" * 5_000_000
 
     async def scenario() -> None:
@@ -399,7 +399,7 @@ def listed(endpoint: Endpoint) -> list[str]:
     return asyncio.run(scenario())
 
 
-def test_a_server_is_verified_by_the_authority_that_is_given(api: Background) -> None:
+def test_a_server_is_verified_against_the_configured_authority(api: Background) -> None:
     assert listed(api.server.endpoint("demo")) == ["default"]
 
 

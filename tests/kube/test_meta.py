@@ -75,9 +75,9 @@ def test_an_object_does_not_keep_the_text_that_it_came_in() -> None:
     """A cache would otherwise hold a whole list for the sake of one of its items."""
     text = encode([{"metadata": {"name": "web"}, "spec": {"image": "a"}, "status": {"done": 1}}] * 2)
     before = sys.getrefcount(text)
-    kept = [decode(item, Thing) for item in decode(text, list[Raw])]
+    things = [decode(item, Thing) for item in decode(text, list[Raw])]
     assert sys.getrefcount(text) == before
-    assert [(bytes(entry.spec_json), bytes(entry.status_json)) for entry in kept] == [
+    assert [(bytes(entry.spec_json), bytes(entry.status_json)) for entry in things] == [
         (b'{"image":"a"}', b'{"done":1}')
     ] * 2
 
@@ -181,7 +181,7 @@ def test_metadata_is_read_from_what_servers_send() -> None:
     assert not meta.deleting
 
 
-def test_metadata_that_says_nothing_has_harmless_values() -> None:
+def test_empty_metadata_has_harmless_values() -> None:
     meta = decode(b'{"creationTimestamp": null}', ObjectMeta)
     assert meta == ObjectMeta()
     assert meta.revision == 0

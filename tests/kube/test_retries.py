@@ -22,7 +22,7 @@ def pause(
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-def test_a_read_is_made_again_after_an_answer_that_may_change_by_itself(code: int) -> None:
+def test_a_read_is_retried_after_a_temporary_error(code: int) -> None:
     assert pause(GET, Answer(code, b"")) == pytest.approx(0.1)
 
 
@@ -32,7 +32,7 @@ def test_any_other_answer_is_the_answer(code: int) -> None:
 
 
 @pytest.mark.parametrize("error", NO_ANSWER)
-def test_a_read_without_an_answer_is_made_again(error: ApiError) -> None:
+def test_a_read_without_an_answer_is_retried(error: ApiError) -> None:
     assert pause(GET, error) is not None
 
 
@@ -41,7 +41,7 @@ def test_an_untrusted_server_is_not_called_again() -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_is_made_again_only_when_it_certainly_did_not_happen(write: Call) -> None:
+def test_a_write_is_retried_only_when_it_certainly_did_not_happen(write: Call) -> None:
     assert pause(write, Answer(429, b"", retry_after=3)) == 3
     assert [pause(write, error) for error in NO_ANSWER] == [None] * 3
     assert [pause(write, Answer(code, b"")) for code in (500, 502, 503, 504)] == [None] * 4
@@ -115,7 +115,7 @@ def retrying(transport: Scripted, policy: Policy | None = None) -> Retrying:
     return Retrying(transport, lambda: 0.5, policy=policy or Policy())
 
 
-async def test_a_read_is_made_again_until_it_succeeds() -> None:
+async def test_a_read_is_retried_until_it_succeeds() -> None:
     transport = Scripted(Unavailable("away"), Answer(500, b""), Timeout("late"), Answer(200, b"{}"))
     assert await retrying(transport).call(GET) == Answer(200, b"{}")
     assert transport.pauses() == [0.1, 0.2, 0.4]
@@ -151,7 +151,7 @@ async def test_all_tries_together_end_by_the_deadline() -> None:
     assert len(transport.called_at) == 2
 
 
-async def test_a_watch_is_not_made_again() -> None:
+async def test_a_watch_is_not_retried() -> None:
     transport = Scripted()
     with pytest.raises(Unavailable):
         async with retrying(transport).stream(GET):
@@ -159,7 +159,7 @@ async def test_a_watch_is_not_made_again() -> None:
     assert transport.streams == 1
 
 
-async def test_sleeping_can_be_given() -> None:
+async def test_the_sleep_function_can_be_injected() -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

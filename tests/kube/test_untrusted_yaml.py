@@ -30,7 +30,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=["flow lists", "block lists", "maps", "aliases", "an alias of itself", "size"],
 )
-def test_what_a_loader_would_not_survive_is_refused(text: str, sentence: str) -> None:
+def test_yaml_that_would_exhaust_a_loader_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(TooMuch, match=sentence):
         check(text)
 

@@ -218,9 +218,9 @@ def test_the_manual_shows_the_quota_and_addresses_that_a_user_sees(compute: Run)
     for line in ("quota", "instances"):
         (example,) = re.findall(rf"\$ compute {line}(?: --workload=shop)?\n(.*?)```", manual, re.DOTALL)
         titles, *rows = (re.split(r"   +", row) for row in compute(line).stdout.splitlines() if "   " in row)
-        _, *shown = (re.split(r"   +", row) for row in example.splitlines() if "   " in row)
+        _, *promised = (re.split(r"   +", row) for row in example.splitlines() if "   " in row)
         if line == "quota":
-            assert [row[0] for row in shown][: len(rows)] == [row[0] for row in rows]
+            assert [row[0] for row in promised][: len(rows)] == [row[0] for row in rows]
         else:
             column = titles.index("EXTERNAL IP")
-            assert {row[column] for row in shown} == {row[column] for row in rows} == {"—"}
+            assert {row[column] for row in promised} == {row[column] for row in rows} == {"—"}

@@ -102,18 +102,18 @@ def test_it_starts_once_stops_and_keeps_its_state(directory: Path) -> None:
     _talk(directory, still_there)
 
 
-def test_a_process_that_takes_long_to_stop_is_told_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_takes_long_to_stop_is_reported(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = daemon.up(directory)
     os.kill(running.pid, signal.SIGSTOP)
     monkeypatch.setattr(daemon, "SILENT_SECONDS", 0.1)
-    told: list[str] = []
+    warnings: list[str] = []
 
     def tell(text: str) -> None:
-        told.append(text)
+        warnings.append(text)
         os.kill(running.pid, signal.SIGCONT)
 
     assert daemon.down(directory, tell) is True
-    assert told == [f"Process {running.pid} takes long to stop; it is killed in 15 s, and nothing stored is lost."]
+    assert warnings == [f"Process {running.pid} takes long to stop; it is killed in 15 s, and nothing stored is lost."]
 
 
 def test_its_files_are_for_their_owner_alone_and_its_kubeconfig_names_every_plane(directory: Path) -> None:
@@ -126,7 +126,7 @@ def test_its_files_are_for_their_owner_alone_and_its_kubeconfig_names_every_plan
     assert sorted(config.contexts) == ["cell-ams", "cell-dfw", "cell-sin", "hub", "project-demo", "root"]
 
 
-def test_two_started_at_once_are_one(directory: Path) -> None:
+def test_two_concurrent_starts_run_one_federation(directory: Path) -> None:
     found: list[daemon.Running] = []
     threads = [threading.Thread(target=lambda: found.append(daemon.up(directory))) for _ in range(2)]
     for thread in threads:
@@ -137,7 +137,7 @@ def test_two_started_at_once_are_one(directory: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_a_port_that_is_taken_is_told_and_changes_nothing(directory: Path) -> None:
+def test_a_port_in_use_is_reported_and_changes_nothing(directory: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -148,14 +148,14 @@ def test_a_port_that_is_taken_is_told_and_changes_nothing(directory: Path) -> No
     assert not Paths(directory).kubeconfig.exists()
 
 
-def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a directory")
     with pytest.raises(LocalError, match=r"cannot write to .*: Not a directory; choose another directory with --dir"):
         daemon.up(in_the_way / "state")
 
 
-def test_a_damaged_file_is_told_and_left_alone(directory: Path) -> None:
+def test_a_damaged_file_is_reported_and_left_unchanged(directory: Path) -> None:
     directory.mkdir()
     damaged = b"this is not a database, " * 100
     Paths(directory).log.write_bytes(damaged)
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_told_and_left_alone(directory: Path) -> None:
     assert Paths(directory).log.read_bytes() == damaged
 
 
-def test_a_file_of_a_newer_version_is_told_and_left_alone(directory: Path) -> None:
+def test_a_file_of_a_newer_version_is_reported_and_left_unchanged(directory: Path) -> None:
     directory.mkdir()
     with closing(sqlite3.connect(Paths(directory).log)) as database:
         database.executescript("create table log (id integer); pragma user_version = 99")
@@ -176,7 +176,7 @@ def test_a_file_of_a_newer_version_is_told_and_left_alone(directory: Path) -> No
     assert Paths(directory).log.read_bytes() == before
 
 
-def test_a_file_that_another_process_has_open_is_told(directory: Path) -> None:
+def test_a_file_in_use_by_another_process_is_reported(directory: Path) -> None:
     directory.mkdir()
     log = Log(Paths(directory).log)
     try:
@@ -186,15 +186,15 @@ def test_a_file_that_another_process_has_open_is_told(directory: Path) -> None:
         log.close()
 
 
-def test_a_disk_that_is_full_at_the_start_is_told(directory: Path) -> None:
+def test_a_full_disk_at_the_start_is_reported(directory: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
-        with pytest.raises(LocalError) as told:
+        with pytest.raises(LocalError) as error:
             daemon.up(directory)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert re.search(r"(cannot be used|cannot write to) ?.*: ", str(told.value))
+    assert re.search(r"(cannot be used|cannot write to) ?.*: ", str(error.value))
     assert daemon.up(directory).pid  # and with room it starts as if nothing had been
 
 
@@ -239,28 +239,28 @@ def test_a_crash_at_the_start_is_reported_at_once_with_its_reason(
     directory: Path, broken: Callable[[str], Path], defect: str
 ) -> None:
     moment = broken(defect)
-    with pytest.raises(LocalError, match="a defect nobody foresaw") as told:
+    with pytest.raises(LocalError, match="a defect nobody foresaw") as error:
         daemon.up(directory)
     assert time.monotonic() - float(moment.read_text()) < daemon.START_SECONDS / 2, "it waited for a dead process"
-    assert str(Paths(directory).output) in str(told.value), "and where there is more"
-    assert len(str(told.value).splitlines()) == 1
+    assert str(Paths(directory).output) in str(error.value), "and where there is more"
+    assert len(str(error.value).splitlines()) == 1
     assert "ZeroDivisionError" in Paths(directory).output.read_text()
     assert not is_locked(Paths(directory).lock)
 
 
-def test_a_program_that_cannot_even_be_loaded_is_told_of(directory: Path, broken: Callable[[str], Path]) -> None:
+def test_a_program_that_cannot_be_loaded_is_reported(directory: Path, broken: Callable[[str], Path]) -> None:
     broken("sys.modules['cryptography'] = None")
     with pytest.raises(LocalError, match=r"ended while it started \(ModuleNotFoundError: import of cryptography "):
         daemon.up(directory)
 
 
-def test_a_process_that_is_killed_at_the_start_is_told_of(directory: Path, broken: Callable[[str], Path]) -> None:
+def test_a_process_killed_at_the_start_is_reported(directory: Path, broken: Callable[[str], Path]) -> None:
     broken("import datum_compute.embedded.engine as m; m.Engine.__init__ = lambda *a, **k: os.kill(os.getpid(), 9)")
     with pytest.raises(LocalError, match="the federation ended while it started; see "):
         daemon.up(directory)
 
 
-def test_what_comes_after_the_start_is_told_in_the_log_alone(directory: Path, broken: Callable[[str], Path]) -> None:
+def test_an_error_after_the_start_is_only_in_the_log(directory: Path, broken: Callable[[str], Path]) -> None:
     """The pipe to who started it is closed by then, and its number is another file's."""
     broken(f"""
 import asyncio, datum_compute.embedded.engine as m
@@ -281,7 +281,7 @@ m.Engine._housekeeping = crash_in_time
         assert database.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
-def test_a_process_that_cannot_write_any_more_ends_with_its_reason_and_loses_nothing(
+def test_a_process_that_can_no_longer_write_ends_with_its_reason_and_loses_nothing(
     directory: Path, broken: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(f"""
@@ -366,7 +366,7 @@ def test_reset_removes_everything_it_stored(directory: Path) -> None:
     assert list(directory.iterdir()) == [backup]  # which is not its own
 
 
-def test_killed_in_the_middle_of_a_rollout_it_finishes_when_it_is_back(directory: Path) -> None:
+def test_a_federation_killed_during_a_rollout_completes_it_after_a_restart(directory: Path) -> None:
     running = daemon.up(directory)
 
     async def start_a_rollout(client: Client) -> None:

@@ -57,8 +57,8 @@ def _events(kubectl: Run, kind: str, name: str) -> set[str]:
     return {" ".join(line.split()) for line in lines}
 
 
-def test_ordinary_events_tell_the_life_of_a_workload(compute: Run, kubectl: Run) -> None:
-    told = {
+def test_normal_events_cover_the_life_of_a_workload(compute: Run, kubectl: Run) -> None:
+    expected = {
         ("Workload", "web"): {
             "Normal Created Created deployment web-default-dfw in DFW",
             "Normal RolledOut All instances run the newest template",
@@ -69,23 +69,26 @@ def test_ordinary_events_tell_the_life_of_a_workload(compute: Run, kubectl: Run)
         },
     }
     compute("deploy web --image=registry.example/web:1 --city=DFW --min=1")
-    until("the events of a first deploy", lambda: {about: _events(kubectl, *about) for about in told} == told)
+    until("the events of a first deploy", lambda: {about: _events(kubectl, *about) for about in expected} == expected)
 
     compute("scale web --min=4")
-    told["Workload", "web"] |= {"Normal Scaled Scaled deployment web-default-dfw from 1 to 4"}
-    told["Instance", "web-default-dfw-3"] = {
+    expected["Workload", "web"] |= {"Normal Scaled Scaled deployment web-default-dfw from 1 to 4"}
+    expected["Instance", "web-default-dfw-3"] = {
         "Normal Created Created in DFW",
         "Normal QuotaExceeded Requested 1 instance, 0 available.",
     }
-    until("those of a scaling beyond the quota", lambda: {about: _events(kubectl, *about) for about in told} == told)
+    until(
+        "those of a scaling beyond the quota",
+        lambda: {about: _events(kubectl, *about) for about in expected} == expected,
+    )
 
     compute("local down")
     compute("local up --limit=instances=4")
-    told["Instance", "web-default-dfw-3"] |= {
+    expected["Instance", "web-default-dfw-3"] |= {
         "Normal QuotaAvailable All requested resources are available",
         "Normal Started Instance is ready",
     }
-    until("those of a higher limit", lambda: {about: _events(kubectl, *about) for about in told} == told)
+    until("those of a higher limit", lambda: {about: _events(kubectl, *about) for about in expected} == expected)
 
 
 def test_every_context_has_the_namespace_that_it_names(kubectl: Run) -> None:

@@ -90,6 +90,9 @@ class Sweep(ControllerHarness):
         await self.simulation.advance(seconds)
         assert self.controller.crashes == []
 
+    def removed(self, kind: str) -> float | None:
+        return self.registry.get_sample_value("compute_leftovers_removed_total", {"kind": kind})
+
     def held(self, what: str = "deployments", reason: str = "unproven") -> float | None:
         return self.registry.get_sample_value(f"compute_hub_{what}_held", {"reason": reason})
 
@@ -118,6 +121,7 @@ async def test_a_deployment_in_the_journal_is_withdrawn_with_its_policy_and_note
     assert (await sweep.hub.list(PROPAGATION_POLICY)).items == []
     notes = notes_of((await sweep.hub.get(NAMESPACE, sweep.home)).metadata.annotations)
     assert notes == (Note("web", uid, "uid-of-web"),)
+    assert (sweep.removed("hub_deployment"), sweep.removed("hub_namespace")) == (1, 0)
 
 
 async def test_a_deployment_that_its_project_has_stays(sweep: Sweep) -> None:

@@ -23,8 +23,8 @@ async def test_the_configured_grants_come_with_an_entitlement(simulation: Simula
     )
     await harness.run()
     client = harness.engine.client("demo")
-    asked = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
-    await client.create(SERVICE_ENTITLEMENT, asked)
+    entitlement = SERVICE_ENTITLEMENT.body("compute") | {"spec": {"serviceRef": {"name": SERVICE_OBJECT}}}
+    await client.create(SERVICE_ENTITLEMENT, entitlement)
     await harness.settle()
     allowances = [as_dict(grant.spec_json)["allowances"][0] for grant in (await client.list(RESOURCE_GRANT)).items]
     granted = {item["resourceType"]: item["buckets"][0]["amount"] for item in allowances}
@@ -32,7 +32,7 @@ async def test_the_configured_grants_come_with_an_entitlement(simulation: Simula
     await harness.stop()
 
 
-async def test_the_configured_pods_are_those_that_are_made(simulation: Simulation) -> None:
+async def test_pods_are_created_as_configured(simulation: Simulation) -> None:
     egress = EgressRule(to=(Peer(IPBlock("0.0.0.0/0", ("10.0.0.0/8",))),), ports=(PolicyPort(port=443),))
     pods = Pods(
         runtime_class_name="gvisor",

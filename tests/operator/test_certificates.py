@@ -44,14 +44,14 @@ async def _hello(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-async def _shown(port: int) -> bytes:
+async def _presented(port: int) -> bytes:
     """The certificate that the server shows to whoever connects now."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+    presented: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
     writer.transport.abort()
-    return shown
+    return presented
 
 
 def _while_serving(certificates: Certificates, look: Callable[[Server], Awaitable[None]]) -> None:
@@ -67,7 +67,7 @@ def _while_serving(certificates: Certificates, look: Callable[[Server], Awaitabl
     asyncio.run(run())
 
 
-def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_certificate_is_presented_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "RELOAD_SECONDS", 0.01)
     first, second = Credentials.ensure(tmp_path / "first"), Credentials.ensure(tmp_path / "second")
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
@@ -75,20 +75,18 @@ def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, monkeypatc
     key.write_bytes(first.key.read_bytes())
 
     async def look(server: Server) -> None:
-        before = await _shown(server.port)
+        before = await _presented(server.port)
         certificate.write_bytes(second.certificate.read_bytes())  # half of a rotation: it does not fit its key yet
         await asyncio.sleep(0.05)
-        assert await _shown(server.port) == before
+        assert await _presented(server.port) == before
         key.write_bytes(second.key.read_bytes())
-        while await _shown(server.port) == before:
+        while await _presented(server.port) == before:
             pass
 
     _while_serving(Certificates(from_files(certificate, key)), look)
 
 
-def test_an_error_while_looking_for_a_new_certificate_is_not_the_last_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_reloading_does_not_end_reloading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "RELOAD_SECONDS", 0.01)
     pairs = [self_signed(), self_signed()]
     looks = 0
@@ -101,8 +99,8 @@ def test_an_error_while_looking_for_a_new_certificate_is_not_the_last_look(
         return await pairs[looks > 2]()
 
     async def look(server: Server) -> None:
-        before = await _shown(server.port)
-        while await _shown(server.port) == before:
+        before = await _presented(server.port)
+        while await _presented(server.port) == before:
             pass
 
     with structlog.testing.capture_logs() as lines:
@@ -127,9 +125,7 @@ def test_only_clients_signed_by_the_authority_are_let_in(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("name", [None, "localhost"])
-def test_clients_of_an_authority_that_was_replaced_are_let_in_no_more(
-    tmp_path: Path, name: str | None, version: ssl.TLSVersion
-) -> None:
+def test_clients_of_a_replaced_authority_are_refused(tmp_path: Path, name: str | None, version: ssl.TLSVersion) -> None:
     """With a server name and without, and with a session of former times."""
     ours, other = Credentials.ensure(tmp_path / "ours"), Credentials.ensure(tmp_path / "other")
     authority = tmp_path / "ca.crt"
@@ -151,9 +147,9 @@ def test_clients_of_an_authority_that_was_replaced_are_let_in_no_more(
         authority.write_text(other.authority_pem)
         await certificates.load()
         await asyncio.to_thread(_session, server.port, later, name)
-        for kept in (None, session):
+        for resumed in (None, session):
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asyncio.to_thread(_session, server.port, former, name, kept)
+                await asyncio.to_thread(_session, server.port, former, name, resumed)
 
     _while_serving(certificates, look)
 
@@ -210,13 +206,13 @@ async def _hear(port: int, context: ssl.SSLContext) -> bytes:
 
 def test_without_a_certificate_of_its_own_it_signs_one(tmp_path: Path) -> None:
     async def look(server: Server) -> None:
-        assert await _shown(server.port)
+        assert await _presented(server.port)
 
     _while_serving(Certificates(self_signed()), look)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a certificate"])
-def test_files_that_are_no_certificate_are_told(tmp_path: Path, content: bytes) -> None:
+def test_files_without_a_certificate_are_reported(tmp_path: Path, content: bytes) -> None:
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_bytes(content)
     key.write_bytes(content)
@@ -225,7 +221,7 @@ def test_files_that_are_no_certificate_are_told(tmp_path: Path, content: bytes) 
 
 
 @pytest.mark.parametrize("content", [b"", b"not a certificate"])
-def test_an_authority_that_is_none_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_authority_admits_nobody(tmp_path: Path, content: bytes) -> None:
     ours = Credentials.ensure(tmp_path / "ours")
     authority = tmp_path / "ca.crt"
     authority.write_bytes(content)
@@ -248,12 +244,12 @@ class _Cluster:
         raise NotImplementedError
 
 
-def _from_secret(ours: Credentials, asked: str = "", **more: bytes) -> Certificates:
+def _from_secret(ours: Credentials, authority: str = "", **more: bytes) -> Certificates:
     data = {"tls.crt": ours.certificate.read_bytes(), "tls.key": ours.key.read_bytes(), **more}
-    return Certificates(from_secret(Client("host", _Cluster(data)), "compute-system", "webhook", asked))
+    return Certificates(from_secret(Client("host", _Cluster(data)), "compute-system", "webhook", authority))
 
 
-def test_the_authority_of_clients_is_taken_from_the_secret_too(tmp_path: Path) -> None:
+def test_the_client_authority_is_read_from_the_secret_too(tmp_path: Path) -> None:
     ours = Credentials.ensure(tmp_path / "ours")
 
     async def look(server: Server) -> None:
@@ -266,7 +262,7 @@ def test_the_authority_of_clients_is_taken_from_the_secret_too(tmp_path: Path) -
     _while_serving(_from_secret(ours, "clients", clients=ours.authority_pem.encode()), look)
 
 
-def test_a_secret_without_the_authority_of_clients_is_refused(tmp_path: Path) -> None:
+def test_a_secret_without_the_client_authority_is_refused(tmp_path: Path) -> None:
     ours = Credentials.ensure(tmp_path / "ours")
     asyncio.run(_from_secret(ours).load())
     sentence = r'webhookServer.tls.secretRef has no "ca.crt", which webhookServer.clientCAName says'
@@ -274,7 +270,7 @@ def test_a_secret_without_the_authority_of_clients_is_refused(tmp_path: Path) ->
         asyncio.run(_from_secret(ours, "ca.crt").load())
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     async def run() -> None:
         first = Server("first", _hello, ANYWHERE)
         await first.start()

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datum_compute.operator.config import PROJECT_URL, ConfigError, Discovery, WorkloadOperator, decoded, read
+from datum_compute.operator.config import (
+    PROJECT_URL,
+    ConfigError,
+    Discovery,
+    SelfSigned,
+    WorkloadOperator,
+    decoded,
+    read,
+)
 
 HEAD = "apiVersion: apiserver.config.datumapis.com/v1alpha1\nkind: WorkloadOperator\n"
 
@@ -22,7 +30,7 @@ def _read(file: Path, text: str) -> WorkloadOperator:
     return read(file)
 
 
-def test_what_is_left_out_has_its_default(file: Path) -> None:
+def test_omitted_fields_have_their_defaults(file: Path) -> None:
     config = _read(file, HEAD)
     assert config.discovery == Discovery(mode="single", project_url_template=PROJECT_URL)
     assert config.webhook_server is None
@@ -35,6 +43,25 @@ def test_an_empty_webhook_server_is_one_with_defaults(file: Path) -> None:
     webhook = _read(file, HEAD + "webhookServer: {}\n").webhook_server
     assert webhook is not None
     assert (webhook.host, webhook.port, webhook.client_ca_name) == ("", 9443, "")
+
+
+def test_a_certificate_of_its_own_has_the_names_of_the_shipped_manifests(file: Path) -> None:
+    webhook = _read(file, HEAD + "webhookServer: {tls: {selfSigned: {overlapSeconds: 60}}}\n").webhook_server
+    assert webhook is not None
+    names = SelfSigned(
+        secret_name="compute-webhook-cert",
+        service_name="webhook-service",
+        mutating_webhooks=("compute-mutating-webhook-configuration",),
+        validating_webhooks=("compute-validating-webhook-configuration",),
+        overlap_seconds=60,
+    )
+    assert webhook.tls.self_signed == names
+    with pytest.raises(
+        ConfigError, match=r"line 3: webhookServer.tls.selfSigned.overlapSeconds: expected `float` >= 1"
+    ):
+        _read(file, HEAD + "webhookServer: {tls: {selfSigned: {overlapSeconds: 0}}}\n")
+    with pytest.raises(ConfigError, match=r"line 3: metricsServer.tls.selfSigned is not known"):
+        _read(file, HEAD + "metricsServer: {tls: {selfSigned: {}}}\n")
 
 
 def test_every_documented_field_is_read(file: Path) -> None:
@@ -123,7 +150,7 @@ pods:
         (HEAD + "discovery: {2: 3}\n", ", line 3: discovery.2 is not known"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(file: Path, text: str, sentence: str) -> None:
+def test_an_error_names_its_field(file: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         _read(file, text)
     assert str(refused.value).startswith(f"config file {file}")
@@ -131,12 +158,12 @@ def test_what_is_wrong_is_named_with_its_place(file: Path, text: str, sentence: 
 
 
 @given(st.binary() | st.text(alphabet="ab:-[]{}&*?!|>'\"#%@,\t\n 0").map(str.encode))
-def test_whatever_is_in_the_file_is_a_config_or_a_sentence(text: bytes) -> None:
+def test_any_file_is_a_config_or_an_error_of_one_sentence(text: bytes) -> None:
     for content in (text, HEAD.encode() + text):
         with suppress(ConfigError):
             decoded(Path("config.yaml"), content)
 
 
-def test_a_file_that_is_not_there_is_told(file: Path) -> None:
+def test_a_missing_file_is_named(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"config file .* cannot be read: No such file or directory"):
         read(file)

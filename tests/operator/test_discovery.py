@@ -37,7 +37,7 @@ class Found:
         self.fleet = Fleet()
         self.unreachable: set[str] = set()
         self.silent: set[str] = set()
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self._simulation = simulation
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -51,7 +51,7 @@ class Found:
         return plane
 
     def project(self, name: str) -> Plane:
-        self.asked.append(name)
+        self.requested.append(name)
         if name in self.unreachable:
             raise KubeconfigError("there is no way to it")
         return self.plane(name, PROJECT)
@@ -112,7 +112,7 @@ async def test_a_project_is_engaged_while_it_is_ready(found: Found) -> None:
     assert found.fleet.has("demo"), "Ready, not engaged: engaged under its bare name"
     await _set_ready(found, "demo", "True")
     await found.settle()
-    assert found.asked == ["demo"], "Ready, engaged: nothing"
+    assert found.requested == ["demo"], "Ready, engaged: nothing"
     await _set_ready(found, "demo", "False")
     await found.settle()
     assert not found.fleet.knows("demo"), "not Ready, engaged: left"
@@ -177,8 +177,8 @@ async def test_fifty_projects_come_and_go_and_leave_nothing_behind(found: Found)
         await found.engine.client("root").delete(PROJECT_KIND, name)
     await found.settle()
     assert not any(map(found.fleet.knows, names))
-    kept = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(("plane/", "caches/"))]
-    assert sorted(kept) == ["caches/root", "plane/root"]
+    left = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith(("plane/", "caches/"))]
+    assert sorted(left) == ["caches/root", "plane/root"]
 
 
 async def test_internal_discovery_watches_control_planes(found: Found) -> None:
@@ -188,12 +188,12 @@ async def test_internal_discovery_watches_control_planes(found: Found) -> None:
     plane = await client.create(PROJECT_CONTROL_PLANE, PROJECT_CONTROL_PLANE.body("demo") | {"spec": {}})
     await _create_project(found, "other")
     await found.settle()
-    assert found.asked == []
+    assert found.requested == []
     ready = {"type": CONTROL_PLANE_READY, "status": "True", "reason": "Ready", "message": ""}
     ready["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     await client.replace_status(PROJECT_CONTROL_PLANE, plane, {"conditions": [ready]})
     await found.settle()
-    assert found.asked == ["demo"]
+    assert found.requested == ["demo"]
 
 
 async def _deliver(found: Found, project: str) -> None:
@@ -210,7 +210,7 @@ async def _deliver(found: Found, project: str) -> None:
     await client.create(WORKLOAD_DEPLOYMENT, WORKLOAD_DEPLOYMENT.body("web", namespace) | {"spec": spec})
 
 
-async def test_a_cell_asks_for_quota_only_in_the_projects_it_holds_something_of(found: Found) -> None:
+async def test_a_cell_claims_quota_only_in_projects_whose_objects_it_holds(found: Found) -> None:
     found.fleet.add(found.plane("cell", CELL))
     await found.run(ClaimDiscovery(found.fleet, found.claims))
     client = found.engine.client("cell")
@@ -297,7 +297,7 @@ def files(runner: asyncio.Runner, found: Found, tmp_path: Path) -> Iterator[File
     runner.run(stop())
 
 
-async def test_a_file_a_project_added_changed_and_removed(files: Files, found: Found) -> None:
+async def test_a_project_follows_its_file_when_added_changed_and_removed(files: Files, found: Found) -> None:
     files.write("demo.yaml", "https://one")
     files.write("other", "https://two")
     (files.directory / "..data").mkdir()
@@ -394,7 +394,7 @@ async def test_a_file_that_leads_nowhere_holds_up_no_other(files: Files, found: 
     ],
     ids=["a name that is none", "a tag that does not fit", "a path that is none"],
 )
-async def test_a_file_that_nobody_foresaw_costs_only_its_project(files: Files, found: Found, text: str) -> None:
+async def test_an_unusable_file_affects_only_its_project(files: Files, found: Found, text: str) -> None:
     (files.directory / "demo").write_text(text)
     files.write("other", "https://two")
     with capture_logs() as logs:
@@ -407,7 +407,7 @@ async def test_a_file_that_nobody_foresaw_costs_only_its_project(files: Files, f
     assert found.fleet.has("demo")
 
 
-async def test_a_defect_that_one_project_is_met_with_costs_no_other(files: Files, found: Found) -> None:
+async def test_a_defect_with_one_project_affects_no_other(files: Files, found: Found) -> None:
     files.write("demo", "https://defect")
     files.write("other", "https://two")
     with capture_logs() as logs:
@@ -420,7 +420,7 @@ async def test_a_defect_that_one_project_is_met_with_costs_no_other(files: Files
     assert found.fleet.has("demo")
 
 
-async def test_which_projects_there_are_is_known_after_the_first_look(
+async def test_the_projects_are_known_after_the_first_scan(
     found: Found, tmp_path: Path, simulation: Simulation
 ) -> None:
     discovery = DirectoryDiscovery(found.fleet, tmp_path / "missing", lambda project, endpoint: found.project(project))

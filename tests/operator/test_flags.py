@@ -14,7 +14,7 @@ def test_every_field_has_one_flag_and_its_variable() -> None:
     assert len({flag.variable for flag in FLAGS}) == len(FLAGS)
 
 
-def test_without_anything_both_groups_of_controllers_are_off() -> None:
+def test_both_groups_of_controllers_are_off_by_default() -> None:
     flags = _parse()
     assert flags == Flags()
     assert (flags.enable_management_controllers, flags.enable_cell_controllers) == (False, False)
@@ -85,7 +85,7 @@ def test_bad_usage_is_one_sentence(arguments: list[str], environment: dict[str, 
     assert str(refused.value) == sentence
 
 
-def test_version_and_help_end_the_process_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_exit_with_success(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         _parse("--version")
     assert ended.value.code == 0
@@ -93,5 +93,5 @@ def test_version_and_help_end_the_process_well(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         _parse("--help")
     assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(f"--{flag.name}" in shown for flag in FLAGS)
+    usage = capsys.readouterr().out
+    assert all(f"--{flag.name}" in usage for flag in FLAGS)

@@ -16,7 +16,7 @@ class Host:
     """A cluster that knows one token, and lets its bearer read figures, or does not answer at all."""
 
     def __init__(self, *, allowed: bool = True, away: bool = False) -> None:
-        self.asked: list[Any] = []
+        self.reviews: list[Any] = []
         self._allowed = allowed
         self._away = away
 
@@ -24,7 +24,7 @@ class Host:
         if self._away:
             raise Unavailable("the host is away")
         spec = msgspec.json.decode(call.body)["spec"]
-        self.asked.append(spec)
+        self.reviews.append(spec)
         if call.path.endswith("/tokenreviews"):
             known = spec["token"] == "good"
             user = {"username": "prometheus", "groups": ["watchers"], "extra": {"a": ["b"]}}
@@ -66,14 +66,16 @@ async def _get(host: Host, authorization: str) -> int:
         (Host(away=True), "Bearer good", 503),
     ],
 )
-async def test_only_who_may_get_the_path_sees_it(host: Host, authorization: str, code: int) -> None:
+async def test_metrics_are_served_only_to_callers_who_may_get_the_path(
+    host: Host, authorization: str, code: int
+) -> None:
     assert await _get(host, authorization) == code
 
 
-async def test_the_bearer_is_asked_about_as_the_cluster_knows_them() -> None:
+async def test_the_access_review_names_the_caller_as_the_cluster_knows_them() -> None:
     host = Host()
     await _get(host, "Bearer good")
-    assert host.asked[1] == {
+    assert host.reviews[1] == {
         "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
         "user": "prometheus",
         "uid": "",

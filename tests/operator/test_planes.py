@@ -20,6 +20,7 @@ from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.pace import Paced
 from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.telemetry.calls import Calls
 from datum_compute.runtime.writes import Writes
 from tests.https import Scripted, answering, open_stream
 from tests.kube.program import Program
@@ -41,7 +42,7 @@ READY = {
 
 
 class Server:
-    """Lists nothing but Projects that are Ready, and refuses as often as it is told, or whom it is told."""
+    """Lists nothing but Projects that are Ready, and refuses as often as configured, or only some callers."""
 
     def __init__(self, *refusals: tuple[int, str]) -> None:
         self._refusals = list(refusals)
@@ -71,13 +72,11 @@ class Server:
         ([(429, "Retry-After: 5\r\n")], 1, False),  # the queue can wait; a worker has other planes to serve
     ],
 )
-def test_a_call_is_made_again_for_what_is_over_in_a_moment(
-    refusals: list[tuple[int, str]], calls: int, succeeds: bool
-) -> None:
+def test_a_call_that_fails_for_a_moment_is_retried(refusals: list[tuple[int, str]], calls: int, succeeds: bool) -> None:
     server = Server(*refusals)
 
     async def scenario() -> bool:
-        planes = Planes(Writes(), random.Random(1))
+        planes = Planes(Writes(), Calls(), random.Random(1))
         async with server.scripted.listening():
             plane = planes.plane("demo", PROJECT, Endpoint(server.scripted.url))
             try:
@@ -96,7 +95,7 @@ def test_clients_outside_of_passes_have_the_same_patience() -> None:
     server = Server((503, ""), (429, "Retry-After: 5\r\n"))
 
     async def scenario() -> None:
-        planes = Planes(Writes(), random.Random(1))
+        planes = Planes(Writes(), Calls(), random.Random(1))
         async with server.scripted.listening():
             planes.plane("demo", PROJECT, Endpoint(server.scripted.url))
             with pytest.raises(TooManyRequests):
@@ -109,11 +108,11 @@ def test_clients_outside_of_passes_have_the_same_patience() -> None:
     assert len(server.scripted.requests) == 2
 
 
-def test_clients_outside_of_passes_leave_a_server_alone_when_it_asks_for_it() -> None:
+def test_clients_outside_of_passes_honour_a_pause_that_the_server_asks_for() -> None:
     server = Server((429, "Retry-After: 5\r\n"))
 
     async def scenario() -> None:
-        planes = Planes(Writes(), random.Random(1))
+        planes = Planes(Writes(), Calls(), random.Random(1))
         async with server.scripted.listening():
             plane = planes.plane("demo", PROJECT, Endpoint(server.scripted.url))
             with pytest.raises(TooManyRequests):
@@ -136,7 +135,7 @@ def test_a_plane_that_leaves_before_it_was_engaged_leaves_no_connections() -> No
         def disengaged(self, plane: Plane) -> None: ...
 
     async def scenario() -> None:
-        fleet, planes = Fleet(), Planes(Writes(), random.Random(1))
+        fleet, planes = Fleet(), Planes(Writes(), Calls(), random.Random(1))
         fleet.join(planes)
         fleet.join(Caching())
         running = asyncio.create_task(fleet.run())

@@ -1,5 +1,7 @@
 """compute-manager as a real process: over HTTPS, with signals, leases and probes."""
 
+import platform
+import re
 import signal
 import ssl
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from datum_compute import __version__
 from datum_compute.admission.webhook import VALIDATE
 from datum_compute.api.instance import AVAILABLE, INSTANCE
 from datum_compute.api.karmada import execution_space
@@ -27,6 +30,8 @@ from datum_compute.kube.kinds import LEASE, NAMESPACE
 from datum_compute.kube.meta import as_dict
 from datum_compute.operator import process
 from datum_compute.operator.assembly import Assembly
+from datum_compute.operator.metrics import METRICS
+from tests.metrics import differences
 from tests.operator.processes import CELL_NAME, CITY, HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
 from tests.scenarios.federation import is_ready, placement, template
 
@@ -110,7 +115,19 @@ def test_management_and_a_cell_as_two_processes_bring_a_workload_up(site: Site, 
     assert cell.terminate() == 0
 
 
-def test_probes_and_figures_answer(site: Site, start: Start) -> None:
+def test_management_starts_without_a_cell_name(site: Site, start: Start) -> None:
+    management = start(
+        "management",
+        f"discovery: {{mode: milo, discoveryKubeconfigPath: {site.directory}/root.kubeconfig, "
+        f"projectKubeconfigPath: {site.directory}/root.kubeconfig}}",
+        f"--federation-kubeconfig={site.directory}/hub.kubeconfig",
+        "--enable-management-controllers",
+    )
+    management.until_ready()
+    until(lambda: any(line.get("plane") == "demo" for line in management.lines()), "the project is engaged")
+
+
+def test_probes_and_metrics_are_served(site: Site, start: Start) -> None:
     insecure = 'metricsServer: {secureServing: false, bindAddress: "127.0.0.1:0"}'
     management = _management(start, site, metrics=insecure)
     management.until_ready()
@@ -121,10 +138,13 @@ def test_probes_and_figures_answer(site: Site, start: Start) -> None:
     assert 'controller_runtime_reconcile_total{controller="workload",result="success"}' in figures
     assert 'compute_planes_engaged{kind="project"} 1.0' in figures
     assert "workqueue_depth" in figures
+    assert f'compute_build_info{{python_version="{platform.python_version()}",version="{__version__}"}} 1.0' in figures
+    assert re.search(r'rest_client_requests_total\{code="200",method="GET",role="hub"\} [1-9]', figures)
+    assert differences(figures, METRICS) == set()
     assert management.get("/metrics")[0] == 404, "figures are not for everybody who may probe"
 
 
-def test_figures_are_secured_by_default(site: Site, start: Start) -> None:
+def test_metrics_are_secured_by_default(site: Site, start: Start) -> None:
     management = _management(start, site, metrics='metricsServer: {bindAddress: "127.0.0.1:0"}')
     assert management.get("/metrics", "metrics", tls=True)[0] == 401
     code, _ = management.get("/metrics", "metrics", tls=True, token="whoever")
@@ -177,7 +197,7 @@ def test_a_lost_lease_ends_the_process_with_one_line(site: Site, start: Start) -
     )
 
 
-def test_a_lease_is_let_go_of_when_the_process_is_told_to_stop(site: Site, start: Start) -> None:
+def test_a_stopped_process_releases_its_lease(site: Site, start: Start) -> None:
     manager = _cell(start, site, "--leader-elect", f"--leader-elect-namespace={HOST_NAMESPACE}")
     until(lambda: _says(manager, "leading"), "it leads")
     assert manager.terminate() == 0
@@ -302,10 +322,26 @@ def test_admission_is_served_to_api_servers(site: Site, start: Start) -> None:
     assert refused(f"/projects/{PROJECT_NAME}") == expected
 
 
+def test_replicas_serve_the_certificate_that_one_of_them_issued(site: Site, start: Start) -> None:
+    config = """
+webhookServer: {host: 127.0.0.1, port: 0, tls: {selfSigned: {}}}
+metricsServer: {secureServing: false, bindAddress: "127.0.0.1:0"}
+"""
+    flags = (f"--leader-elect-namespace={HOST_NAMESPACE}",)
+    replicas = [_management(start, site, name, *flags, metrics=config) for name in ("first", "second")]
+    certificates = [ssl.get_server_certificate(("127.0.0.1", replica.port("webhook"))) for replica in replicas]
+    assert certificates[0] == certificates[1]
+    expiry = x509.load_pem_x509_certificate(certificates[0].encode()).not_valid_after_utc.timestamp()
+    for replica in replicas:
+        name = 'compute_certificate_expiry_timestamp_seconds{certificate="webhook"}'
+        lines = [line.partition(f"{name} ") for line in replica.get("/metrics", "metrics")[1].splitlines()]
+        assert [float(value) for before, found, value in lines if found and not before] == [expiry]
+
+
 OPEN = "admission answers anybody who reaches its port"
 
 
-def test_admission_is_served_to_those_whom_the_authority_of_clients_signed(site: Site, start: Start) -> None:
+def test_admission_is_served_to_clients_signed_by_the_client_authority(site: Site, start: Start) -> None:
     directory = site.background.credentials.directory
     tls = f"{{certDir: {directory}, certName: server.crt, keyName: server.key}}"
     webhook = f"webhookServer: {{host: 127.0.0.1, port: 0, tls: {tls}}}"
@@ -336,7 +372,7 @@ def _client(authority: Pair, file: Path) -> Path:
     return file
 
 
-def test_it_starts_where_nothing_can_be_written(site: Site, start: Start, tmp_path: Path) -> None:
+def test_a_process_starts_where_nothing_can_be_written(site: Site, start: Start, tmp_path: Path) -> None:
     """As on a read-only root without a folder for temporary files."""
     folder = tmp_path / "site"
     folder.mkdir()
@@ -372,7 +408,7 @@ builtin, builtins.open = builtins.open, opened
 """
 
 
-def test_both_groups_in_one_process_on_one_api_server(tmp_path: Path, start: Start) -> None:
+def test_both_groups_run_in_one_process_on_one_api_server(tmp_path: Path, start: Start) -> None:
     site = Site(tmp_path, cell=PROJECT_NAME)
     try:
         manager = start(
@@ -475,7 +511,7 @@ HEAD = "apiVersion: apiserver.config.datumapis.com/v1alpha1\nkind: WorkloadOpera
         ),
     ],
 )
-def test_what_cannot_work_is_one_sentence_and_an_exit_code(
+def test_an_impossible_configuration_is_one_sentence_and_an_exit_code(
     config: str,
     flags: list[str],
     code: int,
@@ -492,10 +528,10 @@ def test_what_cannot_work_is_one_sentence_and_an_exit_code(
     monkeypatch.setattr(Assembly, "run", _nothing)  # a start that is not refused
     with _logs_untouched():
         assert process.start([*given, "--health-probe-bind-address=0", "--log-level=error"], {}) == code
-    told = capsys.readouterr().err
+    errors = capsys.readouterr().err
     if code:
-        assert told.startswith(f"compute-manager: {sentence.replace('{file}', str(file))}")
-        assert len(told.splitlines()) == 1
+        assert errors.startswith(f"compute-manager: {sentence.replace('{file}', str(file))}")
+        assert len(errors.splitlines()) == 1
 
 
 async def _nothing(self: Assembly) -> None:

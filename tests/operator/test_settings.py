@@ -12,7 +12,10 @@ from datum_compute.operator.config import (
     Grants,
     MetricsServer,
     Pods,
+    SecretRef,
+    SelfSigned,
     WebhookServer,
+    WebhookTls,
     WorkloadOperator,
 )
 from datum_compute.operator.flags import Flags
@@ -85,11 +88,48 @@ def _settled(flags: dict[str, Any], webhook: bool = False, metrics: str = "0", *
         ({**CELL, "metrics": "nowhere"}, {}, 'metricsServer.bindAddress is "nowhere"; it must be host:port'),
     ],
 )
-def test_a_half_configuration_is_refused(flags: dict[str, Any], discovery: dict[str, Any], sentence: str) -> None:
+def test_an_incomplete_configuration_is_refused(
+    flags: dict[str, Any], discovery: dict[str, Any], sentence: str
+) -> None:
     given = dict(flags)
     webhook, metrics = given.pop("webhook", False), given.pop("metrics", "0")
     with pytest.raises(Refused, match=sentence):
         _settled(given, webhook, metrics, **discovery)
+
+
+@pytest.mark.parametrize(
+    ("webhook", "sentence"),
+    [
+        (
+            WebhookServer(tls=WebhookTls(self_signed=SelfSigned(), cert_dir="/certs")),
+            r"webhookServer\.tls\.selfSigned and certDir both say where the certificate comes from: drop one",
+        ),
+        (
+            WebhookServer(tls=WebhookTls(self_signed=SelfSigned(), secret_ref=SecretRef("a", "b"))),
+            r"webhookServer\.tls\.selfSigned and secretRef both say",
+        ),
+        (
+            WebhookServer(tls=WebhookTls(self_signed=SelfSigned()), client_ca_name="ca.crt"),
+            "clientCAName .* selfSigned has neither: name the authority of clients with --webhook-client-ca",
+        ),
+        (
+            WebhookServer(tls=WebhookTls(self_signed=SelfSigned(hosts=("compute.example", "https://me:443")))),
+            r'selfSigned\.hosts has "https://me:443"; each must be the name or address of a host, without scheme',
+        ),
+    ],
+)
+def test_a_certificate_has_one_origin(webhook: WebhookServer, sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        settled(Flags(), WorkloadOperator(API_VERSION, KIND, webhook_server=webhook))
+
+
+def test_a_certificate_of_its_own_needs_the_cluster() -> None:
+    hosts = ("127.0.0.1", "2001:db8::1", "compute.example", "*.compute.example")
+    webhook = WebhookServer(tls=WebhookTls(self_signed=SelfSigned(hosts=hosts)))
+    elsewhere = Discovery(mode="milo")
+    for given, needed in ((webhook, True), (WebhookServer(), False)):
+        config = WorkloadOperator(API_VERSION, KIND, webhook_server=given, discovery=elsewhere)
+        assert settled(Flags(), config).needs_host is needed
 
 
 @pytest.mark.parametrize(
@@ -101,7 +141,7 @@ def test_a_half_configuration_is_refused(flags: dict[str, Any], discovery: dict[
         ({"mode": "kubeconfigs", "kubeconfig_dir": "/d", "cluster_name": "dfw"}, True),
     ],
 )
-def test_quota_is_asked_for_where_there_is_a_credential(discovery: dict[str, Any], quota: bool) -> None:
+def test_quota_is_enforced_when_there_is_a_credential(discovery: dict[str, Any], quota: bool) -> None:
     assert _settled(CELL, **discovery).quota is quota
 
 
@@ -142,7 +182,7 @@ def test_addresses_are_written_as_in_go(text: str, expected: Address | None) -> 
 
 
 @pytest.mark.parametrize("text", ["", "8081", "host:", "host:http", ":70000", "[::1:80"])
-def test_an_address_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"here is .* it must be host:port"):
         address("here", text)
 

@@ -94,11 +94,19 @@ def test_environment_variables_are_passed_on_unchanged() -> None:
     assert spec({"env": env})["containers"][0]["env"] == env
 
 
+def test_the_entry_point_is_passed_on_unchanged() -> None:
+    entry_point = {"command": ["sh"], "args": ["-c", "exit $(CODE)", ""], "workingDir": "/srv"}
+    (container,) = spec(entry_point)["containers"]
+    assert {key: container[key] for key in entry_point} == entry_point
+
+
+def test_without_an_entry_point_the_image_decides() -> None:
+    (container,) = spec({"command": [], "args": [], "workingDir": ""})["containers"]
+    assert not {"command", "args", "workingDir"} & set(container)
+
+
 def test_fields_of_later_versions_are_passed_on() -> None:
-    (container,) = spec({"command": ["sh"], "args": ["-c", "true"], "envFrom": [{"secretRef": {"name": "keys"}}]})[
-        "containers"
-    ]
-    assert (container["command"], container["args"]) == (["sh"], ["-c", "true"])
+    (container,) = spec({"envFrom": [{"secretRef": {"name": "keys"}}]})["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
 
 

@@ -88,7 +88,7 @@ async def test_a_source_without_a_map_is_only_cached(simulation: Simulation) -> 
         assert world.recorder.ran == []
 
 
-async def test_an_owned_object_asks_for_its_controller_old_and_new(simulation: Simulation) -> None:
+async def test_an_owned_object_requests_its_old_and_its_new_owner(simulation: Simulation) -> None:
     def owned_by(name: str) -> list[dict[str, Any]]:
         return [controller_reference(WIDGET.mark(Widget(ObjectMeta(name=name, uid=f"uid-{name}"))))]
 
@@ -131,7 +131,7 @@ async def test_an_event_for_a_plane_that_is_not_engaged_is_dropped_and_counted(s
         assert world.controller.crashes == []
 
 
-async def test_what_led_to_a_plane_runs_when_that_plane_comes(simulation: Simulation) -> None:
+async def test_requests_for_a_plane_run_when_it_is_engaged(simulation: Simulation) -> None:
     world = World(Source("west", WIDGET, to_plane_in_label))
     world.add("c", role="west").make("w", labels={"to": "a"})
     async with world.running(simulation):
@@ -309,7 +309,7 @@ async def test_a_kind_that_was_refused_with_all_others_is_watched_when_they_are(
         await simulation.until(world.has_run(1), within=8)
 
 
-async def test_when_a_kind_comes_all_passes_that_did_without_it_run_again(simulation: Simulation) -> None:
+async def test_when_a_kind_appears_all_passes_that_lacked_it_run_again(simulation: Simulation) -> None:
     world = World(Source("east", WIDGET, itself), Source("east", GADGET, optional=True))
     server = world.add("a")
     server.unserved = {GADGET.plural}
@@ -446,7 +446,7 @@ async def test_a_floor_that_comes_due_is_not_an_old_change(simulation: Simulatio
     [None, Conflict("changed"), ServerError("no"), Invalid("never"), Unfinished("not yet"), LookupError("a defect")],
     ids=["success", "conflict", "server error", "invalid", "unfinished", "crash"],
 )
-async def test_the_floor_is_kept_however_the_pass_ends(simulation: Simulation, outcome: Exception | None) -> None:
+async def test_the_floor_is_honoured_however_the_pass_ends(simulation: Simulation, outcome: Exception | None) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         pass_.no_later_than(None)
         pass_.no_later_than(0.5)
@@ -502,7 +502,7 @@ async def test_of_several_failures_the_worst_counts(
         assert len(world.controller.crashes) == crashes
 
 
-async def test_a_failure_in_a_group_is_made_up_for_when_its_plane_returns(simulation: Simulation) -> None:
+async def test_a_failure_in_an_exception_group_runs_again_when_its_plane_returns(simulation: Simulation) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(world.fleet.plane("c").client.list(GADGET))
@@ -520,7 +520,7 @@ async def test_a_failure_in_a_group_is_made_up_for_when_its_plane_returns(simula
         await simulation.until(world.has_run(tried + 1), within=6)
 
 
-async def test_success_without_a_floor_is_the_end(simulation: Simulation) -> None:
+async def test_a_successful_pass_without_a_floor_does_not_run_again(simulation: Simulation) -> None:
     world = World()
     world.add("a").make("w")
     async with world.running(simulation):
@@ -582,7 +582,7 @@ async def test_a_terminating_namespace_is_waited_for_and_is_not_a_failure(
 
 @pytest.mark.parametrize("floor", [None, 1, 30, 300])
 @pytest.mark.parametrize(("retry_after", "expected"), [(10, 10), (60, 60), (3600, 60)])
-async def test_the_server_says_when_a_pass_runs_again_whatever_its_floor(
+async def test_the_server_decides_when_a_pass_runs_again_whatever_its_floor(
     simulation: Simulation, floor: float | None, retry_after: int, expected: float
 ) -> None:
     world = World()
@@ -594,7 +594,7 @@ async def test_the_server_says_when_a_pass_runs_again_whatever_its_floor(
 
 
 @pytest.mark.parametrize("error", [Invalid("never"), BadRequest("never"), TooLarge("never")])
-async def test_what_cannot_be_retried_runs_again_at_the_pace_of_relists(
+async def test_a_pass_that_cannot_be_retried_runs_again_at_the_pace_of_relists(
     simulation: Simulation, error: ApiError
 ) -> None:
     world = World()
@@ -606,7 +606,7 @@ async def test_what_cannot_be_retried_runs_again_at_the_pace_of_relists(
         assert min(world.recorder.gaps) >= 0.9 * RELIST_SECONDS
 
 
-async def test_what_was_refused_together_is_not_tried_again_together(simulation: Simulation) -> None:
+async def test_requests_refused_together_are_not_retried_together(simulation: Simulation) -> None:
     world = World()
     world.recorder.act = raising(Invalid("never"))
     server = world.add("a")
@@ -621,7 +621,7 @@ async def test_what_was_refused_together_is_not_tried_again_together(simulation:
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), AlreadyExists("there")])
-async def test_what_may_only_be_a_cache_that_is_behind_is_tried_quickly_at_first(
+async def test_an_error_that_a_stale_cache_may_explain_is_retried_quickly_at_first(
     simulation: Simulation, error: ApiError
 ) -> None:
     world = World()
@@ -635,7 +635,7 @@ async def test_what_may_only_be_a_cache_that_is_behind_is_tried_quickly_at_first
         assert len(world.recorder.ran) <= LAG_TRIES + 7
 
 
-async def test_what_cannot_be_retried_runs_at_once_after_a_change_and_when_its_plane_returns(
+async def test_a_pass_that_cannot_be_retried_runs_after_a_change_and_when_its_plane_returns(
     simulation: Simulation,
 ) -> None:
     world = World()
@@ -655,7 +655,7 @@ async def test_what_cannot_be_retried_runs_at_once_after_a_change_and_when_its_p
 
 
 @pytest.mark.parametrize("error", [NotFound("404 page not found"), Forbidden("not you"), ServerError("broken")])
-async def test_what_a_plane_refused_runs_when_its_caches_may_follow_again(
+async def test_requests_that_a_plane_refused_run_when_its_caches_follow_again(
     simulation: Simulation, error: ApiError
 ) -> None:
     world = World()
@@ -677,7 +677,7 @@ async def test_what_a_plane_refused_runs_when_its_caches_may_follow_again(
         assert simulation.time() - began < 8
 
 
-async def test_a_floor_is_kept_by_what_cannot_be_retried(simulation: Simulation) -> None:
+async def test_a_pass_that_cannot_be_retried_honours_its_floor(simulation: Simulation) -> None:
     world = World()
     world.recorder.act = raising(Invalid("never"), floor=30)
     world.add("a").make("w")
@@ -695,7 +695,7 @@ def writing(world: World) -> Act:
 
 
 @pytest.mark.parametrize("error", [TooManyRequests("patience", retry_after=10), Unavailable("busy", retry_after=10)])
-async def test_a_plane_that_asks_for_patience_gets_it_from_all_its_keys(
+async def test_a_pause_that_a_plane_asks_for_applies_to_all_its_requests(
     simulation: Simulation, error: ApiError
 ) -> None:
     world = World()
@@ -882,7 +882,7 @@ async def test_however_many_planes_hang_another_one_is_worked_on_at_once(simulat
         assert simulation.time() == 0
 
 
-async def test_a_busy_plane_alone_has_32_passes_at_once_and_workers_go_when_they_are_done(
+async def test_a_busy_plane_alone_has_32_passes_at_once_and_idle_workers_end(
     simulation: Simulation,
 ) -> None:
     async def act(request: Request, pass_: Pass) -> None:
@@ -902,7 +902,7 @@ async def test_a_busy_plane_alone_has_32_passes_at_once_and_workers_go_when_they
         assert len(workers) <= SPARE
 
 
-async def test_a_plane_that_is_gone_takes_its_work_with_it(simulation: Simulation) -> None:
+async def test_requests_of_a_removed_plane_are_dropped(simulation: Simulation) -> None:
     outcomes: dict[str, Act] = {
         "failing": raising(ServerError("no", plane="a")),
         "changed": raising(Conflict("changed", plane="a")),
@@ -927,7 +927,7 @@ async def test_a_plane_that_is_gone_takes_its_work_with_it(simulation: Simulatio
         assert not world.controller.dropped
 
 
-async def test_a_pass_for_a_plane_that_went_meanwhile_is_dropped(simulation: Simulation) -> None:
+async def test_a_pass_for_a_plane_removed_meanwhile_is_dropped(simulation: Simulation) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         pass_.no_later_than(1)
         await asyncio.sleep(10)
@@ -942,7 +942,7 @@ async def test_a_pass_for_a_plane_that_went_meanwhile_is_dropped(simulation: Sim
         assert world.controller.dropped == {"plane_not_engaged": 1}
 
 
-async def test_a_plane_that_comes_again_is_listed_again(simulation: Simulation) -> None:
+async def test_a_plane_added_again_is_listed_again(simulation: Simulation) -> None:
     world = World()
     world.add("a").make("w")
     async with world.running(simulation):
@@ -954,7 +954,7 @@ async def test_a_plane_that_comes_again_is_listed_again(simulation: Simulation) 
 
 
 @pytest.mark.parametrize("name", ["c", "west", "east"])
-async def test_what_needs_a_plane_of_a_role_runs_when_one_comes(simulation: Simulation, name: str) -> None:
+async def test_a_pass_that_needs_a_plane_of_a_role_runs_when_one_is_engaged(simulation: Simulation, name: str) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         world.fleet.only("west")
 
@@ -971,7 +971,7 @@ async def test_what_needs_a_plane_of_a_role_runs_when_one_comes(simulation: Simu
         assert len(world.recorder.ran) == tried + 1
 
 
-async def test_a_plane_that_is_called_like_a_role_is_not_taken_for_one_of_it(simulation: Simulation) -> None:
+async def test_a_plane_named_like_a_role_is_not_taken_for_one_of_that_role(simulation: Simulation) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         world.fleet.only("west")
 
@@ -986,7 +986,7 @@ async def test_a_plane_that_is_called_like_a_role_is_not_taken_for_one_of_it(sim
         assert len(world.recorder.ran) == tried
 
 
-async def test_what_had_one_plane_of_a_role_too_many_runs_when_one_goes(simulation: Simulation) -> None:
+async def test_a_pass_that_found_too_many_planes_of_a_role_runs_when_one_leaves(simulation: Simulation) -> None:
     async def act(request: Request, pass_: Pass) -> None:
         world.fleet.only("west")
 
@@ -1003,7 +1003,7 @@ async def test_what_had_one_plane_of_a_role_too_many_runs_when_one_goes(simulati
         assert len(world.recorder.ran) == tried + 1
 
 
-async def test_when_too_much_was_missed_a_plane_that_comes_is_asked_for_by_everything(simulation: Simulation) -> None:
+async def test_when_too_many_requests_were_missed_a_new_plane_maps_everything_again(simulation: Simulation) -> None:
     world = World(Source("west", WIDGET, to_plane_in_label))
     world.controller._missed = Missed(at_most=3)
     server = world.add("c", role="west")
@@ -1025,7 +1025,7 @@ async def test_an_api_error_names_its_plane(simulation: Simulation) -> None:
         assert caught.value.plane == "a"
 
 
-async def test_what_fails_after_its_plane_has_left_is_forgotten(simulation: Simulation) -> None:
+async def test_a_failure_after_its_plane_has_left_is_forgotten(simulation: Simulation) -> None:
     world, server = World(), Server()
     server.make("w")
 

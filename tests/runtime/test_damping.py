@@ -34,12 +34,12 @@ def tried(damper: Damper, times: list[float], key: int = 1) -> list[float]:
     return made
 
 
-def test_ten_in_a_minute_are_made_at_once() -> None:
+def test_ten_writes_in_a_minute_are_made_at_once() -> None:
     times = [float(second) for second in range(LIMIT)]
     assert tried(Damper(), times) == times
 
 
-def test_from_the_eleventh_on_there_is_one_per_minute() -> None:
+def test_from_the_eleventh_on_one_write_per_minute_is_made() -> None:
     made = tried(Damper(), [second / 10 for second in range(6000)])
     assert len(made) == LIMIT + 9
     assert made[:LIMIT] == [n / 10 for n in range(LIMIT)]
@@ -59,7 +59,7 @@ def test_a_fight_is_over_after_a_minute_without_attempts() -> None:
     assert tried(damper, again) == again
 
 
-def test_the_pause_says_when_it_may_be_made() -> None:
+def test_a_delayed_write_says_when_it_may_be_made() -> None:
     damper = Damper()
     tried(damper, [0.0] * LIMIT)
     assert damper.pause(1, 20.0) == 40.0
@@ -76,7 +76,7 @@ def test_memory_is_bounded() -> None:
     assert len(damper._trails) == len(damper._versions) == REMEMBERED
 
 
-def test_what_was_written_long_ago_is_forgotten() -> None:
+def test_old_writes_are_forgotten() -> None:
     damper = Damper()
     for number in range(100):
         damper.record(number, 0.0)
@@ -240,7 +240,7 @@ async def test_a_fight_over_a_finalizer_is_damped(simulation: Simulation) -> Non
         assert len(writes) <= LIMIT + 6
 
 
-async def test_when_the_other_gives_up_ours_stays_after_a_minute_at_most(simulation: Simulation) -> None:
+async def test_when_the_other_writer_gives_up_ours_prevails_within_a_minute(simulation: Simulation) -> None:
     world, server = small_world()
     world.recorder.act = labelled(world, "us")
     async with world.running(simulation):

@@ -168,7 +168,9 @@ async def test_an_event_that_repeats_before_it_is_recorded_is_recorded_once(
 
 
 @pytest.mark.parametrize("other", [{"message": "other"}, {"name": "v"}, {"reason": "Other"}])
-async def test_what_differs_is_another_event(world: World, simulation: Simulation, other: dict[str, Any]) -> None:
+async def test_events_that_differ_are_recorded_separately(
+    world: World, simulation: Simulation, other: dict[str, Any]
+) -> None:
     world.tell()
     world.tell(**other)
     async with background(world.recorder.run()):
@@ -192,7 +194,7 @@ async def test_an_event_that_the_server_forgot_is_created_again(world: World, si
 # Bounds
 
 
-async def test_what_waits_is_bounded_and_what_does_not_fit_is_counted(world: World, simulation: Simulation) -> None:
+async def test_waiting_events_are_bounded_and_dropped_ones_counted(world: World, simulation: Simulation) -> None:
     for number in range(PENDING_AT_MOST + 7):
         world.tell(reason=str(number))
     assert world.recorder.dropped == {"too_many": 7}
@@ -201,9 +203,7 @@ async def test_what_waits_is_bounded_and_what_does_not_fit_is_counted(world: Wor
     assert len(world.server.versions(EVENT)) == PENDING_AT_MOST
 
 
-async def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten_first(
-    world: World, simulation: Simulation
-) -> None:
+async def test_memory_is_bounded_and_forgets_the_oldest_first(world: World, simulation: Simulation) -> None:
     async with background(world.recorder.run()):
         for number in range(REMEMBERED + 1):
             world.tell(name=f"w-{number}")
@@ -254,7 +254,9 @@ async def test_events_are_recorded_when_their_plane_returns(world: World, simula
     assert world.recorder.dropped == {}
 
 
-async def test_a_plane_that_stays_away_is_given_up_on_one_event_at_a_time(world: World, simulation: Simulation) -> None:
+async def test_events_for_a_plane_that_stays_away_are_given_up_one_at_a_time(
+    world: World, simulation: Simulation
+) -> None:
     world.faults.take_away()
     async with background(world.recorder.run()):
         world.tell(reason="First")
@@ -293,7 +295,7 @@ async def defective(*arguments: object) -> None:
     raise TypeError("a defect")
 
 
-async def test_only_creates_and_patches_are_asked_for(world: World, simulation: Simulation) -> None:
+async def test_events_need_only_creates_and_patches(world: World, simulation: Simulation) -> None:
     async with background(world.recorder.run()):
         for _ in range(2):
             world.tell()

@@ -93,7 +93,7 @@ async def test_a_plane_is_engaged_when_its_caches_are_filled(world: World, simul
         assert world.member.seen == {"a": ["w"]}
 
 
-async def test_a_plane_may_come_at_any_time(world: World, simulation: Simulation) -> None:
+async def test_a_plane_may_be_added_at_any_time(world: World, simulation: Simulation) -> None:
     async with world.running(simulation):
         world.add("a")
         await simulation.settle()
@@ -113,9 +113,7 @@ async def test_a_plane_that_does_not_answer_does_not_hold_up_another(world: Worl
         assert sorted(plane.name for plane in world.fleet.of_role("east")) == ["away", "b", "hung"]
 
 
-async def test_a_plane_that_no_cache_is_wanted_on_is_engaged_and_can_be_cached_later(
-    world: World, simulation: Simulation
-) -> None:
+async def test_a_plane_without_caches_is_engaged_and_can_be_cached_later(world: World, simulation: Simulation) -> None:
     world.add("c", role="west").make("g", GADGET)
     async with world.running(simulation):
         informer = world.fleet.plane("c").informer(GADGET)
@@ -123,7 +121,7 @@ async def test_a_plane_that_no_cache_is_wanted_on_is_engaged_and_can_be_cached_l
         assert informer.get(NAMESPACE, "g") is not None
 
 
-async def test_a_plane_comes_only_once(world: World, simulation: Simulation) -> None:
+async def test_a_plane_is_added_only_once(world: World, simulation: Simulation) -> None:
     world.add("a")
     with pytest.raises(ValueError, match="already here"):
         world.add("a")
@@ -171,7 +169,7 @@ async def test_a_plane_is_coming_until_it_is_engaged_or_first_fails(world: World
         assert not is_coming("slow")
 
 
-async def test_a_plane_is_known_before_it_answers_and_until_it_goes(world: World, simulation: Simulation) -> None:
+async def test_a_plane_is_known_before_it_answers_and_until_it_leaves(world: World, simulation: Simulation) -> None:
     world.add("a")
     world.add("hung").answering.clear()
     world.add("c", role="west")
@@ -241,7 +239,7 @@ async def test_a_plane_may_come_and_go_at_any_moment(world: World, simulation: S
         assert world.member.calls[-1] == "engaged a"
 
 
-async def test_removing_what_is_not_there_is_fine(world: World) -> None:
+async def test_removing_an_unknown_plane_does_nothing(world: World) -> None:
     world.fleet.remove("nowhere")
     assert world.member.calls == []
 

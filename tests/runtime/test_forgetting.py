@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import Conflict, Unavailable
+from datum_compute.kube.errors import Conflict, Forbidden, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.runtime.caches.informer import RELIST_SECONDS
 from datum_compute.runtime.controller import STANDBY_AT_MOST
@@ -23,11 +22,14 @@ from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Request, Unfinished
 from datum_compute.runtime.sources import Source, itself
+from datum_compute.runtime.telemetry.calls import Calls, Counted
+from datum_compute.runtime.telemetry.table import RUNTIME
 from datum_compute.runtime.testing.faults import Faults
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
 from tests.conftest import count
+from tests.metrics import Series, differences, samples
 
 NAMES = ("writes", "fails", "conflicts", "unfinished", "waits", "slow")
 
@@ -76,7 +78,7 @@ class World:
     def __init__(self, simulation: Simulation, election: Election | None = None) -> None:
         self.simulation = simulation
         self.registry = CollectorRegistry()
-        self.fleet, self.writes = Fleet(), Writes()
+        self.fleet, self.writes, self.calls = Fleet(), Writes(), Calls()
         self.worker = Worker()
         self.manager = Manager(
             self.fleet,
@@ -85,6 +87,7 @@ class World:
             election=election,
             registry=self.registry,
             writes=self.writes,
+            calls=self.calls,
             prefix="oven_",
         )
         self.add("steady", *(f"calm-{number}" for number in range(300)))
@@ -98,7 +101,8 @@ class World:
         for widget in widgets or NAMES:
             server.make(widget)
         faults = Faults(InProcess(server), self.simulation.random)
-        self.fleet.add(Plane(name, "east", faults, writes=self.writes, generator=self.simulation.random))
+        transport = Counted(faults, self.calls, "east")
+        self.fleet.add(Plane(name, "east", transport, writes=self.writes, generator=self.simulation.random))
         return server
 
     async def visit(self, *names: str) -> None:
@@ -112,9 +116,8 @@ class World:
         await self.simulation.advance(2 * WINDOW + 1)  # what is remembered of writes for a while is over
         self.worker.ran.clear()
 
-    def series(self) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
-        families = text_string_to_metric_families(generate_latest(self.registry).decode())
-        return {(sample.name, tuple(sorted(sample.labels.items()))) for family in families for sample in family.samples}
+    def series(self) -> set[Series]:
+        return set(samples(self.registry))
 
     async def traced(self) -> int:
         """Bytes in use, when the timers that were cancelled are over, and somebody has written since."""
@@ -139,6 +142,36 @@ async def test_planes_that_come_and_go_leave_nothing_behind(simulation: Simulati
             assert {request.plane for request in world.worker.remembered} == {"steady"}
     finally:
         tracemalloc.stop()
+
+
+async def test_a_thousand_planes_that_come_and_go_leave_the_series_as_they_were(simulation: Simulation) -> None:
+    """Some refuse their caches, so that failures are counted too. While they are here, each adds no more than its own
+    health and its own writes."""
+    world = World(simulation)
+    async with background(world.manager.run()):
+
+        async def visit(batch: str) -> set[Series]:
+            names = [f"{batch}-{number}" for number in range(250)]
+            for name in names:
+                server = world.add(name, "writes")
+                server.refuse = [Forbidden("no")] if name.endswith("7") else []
+            await simulation.advance(10)
+            present = world.series()
+            for name in names:
+                world.fleet.remove(name)
+            await simulation.advance(2 * WINDOW + 1)
+            return present
+
+        await visit("first")
+        before = world.series()
+        for batch in ("a", "b", "c", "d"):
+            added = await visit(batch) - before
+            assert {name for name, _ in added} == {"oven_plane_up", "oven_api_writes_total"}
+            assert sum(name == "oven_plane_up" for name, _ in added) == 250
+            assert len(added) <= 250 * 4  # up, a status, and an event that may be repeated
+        assert world.series() == before
+        assert any(name == "oven_plane_failures_total" for name, _ in before)
+        assert differences(world.registry, [metric.with_prefix("oven_") for metric in RUNTIME]) == set()
 
 
 async def test_writes_of_planes_that_left_are_still_part_of_the_total(simulation: Simulation) -> None:
@@ -167,7 +200,7 @@ class Standby:
         self.world = World(simulation, own)
 
 
-async def test_one_that_waits_keeps_a_bounded_number_of_requests(simulation: Simulation) -> None:
+async def test_a_standby_queues_a_bounded_number_of_requests(simulation: Simulation) -> None:
     standby = Standby(simulation)
     await standby.other.acquire()
     world = standby.world
@@ -182,7 +215,7 @@ async def test_one_that_waits_keeps_a_bounded_number_of_requests(simulation: Sim
             assert len(world.controller.queue) <= STANDBY_AT_MOST
 
 
-async def test_one_that_forgot_requests_looks_at_everything_when_it_leads(simulation: Simulation) -> None:
+async def test_a_standby_that_dropped_requests_looks_at_everything_when_it_leads(simulation: Simulation) -> None:
     standby = Standby(simulation)
     await standby.other.acquire()
     world = standby.world

@@ -182,7 +182,7 @@ async def rotated(token: str, rotate: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_plane_added_removed_and_added_again_while_events_flow(simulation: Simulation, seed: int) -> None:
+async def test_a_plane_added_removed_and_added_again_misses_no_event(simulation: Simulation, seed: int) -> None:
     world = World()
     server, other = world.add("a"), world.add("b")
     async with world.running(simulation):
@@ -211,7 +211,7 @@ async def test_a_plane_added_removed_and_added_again_while_events_flow(simulatio
         assert world.controller.crashes == []
 
 
-async def test_a_kind_that_is_not_served_now_and_appears_later(simulation: Simulation) -> None:
+async def test_a_kind_that_appears_later_is_followed(simulation: Simulation) -> None:
     world = World(Source("east", WIDGET, itself), Source("east", GADGET, itself, optional=True))
     server = world.add("a")
     server.unserved = {GADGET.plural}

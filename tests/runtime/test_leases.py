@@ -114,7 +114,7 @@ async def test_of_many_candidates_one_leads(simulation: Simulation, server: Serv
         assert sum(len(candidate.led) for candidate in candidates) == 1
 
 
-async def test_what_others_wrote_on_the_lease_stays(simulation: Simulation, server: Server) -> None:
+async def test_fields_that_others_wrote_on_the_lease_stay(simulation: Simulation, server: Server) -> None:
     server.make("lead", LEASE, labels={"team": "east"}, annotations={"note": "kept"})
     server.change("lead", {"spec": {"strategy": "OldestEmulationVersion"}}, LEASE)
     async with background(Candidate(simulation, server, "one").run()):
@@ -128,9 +128,7 @@ async def test_what_others_wrote_on_the_lease_stays(simulation: Simulation, serv
 # Handing it on
 
 
-async def test_a_holder_that_died_is_followed_when_its_lease_has_run_out(
-    simulation: Simulation, server: Server
-) -> None:
+async def test_the_lease_of_a_dead_holder_is_taken_once_it_has_expired(simulation: Simulation, server: Server) -> None:
     first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
     async with background(first.run()):
         await simulation.settle()
@@ -145,7 +143,7 @@ async def test_a_holder_that_died_is_followed_when_its_lease_has_run_out(
 
 
 @pytest.mark.parametrize("skew", [-86_400.0, -10.0, 10.0, 86_400.0])
-async def test_clocks_that_differ_change_nothing(simulation: Simulation, server: Server, skew: float) -> None:
+async def test_differing_clocks_change_nothing(simulation: Simulation, server: Server, skew: float) -> None:
     first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two", skew)
     async with background(first.run()):
         await simulation.settle()
@@ -161,7 +159,7 @@ async def test_clocks_that_differ_change_nothing(simulation: Simulation, server:
             assert (len(first.led), len(second.led)) == (1, 1)
 
 
-async def test_a_released_lease_is_taken_at_the_next_look(simulation: Simulation, server: Server) -> None:
+async def test_a_released_lease_is_taken_at_the_next_attempt(simulation: Simulation, server: Server) -> None:
     first, second = Candidate(simulation, server, "one"), Candidate(simulation, server, "two")
     await first.election.acquire()
     async with background(second.run()):
@@ -182,7 +180,7 @@ async def test_a_lease_of_another_is_not_released(simulation: Simulation, server
         assert server.versions(LEASE) == before
 
 
-async def test_the_duration_that_the_holder_asked_for_counts(simulation: Simulation, server: Server) -> None:
+async def test_the_duration_set_by_the_holder_counts(simulation: Simulation, server: Server) -> None:
     server.make("lead", LEASE)
     server.change("lead", {"spec": {"holderIdentity": "slow", "leaseDurationSeconds": 120, "renewTime": "x"}}, LEASE)
     first = Candidate(simulation, server, "one")
@@ -256,7 +254,7 @@ async def test_a_call_that_hangs_leaves_time_for_another(simulation: Simulation,
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_an_answer_that_was_lost_is_made_up_for(simulation: Simulation, server: Server, nth: int) -> None:
+async def test_a_lost_answer_does_not_cost_the_lease(simulation: Simulation, server: Server, nth: int) -> None:
     """The write may have happened all the same; the next look shows it."""
     first = Candidate(simulation, server, "one")
     fault = first.faults.lose_answer(LEASES, nth)

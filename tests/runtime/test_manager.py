@@ -162,7 +162,7 @@ async def test_only_the_leader_runs_passes(world: World, server: Server) -> None
     await world.stop()
 
 
-async def test_one_that_waits_remembers_each_object_once(world: World, server: Server, simulation: Simulation) -> None:
+async def test_a_standby_queues_each_object_once(world: World, server: Server, simulation: Simulation) -> None:
     for name in ("v", "w"):
         server.make(name)
     leader, standby = await world.start()
@@ -201,7 +201,7 @@ async def test_a_change_that_was_not_handled_is_handled_by_the_next_pass(
     await world.stop()
 
 
-async def test_after_a_stop_the_next_one_leads_at_its_next_look(
+async def test_after_a_stop_the_standby_leads_at_its_next_attempt(
     world: World, server: Server, simulation: Simulation
 ) -> None:
     server.make("w")
@@ -251,7 +251,7 @@ async def test_a_leader_cut_off_from_its_lease_writes_nothing_after_it_could_be_
     await world.stop()
 
 
-async def test_a_pass_that_will_not_end_does_not_keep_a_replica_that_lost_its_lease(
+async def test_a_hanging_pass_does_not_keep_a_replica_running_that_lost_its_lease(
     world: World, server: Server, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = asyncio.Event()
@@ -322,7 +322,7 @@ async def test_a_pass_that_does_not_finish_is_cancelled_after_the_grace(
     await world.stop()
 
 
-async def test_the_lease_is_kept_while_passes_finish(world: World, server: Server, simulation: Simulation) -> None:
+async def test_the_lease_is_renewed_while_passes_finish(world: World, server: Server, simulation: Simulation) -> None:
     leader, standby = await world.start()
     leader.signer.times, leader.signer.pause = 9, 1.0
     server.make("w")
@@ -350,7 +350,7 @@ async def test_a_lease_lost_while_passes_finish_ends_them(world: World, server: 
     await world.stop()
 
 
-async def test_one_that_waits_stops_at_once_and_takes_nothing(world: World, simulation: Simulation) -> None:
+async def test_a_standby_stops_at_once_and_takes_no_lease(world: World, simulation: Simulation) -> None:
     leader, standby = await world.start()
     standby.manager.stop()
     await standby.task
@@ -362,7 +362,7 @@ async def test_one_that_waits_stops_at_once_and_takes_nothing(world: World, simu
 # Without an election
 
 
-async def test_without_an_election_it_works_at_once_and_stops_the_same_way(
+async def test_without_an_election_a_manager_works_at_once_and_stops_the_same_way(
     server: Server, simulation: Simulation
 ) -> None:
     server.make("w")
@@ -378,7 +378,7 @@ async def test_without_an_election_it_works_at_once_and_stops_the_same_way(
     await running
 
 
-async def test_a_defect_in_the_fleet_ends_it(simulation: Simulation) -> None:
+async def test_a_defect_in_the_fleet_ends_the_manager(simulation: Simulation) -> None:
     class Broken(Fleet):
         async def run(self) -> None:
             raise RuntimeError("broken")

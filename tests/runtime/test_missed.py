@@ -12,7 +12,7 @@ def test_missed_requests_of_a_plane_are_returned_once() -> None:
     assert len(missed) == 1
 
 
-def test_with_too_many_it_only_knows_that_anything_may_be_missing() -> None:
+def test_beyond_its_bound_it_only_knows_that_requests_were_missed() -> None:
     missed = Missed(at_most=10)
     for number in range(10):
         missed.add(Request(f"p{number}", "", "x"))

@@ -41,11 +41,11 @@ async def refused(setup: Setup, error: ApiError) -> None:
 
 
 @pytest.mark.parametrize("kind", [TooManyRequests, Unavailable, ServerError])
-@pytest.mark.parametrize(("asked", "pause"), [(1, 1), (10, 10), (3600, 60)])
-async def test_no_call_goes_out_until_the_time_is_over(
-    setup: Setup, simulation: Simulation, kind: type[ApiError], asked: int, pause: float
+@pytest.mark.parametrize(("retry_after", "pause"), [(1, 1), (10, 10), (3600, 60)])
+async def test_no_call_goes_out_before_retry_after_has_passed(
+    setup: Setup, simulation: Simulation, kind: type[ApiError], retry_after: int, pause: float
 ) -> None:
-    await refused(setup, kind("busy", retry_after=asked))
+    await refused(setup, kind("busy", retry_after=retry_after))
     for _ in range(2):
         with pytest.raises(Paced) as paced:
             await setup.client.list(WIDGET)
@@ -72,7 +72,7 @@ async def test_other_errors_pause_nothing(setup: Setup, error: ApiError) -> None
     assert (await setup.client.list(WIDGET)).items == []
 
 
-async def test_the_longer_of_two_wishes_counts(setup: Setup, simulation: Simulation) -> None:
+async def test_the_longer_of_two_pauses_counts(setup: Setup, simulation: Simulation) -> None:
     setup.faults.slow_down(1, calls())
     setup.faults.answer(calls("GET"), TooManyRequests("busy", retry_after=30))
     setup.faults.answer(calls("POST"), TooManyRequests("busy", retry_after=5))
@@ -121,15 +121,15 @@ async def test_retries_after_a_pause_are_spaced(setup: Setup) -> None:
     assert max(pauses) == 11
 
 
-async def test_the_wish_in_the_body_alone_counts(simulation: Simulation) -> None:
-    class Told:
+async def test_a_pause_requested_only_in_the_body_counts(simulation: Simulation) -> None:
+    class Busy:
         async def call(self, call: Call) -> Answer:
             return Answer(429, encode(TooManyRequests("busy", retry_after=5).status()))
 
         def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             raise NotImplementedError
 
-    pace = Pace("p", Told())
+    pace = Pace("p", Busy())
     assert (await pace.call(Call("GET", "/x"))).code == 429
     assert pace.left == 5
 
@@ -143,7 +143,7 @@ async def test_patience_waits_instead_of_failing(setup: Setup, simulation: Simul
         assert simulation.time() == 15
 
 
-async def test_caches_wait_like_everybody_and_follow_again(simulation: Simulation) -> None:
+async def test_caches_wait_as_well_and_follow_again(simulation: Simulation) -> None:
     world = World()
     server = world.add("a")
     async with world.running(simulation):

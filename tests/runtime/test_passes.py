@@ -33,7 +33,7 @@ def world() -> World:
     return world
 
 
-async def test_it_reads_and_writes_what_the_request_names(world: World, simulation: Simulation) -> None:
+async def test_a_pass_reads_and_writes_the_object_of_its_request(world: World, simulation: Simulation) -> None:
     async with world.running(simulation):
         pass_ = new_pass(world, simulation)
         widget = pass_.get(WIDGET)
@@ -44,7 +44,9 @@ async def test_it_reads_and_writes_what_the_request_names(world: World, simulati
         assert world.writes.counts == {Write("a", "recorder", "status", "Widget"): 1}
 
 
-async def test_another_plane_is_given_or_the_only_one_of_its_role(world: World, simulation: Simulation) -> None:
+async def test_another_plane_is_reached_by_name_or_as_the_only_one_of_its_role(
+    world: World, simulation: Simulation
+) -> None:
     world.add("b", "west").make("v")
     async with world.running(simulation):
         pass_ = new_pass(world, simulation)

@@ -33,7 +33,7 @@ async def test_keys_come_in_the_order_they_were_added(queue: WorkQueue[str]) -> 
     assert await taken(queue) == ["c", "a", "b"]
 
 
-async def test_a_key_waits_once(queue: WorkQueue[str]) -> None:
+async def test_a_waiting_key_is_queued_once(queue: WorkQueue[str]) -> None:
     for key in "aabab":
         queue.add(key)
     assert len(queue) == 2
@@ -77,7 +77,7 @@ async def test_a_delayed_key_comes_when_it_is_due(queue: WorkQueue[str], simulat
     assert simulation.time() == 5
 
 
-async def test_time_passes_in_the_shortest_delay(queue: WorkQueue[str], simulation: Simulation) -> None:
+async def test_even_the_shortest_delay_takes_time(queue: WorkQueue[str], simulation: Simulation) -> None:
     """What is left of a wait may be less than the clock can tell."""
     await simulation.advance(20)
     before = simulation.time()
@@ -107,7 +107,7 @@ async def test_each_pass_decides_when_to_run_again(queue: WorkQueue[str]) -> Non
     assert len(queue) == 0
 
 
-async def test_a_delay_asked_for_in_a_pass_is_kept(queue: WorkQueue[str], simulation: Simulation) -> None:
+async def test_a_delay_requested_during_a_pass_is_honoured(queue: WorkQueue[str], simulation: Simulation) -> None:
     queue.add("a")
     key = await queue.get()
     queue.add_after("a", 5)
@@ -181,7 +181,7 @@ async def test_groups_take_turns() -> None:
     assert await taken(queue) == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-async def test_a_group_runs_no_more_at_once_than_it_may(simulation: Simulation) -> None:
+async def test_a_group_runs_at_most_its_share_at_once(simulation: Simulation) -> None:
     queue = WorkQueue(first_letter, at_once=2)
     for key in ("a1", "a2", "a3", "a4", "b1"):
         queue.add(key)
@@ -206,7 +206,7 @@ async def hanging(simulation: Simulation, queue: WorkQueue[str], group: str, key
     return running
 
 
-async def test_a_busy_group_alone_has_all_it_may(simulation: Simulation) -> None:
+async def test_a_busy_group_alone_has_its_whole_share(simulation: Simulation) -> None:
     queue = WorkQueue(first_letter, 32, reserved=2, shared=512)
     assert len(await hanging(simulation, queue, "a", 100)) == 32
     assert len(await hanging(simulation, queue, "b", 100)) == 32
@@ -270,7 +270,7 @@ async def test_in_a_group_that_is_held_up_live_changes_still_go_first(simulation
 # Dropping
 
 
-async def test_what_is_dropped_never_comes() -> None:
+async def test_a_dropped_key_never_runs() -> None:
     queue = WorkQueue(first_letter)
     queue.add("a1")
     queue.add("a2", initial=True)
@@ -307,7 +307,7 @@ class Script:
 
     def __init__(self) -> None:
         self.queue: WorkQueue[str] = WorkQueue(first_letter, at_once=2, reserved=1, shared=1)
-        self.asked: dict[str, int] = {}  # when a key was last asked for, in steps
+        self.requested: dict[str, int] = {}  # when a key was last asked for, in steps
         self.started: dict[str, int] = {}
         self.running: set[str] = set()
         self.steps = counter()
@@ -350,7 +350,7 @@ class Script:
                 self.workers.pop(0).cancel()
                 self.workers.append(asyncio.create_task(self.work()))
         if step.startswith(("add", "fail")):
-            self.asked[key] = next(self.steps)
+            self.requested[key] = next(self.steps)
 
 
 STEPS = st.tuples(
@@ -369,7 +369,7 @@ def test_no_key_runs_twice_at_once_and_no_add_is_lost(seed: int, steps: list[tup
         for step, key in steps:
             await script.do(step, key)
         await asyncio.sleep(100)
-        late = [key for key, asked in script.asked.items() if script.started.get(key, -1) < asked]
+        late = [key for key, requested in script.requested.items() if script.started.get(key, -1) < requested]
         assert late == []
         assert len(script.queue) == 0
         for worker in script.workers:

@@ -70,7 +70,7 @@ class Setup:
         return "answered"
 
     @property
-    def asked(self) -> int:
+    def call_count(self) -> int:
         return len(self.server.calls)
 
 
@@ -127,7 +127,7 @@ async def test_an_error_of_the_server_itself_is_an_answer(setup: Setup, error: A
     assert setup.returns == []
 
 
-async def test_what_a_gateway_answers_costs_no_time_so_every_call_goes_out(setup: Setup) -> None:
+async def test_errors_of_a_gateway_hold_back_no_call(setup: Setup) -> None:
     for nth in range(1, 6):
         setup.faults.answer(calls(), Unavailable("no healthy upstream"), nth=nth)
     assert [await setup.ask() for _ in range(6)] == ["ServiceUnavailable"] * 5 + ["answered"]

@@ -43,7 +43,7 @@ async def test_requests_outside_of_the_scope_are_ignored(simulation: Simulation)
         assert scoped.controller.results["success"] == 2
 
 
-async def test_what_is_in_a_namespace_runs_when_that_comes_into_scope(simulation: Simulation) -> None:
+async def test_objects_of_a_namespace_run_when_it_comes_into_scope(simulation: Simulation) -> None:
     scoped = world()
     server = scoped.add("a")
     server.make("default", NAMESPACE)
@@ -58,7 +58,7 @@ async def test_what_is_in_a_namespace_runs_when_that_comes_into_scope(simulation
         assert scoped.recorder.requests == ["a:default/w"] * 2
 
 
-async def test_a_scope_is_about_the_planes_of_its_role_only(simulation: Simulation) -> None:
+async def test_a_scope_applies_only_to_planes_of_its_role(simulation: Simulation) -> None:
     scoped = world()
     scoped.add("b", role="west").make("g", GADGET)
     async with scoped.running(simulation):

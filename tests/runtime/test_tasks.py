@@ -13,7 +13,7 @@ async def _fail() -> None:
     raise ZeroDivisionError("a defect")
 
 
-async def test_the_first_that_ends_ends_the_others() -> None:
+async def test_the_first_task_to_end_ends_the_others() -> None:
     ended: list[str] = []
 
     async def long() -> None:
@@ -26,12 +26,12 @@ async def test_the_first_that_ends_ends_the_others() -> None:
     assert ended == ["long"]
 
 
-async def test_an_error_of_the_first_is_raised() -> None:
+async def test_the_error_of_the_first_task_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         await first(_fail(), asyncio.sleep(3600))
 
 
-async def test_what_goes_wrong_while_the_others_end_does_not_hide_the_end() -> None:
+async def test_errors_while_the_others_end_do_not_hide_the_first_outcome() -> None:
     async def fail_at_the_end() -> None:
         try:
             await asyncio.sleep(3600)
@@ -41,7 +41,7 @@ async def test_what_goes_wrong_while_the_others_end_does_not_hide_the_end() -> N
     await first(asyncio.sleep(1), fail_at_the_end())
 
 
-async def test_one_that_does_not_end_is_left_behind(simulation: Simulation) -> None:
+async def test_a_task_that_does_not_end_is_abandoned(simulation: Simulation) -> None:
     over = asyncio.Event()
 
     async def stubborn() -> None:

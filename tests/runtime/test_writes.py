@@ -87,7 +87,7 @@ async def test_a_write_that_fails_is_counted_too(setup: Setup) -> None:
     assert setup.counted() == {"create Widget": 1}
 
 
-async def test_the_last_fifty_writes_are_kept_as_sentences(setup: Setup) -> None:
+async def test_the_last_fifty_writes_are_available_as_sentences(setup: Setup) -> None:
     for number in range(60):
         await setup.writer.create(WIDGET, WIDGET.body(f"w{number}", NAMESPACE))
     assert len(setup.ledger.last) == 50
@@ -104,7 +104,7 @@ async def test_the_last_fifty_writes_are_kept_as_sentences(setup: Setup) -> None
         ({"conditions": [{"type": "A"}, {"type": "B"}]}, {"conditions": [{"type": "A"}, {"type": "B"}]}),
     ],
 )
-async def test_a_status_that_says_the_same_is_not_written(
+async def test_an_unchanged_status_is_not_written(
     setup: Setup, before: dict[str, object], after: dict[str, object]
 ) -> None:
     setup.server.make("w")
@@ -134,7 +134,7 @@ async def test_a_status_decided_on_an_old_copy_is_refused(setup: Setup) -> None:
             await setup.writer.status(setup.seen(), {"ready": 1})
 
 
-async def test_a_status_is_taken_away_once(setup: Setup) -> None:
+async def test_a_status_is_removed_once(setup: Setup) -> None:
     setup.server.make("w")
     setup.server.change("w", {"status": {"ready": 1}})
     async with setup.running():
@@ -237,7 +237,7 @@ async def test_removing_finalizers_leaves_those_of_others(setup: Setup) -> None:
         assert setup.counted() == {"patch Widget": 1}
 
 
-async def test_an_object_let_go_of_by_the_last_is_gone_from_the_cache(setup: Setup) -> None:
+async def test_an_object_that_lost_its_last_finalizer_leaves_the_cache(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours"])
     setup.server.remove("w")
     async with setup.running():
@@ -246,7 +246,7 @@ async def test_an_object_let_go_of_by_the_last_is_gone_from_the_cache(setup: Set
         assert not setup.server.has("w")
 
 
-async def test_an_object_with_time_left_to_stop_in_is_not_taken_for_gone(setup: Setup) -> None:
+async def test_an_object_in_its_grace_period_is_not_taken_for_gone(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours"])
     setup.server.remove("w")
     setup.server.change("w", {"metadata": {"deletionGracePeriodSeconds": 30}})
@@ -263,7 +263,7 @@ async def test_an_object_that_is_not_being_deleted_stays_without_its_finalizers(
         assert setup.seen().metadata.finalizers == ()
 
 
-async def test_removing_finalizers_of_a_deleted_object_is_fine(setup: Setup) -> None:
+async def test_removing_finalizers_of_a_deleted_object_succeeds(setup: Setup) -> None:
     setup.server.make("w", finalizers=["ours"])
     async with setup.running():
         seen = setup.seen()
@@ -289,14 +289,14 @@ async def test_a_delete_names_the_uid_it_means(setup: Setup) -> None:
         assert setup.server.has("w")
 
 
-async def test_a_delete_that_waits_for_finalizers_is_seen_as_such(setup: Setup) -> None:
+async def test_a_delete_that_waits_for_finalizers_shows_in_the_cache(setup: Setup) -> None:
     setup.server.make("w", finalizers=["theirs"])
     async with setup.running():
         await setup.writer.delete(setup.seen())
         assert setup.seen().metadata.deleting
 
 
-async def test_deleting_what_is_gone_is_fine_and_forgets_it(setup: Setup) -> None:
+async def test_deleting_a_missing_object_succeeds_and_removes_it_from_the_cache(setup: Setup) -> None:
     setup.server.make("w")
     async with setup.running():
         setup.server.remove("w")
@@ -313,7 +313,7 @@ async def test_a_delete_by_name_removes_objects_that_no_cache_has(setup: Setup) 
         assert setup.counted() == {"delete Widget": 2}
 
 
-async def test_a_patch_of_what_is_gone_is_not_found(setup: Setup) -> None:
+async def test_a_patch_of_a_missing_object_is_not_found(setup: Setup) -> None:
     setup.server.make("w")
     async with setup.running():
         setup.server.remove("w")
@@ -321,7 +321,7 @@ async def test_a_patch_of_what_is_gone_is_not_found(setup: Setup) -> None:
             await setup.writer.patch(setup.seen(), {"spec": {"size": 1}})
 
 
-async def test_what_others_do_afterwards_still_arrives(setup: Setup, simulation: Simulation) -> None:
+async def test_later_changes_by_others_still_arrive(setup: Setup, simulation: Simulation) -> None:
     setup.faults.restore_watches()
     async with setup.running():
         widget = await setup.writer.create(WIDGET, WIDGET.body("w", NAMESPACE))

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _STUCK_SECONDS = 60  # of real time, in which a command neither ends nor sleeps
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     line: str
     code: int
     out: str
@@ -101,12 +101,12 @@ class Command:
         self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com"}
         self._directory = str(folder)
 
-    async def __call__(self, line: str) -> Said:
-        clock, said = _Clock(self._simulation), []
+    async def __call__(self, line: str) -> Result:
+        clock, results = _Clock(self._simulation), []
 
         def work() -> None:
             try:
-                said.append(self._run(line, clock))
+                results.append(self._run(line, clock))
             finally:
                 clock.naps.put(None)
 
@@ -116,13 +116,13 @@ class Command:
             await asyncio.sleep(nap)
             clock.awake.put(None)
         thread.join()
-        return said[0]
+        return results[0]
 
-    def look(self, line: str) -> Said:
+    def look(self, line: str) -> Result:
         """A command that does not wait, all in one moment."""
         return self._run(line, _Clock(self._simulation))
 
-    def _run(self, line: str, clock: _Clock) -> Said:
+    def _run(self, line: str, clock: _Clock) -> Result:
         out, err = Stream(), Stream()
 
         def watching(transport: BlockingTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
@@ -140,7 +140,7 @@ class Command:
             directory=self._directory,
         )
         code = main(shlex.split(line), environment)
-        return Said(line, code, out.getvalue(), err.getvalue())
+        return Result(line, code, out.getvalue(), err.getvalue())
 
 
 _KUBECONFIG = {

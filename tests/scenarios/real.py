@@ -107,7 +107,7 @@ class RealFederation:
         await asyncio.to_thread(self._engine.snapshot, PLANES[plane], _SNAPSHOT)
 
     async def restore(self, plane: str) -> None:
-        """Takes a plane back to its snapshot; our processes are not told."""
+        """Takes a plane back to its snapshot; our processes are not informed."""
         await asyncio.to_thread(self._engine.restore, PLANES[plane], _SNAPSHOT)
 
     async def down(self, *names: str) -> None:

@@ -90,7 +90,7 @@ class Reality:
     def workloads(self) -> dict[str, Json]:
         return {found["metadata"]["name"]: found for found in self._scan(self._project, WORKLOAD)}
 
-    def shown(self) -> dict[str, Json]:
+    def projections(self) -> dict[str, Json]:
         """The Instances that the project has."""
         return {found["metadata"]["name"]: found for found in self._scan(self._project, INSTANCE)}
 
@@ -166,8 +166,8 @@ class Reality:
             for deployment in self.deployments()
             if deployment["spec"]["workloadRef"]["uid"] == uid and _place_of(deployment) == place
         ]
-        asked = max(map(restarted_at, (template, *here)))
-        return image_of(instance["spec"]) == image_of(template["spec"]) and restarted_at(instance) >= asked
+        restarted = max(map(restarted_at, (template, *here)))
+        return image_of(instance["spec"]) == image_of(template["spec"]) and restarted_at(instance) >= restarted
 
     def is_done(self, workload: Json, place: Place) -> bool:
         """Whether a place has exactly what is asked for, of the newest version, and all of it ready."""
@@ -219,16 +219,16 @@ class Timeline:
         """Whether it has been so at any moment since then."""
         return is_so(self.now) or any(is_so(then) for then in self._since(since))
 
-    def between(self, since: float, counted: Callable[[Reality], int], said: int) -> bool:
+    def between(self, since: float, counted: Callable[[Reality], int], reported: int) -> bool:
         """Whether a number is one that was true since then, or lies between two that were."""
         actual = counted(self.now)
-        if said == actual:
+        if reported == actual:
             return True
         least = most = actual
         for then in self._since(since):
             actual = counted(then)
             least, most = min(least, actual), max(most, actual)
-            if least <= said <= most:
+            if least <= reported <= most:
                 return True
         return False
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from datum_compute.kube.meta import Json
 from datum_compute.runtime.testing.simulation import Simulation
-from tests.scenarios.command import Said
+from tests.scenarios.command import Result
 from tests.scenarios.reality import (
     GROUP,
     Place,
@@ -30,8 +30,8 @@ LAG_SECONDS = 3.0  # until what happens in a cell has reached the project
 class Screens:
     """Each check yields what is wrong, in words.
 
-    What is said of a cell has to have been so at some moment since `since`, because the project may not have heard of
-    what happened later; what is called done has to be so now. Nothing changes any more `at_rest`.
+    A statement about a cell has to have been true at some moment since `since`, because news of what happened later may
+    not have reached the project; what is called done has to be true now. `at_rest`, nothing changes any more.
     """
 
     def __init__(self, timeline: Timeline, simulation: Simulation, since: float, *, at_rest: bool) -> None:
@@ -40,8 +40,8 @@ class Screens:
         self._since = since
         self._at_rest = at_rest
 
-    def _ever(self, is_so: Callable[[Reality], bool]) -> bool:
-        return self._timeline.ever(self._since, is_so)
+    def _ever(self, holds: Callable[[Reality], bool]) -> bool:
+        return self._timeline.ever(self._since, holds)
 
     def of_workloads(self, out: str) -> Iterator[str]:
         workloads = self._timeline.now.workloads()
@@ -66,39 +66,39 @@ class Screens:
                 if int(number) != sum(row["HEALTH"] == state for row in rows.values()):
                     yield f"{number} are {state}"
 
-    def _is_sum(self, said: int, workload: Json, counted: Callable[[Reality, Json, Place], int]) -> bool:
+    def _is_sum(self, number: int, workload: Json, counted: Callable[[Reality, Json, Place], int]) -> bool:
         def total(reality: Reality) -> int:
             return sum(counted(reality, workload, place) for place in places(workload))
 
-        return self._timeline.between(self._since, total, said)
+        return self._timeline.between(self._since, total, number)
 
     def _of_health(self, state: str, detail: str, workload: Json) -> Iterator[str]:
-        asked = places(workload)
+        requested = places(workload)
 
         def all_ready(reality: Reality) -> bool:
-            return all(reality.ready(workload, place) >= wanted for place, wanted in asked.items())
+            return all(reality.ready(workload, place) >= wanted for place, wanted in requested.items())
 
         def none_ready(reality: Reality) -> bool:
             return not reality.serving(workload)
 
         match state:
             case "Deleting":
-                is_so = is_going(workload)
+                holds = is_going(workload)
             case _ if is_going(workload):
-                is_so = False
+                holds = False
             case "Paused":
-                is_so = is_paused(workload)
+                holds = is_paused(workload)
             case "Available":
-                is_so = not is_paused(workload) and self._ever(all_ready)
+                holds = not is_paused(workload) and self._ever(all_ready)
             case "Degraded":
-                is_so = self._ever(lambda reality: not all_ready(reality))
+                holds = self._ever(lambda reality: not all_ready(reality))
             case "Unavailable":
-                is_so = self._ever(none_ready)
+                holds = self._ever(none_ready)
             case "Unknown":
-                is_so = not (workload.get("status") or {}).get("conditions")
+                holds = not (workload.get("status") or {}).get("conditions")
             case _:
-                is_so = False
-        if not is_so:
+                holds = False
+        if not holds:
             yield f"it is not {state}"
         if ("paused" in detail.lower() or state == "Paused") and not is_paused(workload):
             yield "it is not paused"
@@ -108,27 +108,27 @@ class Screens:
             missing = int(below[1])
 
             def lacking(reality: Reality) -> int:
-                return sum(max(wanted - reality.ready(workload, place), 0) for place, wanted in asked.items())
+                return sum(max(wanted - reality.ready(workload, place), 0) for place, wanted in requested.items())
 
             if not self._timeline.between(self._since, lacking, missing):
                 yield f"it does not lack {missing}"
         if newest := re.match(r"(\d+) of (\d+) instances on the newest version", detail):
-            if int(newest[1]) > sum(self._timeline.now.newest(workload, place) for place in asked):
+            if int(newest[1]) > sum(self._timeline.now.newest(workload, place) for place in requested):
                 yield f"fewer than {newest[1]} are on the newest version"
-            if int(newest[2]) != sum(asked.values()):
+            if int(newest[2]) != sum(requested.values()):
                 yield f"{newest[2]} are not asked for"
         if state == "Deleting" and detail.startswith("waiting for ") and "finalizer" not in detail:
             left = {found["spec"]["cityCode"] for found in self._timeline.now.deployments()}
             if set(detail.removeprefix("waiting for ").split(", ")) != left:
                 yield f"deployments are left in {sorted(left)}"
 
-    def of_status(self, said: Said) -> Iterator[str]:
+    def of_status(self, result: Result) -> Iterator[str]:
         workload = self._timeline.now.workloads().get("web")
         if workload is None:
-            if said.code != 3:
-                yield f"there is none, and it ended with {said.code}"
+            if result.code != 3:
+                yield f"there is none, and it ended with {result.code}"
             return
-        lines = said.out.splitlines()
+        lines = result.out.splitlines()
         facts = {line.split()[0]: line[13:] for line in lines if re.match(r"[A-Z][a-z]+ {2,}", line)}
         if facts["Image"].strip() != image_of(workload["spec"]["template"]["spec"]):
             yield "it has another image"
@@ -138,10 +138,10 @@ class Screens:
         yield from self._of_time(when.strip(), workload)
         if ("*" in revision) is not self._timeline.now.is_unrecorded(workload):
             yield f"it is not revision {revision}"
-        asked = places(workload)
-        for row in table(said.out, "CITY"):
+        requested = places(workload)
+        for row in table(result.out, "CITY"):
             place = ("default", row["CITY"])
-            if row["DESIRED"] != str(asked.get(place, 0)):
+            if row["DESIRED"] != str(requested.get(place, 0)):
                 yield f"{place} shall not have {row['DESIRED']}"
             if row["READY"] == "—":
                 here = [found for found in self._timeline.now.deployments() if found["spec"]["cityCode"] == row["CITY"]]
@@ -155,7 +155,7 @@ class Screens:
                 yield f"{place} has not {ready} ready"
             if not self._timeline.between(self._since, partial(_there, workload=workload, place=place), replicas):
                 yield f"{place} has not {replicas} replicas"
-            if (" [degraded]" in row["line"]) is not (ready < asked.get(place, 0)):
+            if (" [degraded]" in row["line"]) is not (ready < requested.get(place, 0)):
                 yield f"{place} is marked wrongly"
         for line in lines:
             if trouble := re.fullmatch(r"  ([A-Z]{3}): (\d+) instances (not ready|could not start) — (.+)", line):
@@ -165,12 +165,12 @@ class Screens:
             if is_done is not self._timeline.now.is_fulfilled(workload):
                 yield f"at rest it is {'not ' if is_done else ''}as asked for"
 
-    def _of_time(self, said: str, workload: Json) -> Iterator[str]:
-        """The time of the last change is that of the newest generation, or not told."""
+    def _of_time(self, age: str, workload: Json) -> Iterator[str]:
+        """The time of the last change is that of the newest generation, or left out."""
         generation, now = workload["metadata"]["generation"], self._simulation.time()
-        if said == "—":
+        if age == "—":
             return
-        number, unit = re.fullmatch(r"(\d+)([smhd]) ago", said).groups()  # type: ignore[union-attr]
+        number, unit = re.fullmatch(r"(\d+)([smhd]) ago", age).groups()  # type: ignore[union-attr]
         seconds = int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
 
         def was_there(reality: Reality) -> bool:
@@ -179,10 +179,10 @@ class Screens:
             return same and found is not None and found["metadata"]["generation"] >= generation
 
         if not was_there(self._timeline.at(now - seconds + 1)):
-            yield f"it was changed later than {said}"
+            yield f"it was changed later than {age}"
         earlier = now - seconds - {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit] - 1
         if earlier > 0 and was_there(self._timeline.at(earlier)):
-            yield f"it was changed earlier than {said}"
+            yield f"it was changed earlier than {age}"
 
     def _of_trouble(self, workload: Json, city: str, number: int, what: str, cause: str) -> Iterator[str]:
         place = ("default", city)
@@ -194,8 +194,8 @@ class Screens:
         if not is_going(workload) and not self._timeline.between(self._since, lacking, number):
             yield f"{city} does not lack {number}"
 
-        def has(is_so: Callable[[Json], bool]) -> bool:
-            return self._ever(lambda reality: any(map(is_so, reality.of(workload, place))))
+        def has(holds: Callable[[Json], bool]) -> bool:
+            return self._ever(lambda reality: any(map(holds, reality.of(workload, place))))
 
         def failed(reason: str) -> bool:
             return has(lambda one: condition(one, "Ready")[1] == reason)
@@ -209,34 +209,34 @@ class Screens:
                     surplus = {item["metadata"]["name"] for item in reality.instances(city)}
                     return any(map(reality.is_denied, names | surplus))
 
-                is_so = self._ever(denied)
+                holds = self._ever(denied)
             case "image unavailable":
-                is_so = failed("ImageUnavailable")
+                holds = failed("ImageUnavailable")
             case "instance crashing":
-                is_so = failed("InstanceCrashing")
+                holds = failed("InstanceCrashing")
             case "configuration error":
-                is_so = failed("ConfigurationError")
+                holds = failed("ConfigurationError")
             case "stopping" | "terminating" | "Stopping":
-                is_so = self._ever(lambda reality: any(map(is_going, reality.instances(city))))
+                holds = self._ever(lambda reality: any(map(is_going, reality.instances(city))))
             case "not set up yet":
-                is_so = not any(found["spec"]["cityCode"] == city for found in self._timeline.now.deployments())
+                holds = not any(found["spec"]["cityCode"] == city for found in self._timeline.now.deployments())
             case "not reported yet":
-                is_so = not self._at_rest
+                holds = not self._at_rest
             case _:
-                is_so = what == "not ready" and (not self._at_rest or number > 0)
-        if not is_so:
+                holds = what == "not ready" and (not self._at_rest or number > 0)
+        if not holds:
             yield f"{city} does not wait because of: {cause}"
 
-    def of_rollout(self, said: Said) -> Iterator[str]:
+    def of_rollout(self, result: Result) -> Iterator[str]:
         workload = self._timeline.now.workloads().get("web")
         if workload is None or is_going(workload):
             expected = 3 if workload is None else 1
-            if said.code != expected or (workload is not None and "is being deleted" not in said.err):
-                yield f"of what is {'going' if workload else 'gone'} it ended with {said.code}"
+            if result.code != expected or (workload is not None and "is being deleted" not in result.err):
+                yield f"of what is {'going' if workload else 'gone'} it ended with {result.code}"
             return
-        if ("is paused" in said.out) is not is_paused(workload):
+        if ("is paused" in result.out) is not is_paused(workload):
             yield "it is paused, or not"
-        for row in table(said.out, "PLACEMENT"):
+        for row in table(result.out, "PLACEMENT"):
             if not row["line"].startswith("    "):  # why the one above is blocked
                 yield from self._of_row(row, workload, (row["PLACEMENT"], row["CITY"]))
 
@@ -259,10 +259,10 @@ class Screens:
             yield f"at rest {place} is done, not {row['PHASE']}"
 
     def of_instances(self, out: str) -> Iterator[str]:
-        shown = self._timeline.now.shown()
-        rows = {row["NAME"]: row for row in table(out)} if shown else {}
-        if rows.keys() != shown.keys():
-            yield f"lists {sorted(rows)}, there are {sorted(shown)}"
+        projections = self._timeline.now.projections()
+        rows = {row["NAME"]: row for row in table(out)} if projections else {}
+        if rows.keys() != projections.keys():
+            yield f"lists {sorted(rows)}, there are {sorted(projections)}"
         for name, row in rows.items():
             if not self._ever(partial(_is_in_state, name=name, state=row["STATUS"])):
                 yield f"{name} is not {row['STATUS']}"

@@ -1,6 +1,6 @@
 """The same federation as separate processes would run it: management in one, each cell in its own.
 
-Nothing is shared but the planes, so that a cell hears of a grant only by its watch, or by asking.
+Nothing is shared but the planes, so a cell learns of a grant only from its watch or by polling.
 """
 
 import asyncio

@@ -271,7 +271,7 @@ class World:
         own = {ROOT_PLANE, HUB_PLANE, *CITIES.values()}
         for name, manager in self.engine.managers().items():
             known = own & {plane.name for plane in manager.fleet.known()}
-            self.checks |= {f"{name}/{check}": asked for check, asked in manager.live_checks().items()} | {
+            self.checks |= {f"{name}/{check}": run for check, run in manager.live_checks().items()} | {
                 f"{name}/caches-synced": latched(engaged(manager.fleet, *known)),
                 f"{name}/planes-tried": latched(all_tried(manager.fleet)),
             }

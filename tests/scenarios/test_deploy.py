@@ -104,11 +104,11 @@ async def test_scaling_up_adds_and_scaling_down_removes_the_highest_ordinals(fed
     await project.until_ready("web", 1)
     await project.place("web", ["DFW"], 3)
     await project.until_ready("web", 3)
-    kept = (await cell.instances("web"))[0].metadata.uid
+    first_uid = (await cell.instances("web"))[0].metadata.uid
     await project.place("web", ["DFW"], 1)
     await project.until_ready("web", 1)
     (instance,) = await cell.instances("web")
-    assert (instance.name, instance.metadata.uid) == ("web-main-dfw-0", kept)
+    assert (instance.name, instance.metadata.uid) == ("web-main-dfw-0", first_uid)
 
 
 async def test_a_new_template_is_rolled_out_one_at_a_time_from_the_highest_ordinal(federation: Federation) -> None:

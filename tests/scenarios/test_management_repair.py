@@ -116,7 +116,7 @@ async def test_a_city_that_loses_its_location_keeps_running_accepts_changes_and_
         await project.place("web", ["DFW", "ORD"], 3)
         await project.until_ready("web", 6)
         assert before.items() <= (await _running(federation, project)).items()
-        serving = await _told(project, "web")
+        serving = await _conditions(project, "web")
         assert serving["Available"] == ("True", "AvailablePlacementFound")
         assert serving["Placed"] == ("False", "NoMatchingLocation")
 
@@ -124,7 +124,7 @@ async def test_a_city_that_loses_its_location_keeps_running_accepts_changes_and_
 
         async def is_reported() -> bool:
             unserved = ("False", "NoMatchingLocation")
-            return await _told(project, "late") == {"Available": unserved, "Placed": unserved}
+            return await _conditions(project, "late") == {"Available": unserved, "Placed": unserved}
 
         await federation.until(is_reported, "a new workload reports that the city is not offered")
     finally:
@@ -152,7 +152,7 @@ async def test_a_projection_that_was_edited_and_repaired_can_be_waited_for(feder
     assert found.metadata.generation > edited.metadata.generation
 
 
-async def _told(project: Project, name: str) -> dict[str, tuple[str, str]]:
+async def _conditions(project: Project, name: str) -> dict[str, tuple[str, str]]:
     """Status and reason of each condition of a workload."""
     found = await project.workload(name)
     status = found.status if found else None

@@ -1,9 +1,9 @@
-"""Whatever happens to a workload, what `status`, `workloads`, `instances` and `rollout status` print about it is so.
+"""Whatever happens to a workload, what `status`, `workloads`, `instances` and `rollout status` print about it is true.
 
 A life is drawn from its seed: deploys, rolls, bad images, pauses, undos, edits by others, cities that go down, and the
 end. After each operation and at drawn moments the screens are held against the state of all planes. News from a cell
-takes a moment to reach the project, so what is said of a cell has to have been so within that moment; what is called
-done has to be so now.
+takes a moment to reach the project, so a statement about a cell has to have been true within that moment; what is
+called done has to be true now.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.conftest import count
-from tests.scenarios.command import Command, Said
+from tests.scenarios.command import Command, Result
 from tests.scenarios.embedded import CITIES, EmbeddedFederation
 from tests.scenarios.reality import GROUP, Timeline, condition, image_of, is_going, is_paused
 from tests.scenarios.screens import LAG_SECONDS, Screens
@@ -102,12 +102,12 @@ class Life:
         await self.simulation.advance(240)
         self.look(at_rest=True)
 
-    async def _say(self, line: str) -> Said:
-        said = await self.command(line)
-        self.journal.append(f"{self.simulation.time():.1f} {line} -> {said.code}\n{said.out}{said.err}")
-        assert "should not happen" not in said.err, self._report("a defect", said)
-        self._check_done(said)
-        return said
+    async def _say(self, line: str) -> Result:
+        result = await self.command(line)
+        self.journal.append(f"{self.simulation.time():.1f} {line} -> {result.code}\n{result.out}{result.err}")
+        assert "should not happen" not in result.err, self._report("a defect", result)
+        self._check_done(result)
+        return result
 
     def _wait(self) -> str:
         return self.random.choice(("--wait --timeout=30s", "--wait --timeout=3m", "--no-wait", "--no-wait"))
@@ -155,16 +155,16 @@ class Life:
 
     async def _destroy(self, wait: str | None = None) -> None:
         uid = self.timeline.now.workloads()["web"]["metadata"]["uid"]
-        said = await self._say(f"destroy web -y {wait or self._wait().replace('--no-wait', '')}")
+        result = await self._say(f"destroy web -y {wait or self._wait().replace('--no-wait', '')}")
         left = [
             item for item in self.timeline.now.instances() if item["metadata"]["labels"][f"{GROUP}/workload-uid"] == uid
         ]
-        if "workload/web is gone." in said.out:
-            assert left == [], self._report("gone, and yet something of it is there", said)
-        elif "did not stop" in said.err:
+        if "workload/web is gone." in result.out:
+            assert left == [], self._report("gone, and yet something of it is there", result)
+        elif "did not stop" in result.err:
             running = {item["metadata"]["labels"][f"{GROUP}/city-code"] for item in left}
-            named = set(re.findall(r"[A-Z]{3}", said.err.partition("did not stop")[0]))
-            assert named == running, self._report("it names other cities than those that have not stopped", said)
+            named = set(re.findall(r"[A-Z]{3}", result.err.partition("did not stop")[0]))
+            assert named == running, self._report("it names other cities than those that have not stopped", result)
 
     async def _city_goes(self) -> None:
         city = self.random.choice(sorted(CITIES))
@@ -182,11 +182,11 @@ class Life:
         await self.engine.bring_back(CITIES[city])
         self._unsure_until = self.simulation.time() + RECOVERY_SECONDS
 
-    # What is said of it
+    # What the screens show
 
     @property
     def _since(self) -> float:
-        """From when on the project may not have heard of what happened in a cell."""
+        """Since when news from a cell may not have reached the project."""
         now = self.simulation.time()
         if not self._down and self._unsure_until < now:
             self._unsure_since = None
@@ -204,22 +204,22 @@ class Life:
             *screens.of_rollout(self.command.look("rollout status web --no-watch")),
         ]
         if lies:
-            shown = "\n".join(self.command.look(line).out for line in LOOKS)
-            pytest.fail(self._report("\n".join(lies), Said("", 0, shown, "")))
+            text = "\n".join(self.command.look(line).out for line in LOOKS)
+            pytest.fail(self._report("\n".join(lies), Result("", 0, text, "")))
 
-    def _report(self, lies: str, said: Said) -> str:
+    def _report(self, lies: str, result: Result) -> str:
         cells = "\n".join(
             f"{item['metadata']['name']} {image_of(item['spec'])} going={is_going(item)} {condition(item, 'Ready')}"
             for item in self.timeline.now.instances()
         )
-        told = "\n".join(self.journal)
+        history = "\n".join(self.journal)
         moment = f"seed {self.simulation.seed} at {self.simulation.time():.2f} s"
-        return f"{lies}\n\n{moment}\n{said.out}{said.err}\nin the cells:\n{cells}\n\n{told}"
+        return f"{lies}\n\n{moment}\n{result.out}{result.err}\nin the cells:\n{cells}\n\n{history}"
 
-    def _check_done(self, said: Said) -> None:
-        if "Rollout complete" in said.out:
+    def _check_done(self, result: Result) -> None:
+        if "Rollout complete" in result.out:
             workload = self.timeline.now.workloads()["web"]
-            assert self.timeline.now.is_fulfilled(workload), self._report("it is not complete", said)
+            assert self.timeline.now.is_fulfilled(workload), self._report("it is not complete", result)
 
 
 def _with_image(workload: Json, tag: str) -> Json:
@@ -231,7 +231,7 @@ def _with_image(workload: Json, tag: str) -> Json:
 
 @pytest.mark.timeout(180)  # a city that is away for long leaves many moments to look at
 @pytest.mark.parametrize("seed", range(1, LIVES + 1))
-def test_every_sentence_is_so(seed: int, tmp_path: Path) -> None:
+def test_every_sentence_that_a_user_reads_is_true(seed: int, tmp_path: Path) -> None:
     async def live(simulation: Simulation) -> None:
         engine = EmbeddedFederation(simulation, BEHAVIOUR, limits=LIMITS)
         await engine.start()

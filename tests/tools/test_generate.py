@@ -1,21 +1,26 @@
 """The files that follow from the tables are written, checked, and removed when no table asks for them any more."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tools.generate import files, main
+from tools.generate import files, main, operator_files
 
 
 def test_files_are_written_below_the_repository(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     written = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
-    assert sorted(written) == sorted(files())
-    assert {Path(name).parent.as_posix() for name in written} == {
+    assert sorted(written) == sorted([*files(), *operator_files()])
+    assert {"/".join(Path(name).parts[:2]) for name in written} == {
+        "deploy/accounts",
+        "deploy/components",
         "deploy/crd",
         "deploy/policies",
         "deploy/roles",
+        "deploy/webhook",
         "docs/reference",
+        "docs/runbooks",
     }
     for path in written.values():
         text = path.read_text(encoding="utf-8")
@@ -25,7 +30,7 @@ def test_files_are_written_below_the_repository(tmp_path: Path) -> None:
 
 
 def test_the_same_tables_give_the_same_files() -> None:
-    assert files() == files()
+    assert (files(), operator_files()) == (files(), operator_files())
 
 
 def test_check_is_silent_when_files_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +41,11 @@ def test_check_is_silent_when_files_are_up_to_date(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     "name",
-    ["deploy/crd/compute.datumapis.com_instances.yaml", "deploy/roles/cell-on-hub.yaml", "docs/reference/reasons.md"],
+    [
+        "deploy/crd/compute/compute.datumapis.com_instances.yaml",
+        "deploy/roles/cell-on-hub/role.yaml",
+        "docs/reference/reasons.md",
+    ],
 )
 @pytest.mark.parametrize("missing", [True, False])
 def test_check_names_the_file_that_differs(
@@ -54,16 +63,17 @@ def test_check_names_the_file_that_differs(
     assert (tmp_path / name).exists() is not missing
 
 
-def test_what_no_table_asks_for_any_more_is_found_and_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_without_a_table_are_found_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(tmp_path)])
-    roles = tmp_path / "deploy" / "roles"
-    old, by_hand = roles / "old.yaml", roles / "kustomization.yaml"
-    old.write_text((roles / "cell-on-hub.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    role = tmp_path / "deploy" / "roles" / "cell-on-hub"
+    old, by_hand = role / "old.yaml", role / "patch.yaml"
+    old.write_text((role / "role.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     by_hand.write_bytes(b"\xff resources: []\n")
+    former = shutil.copytree(tmp_path / "deploy" / "roles" / "cell-on-project", role.with_name("cell-on-moon"))
     assert main(["--check", str(tmp_path)]) == 1
-    assert "deploy/roles/old.yaml" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "deploy/roles/cell-on-hub/old.yaml" in errors
+    assert "deploy/roles/cell-on-moon/role.yaml" in errors
     assert main([str(tmp_path)]) == 0
-    assert (old.exists(), by_hand.exists()) == (False, True)
+    assert (old.exists(), by_hand.exists(), former.exists()) == (False, True, False)
     assert main(["--check", str(tmp_path)]) == 0

@@ -11,9 +11,10 @@ from datum_compute.api.crd import OURS, definition
 from datum_compute.api.permissions import PERMISSIONS
 from datum_compute.api.reasons import REASONS
 from datum_compute.api.roles import role_name
-from tools.reference import files
+from datum_compute.operator.metrics import METRICS
+from tools.reference import files, operator_files
 
-PAGES = files()
+PAGES = {**files(), **operator_files()}
 
 
 def rows(page: str, title: str = "") -> list[list[str]]:
@@ -34,7 +35,7 @@ def test_every_table_has_a_head_and_lines_of_one_width(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_a_page_is_markdown_without_surprises(page: str) -> None:
+def test_pages_contain_no_html_and_their_links_lead_somewhere(page: str) -> None:
     text = PAGES[page]
     assert text.startswith("# ")
     assert not re.search(r"<[a-z]", text)  # would be taken for HTML
@@ -123,3 +124,14 @@ def test_a_field_is_listed_with_type_requirement_default_and_description() -> No
     assert by_path["`spec`"][:2] == ["object", "yes"]
     assert by_path["`spec.template`"][0] == "[Instance template](#instance-template)"
     assert all(cells[-1] for cells in rows("kinds.md")), "every field is described"
+
+
+def test_every_metric_is_listed_with_its_labels_and_their_values() -> None:
+    listed = {cells[0]: cells[1:] for cells in rows("metrics.md") if len(cells) == 5}
+    for metric in METRICS:
+        names = ", ".join(f"`{label.name}`" for label in metric.labels)
+        assert listed[f"`{metric.name}`"][:2] == [metric.type.value, names]
+        for label in metric.labels:
+            described = [cells for cells in rows("metrics.md", "Labels") if cells[0] == f"`{label.name}`"]
+            assert any(f"`{metric.name}`" in cells[1].split(", ") for cells in described)
+    assert len(listed) == len(METRICS) + 1  # the head

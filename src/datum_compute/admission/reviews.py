@@ -1,4 +1,7 @@
-"""Asks an API server who a caller is, and what they may do. Entry points: `authenticate`, `own_name`, `may`."""
+"""Asks an API server who a caller is, and what they may do. Entry points: `authenticate`, `own_name`, `may`.
+
+`may_self` asks the same about this process.
+"""
 
 from typing import Any
 
@@ -57,6 +60,10 @@ ACCESS_REVIEW = Kind(
     "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", _AccessReview, namespaced=False
 )
 
+SELF_ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", _AccessReview, namespaced=False
+)
+
 
 async def authenticate(client: Client, token: str) -> Caller | None:
     """The caller that a bearer token belongs to; None if it is not valid. Raises `ApiError` without an answer."""
@@ -81,6 +88,12 @@ async def may(client: Client, caller: Caller, attributes: Json) -> bool:
         "extra": {key: list(values) for key, values in caller.extra.items()},
     }
     review = await client.create(ACCESS_REVIEW, _body(ACCESS_REVIEW, spec))
+    return review.status is not None and review.status.allowed
+
+
+async def may_self(client: Client, attributes: Json) -> bool:
+    """The same about this process itself."""
+    review = await client.create(SELF_ACCESS_REVIEW, _body(SELF_ACCESS_REVIEW, attributes))
     return review.status is not None and review.status.allowed
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client import CollectorRegistry
 
 from datum_compute.admission.deployments import refused
 from datum_compute.admission.networks import networks_of, reviewed
@@ -16,6 +17,7 @@ from datum_compute.api.networking import LOCATION, LOCATION_BINDING
 from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.validation.deployments import deployment_refusal
 from datum_compute.api.workload import WORKLOAD
+from datum_compute.federation.metrics import ALLOWED, FAILED, REFUSED, REVIEWED, UNAVAILABLE
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.federation.scope import is_in_cell
 from datum_compute.kube.client import Client
@@ -32,6 +34,7 @@ Send = Callable[[Message], Awaitable[None]]
 MUTATE = "/mutate-compute-datumapis-com-v1alpha-workload"
 VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
 VALIDATE_DEPLOYMENT = "/validate-compute-datumapis-com-v1alpha-workloaddeployment"
+PATHS = (MUTATE, VALIDATE, VALIDATE_DEPLOYMENT)
 OF_PROJECT = "/projects/"  # suffix with the project's name, for API servers whose requests do not name it
 PARENT = "iam.miloapis.com/parent-name"
 API_VERSION = "admission.k8s.io/v1"
@@ -81,7 +84,10 @@ class Webhook:
         projects: Projects,
         project_of: Callable[[Caller], str],
         accounts: Accounts = Accounts(),  # noqa: B008, frozen
+        *,
+        registry: CollectorRegistry | None = None,
     ) -> None:
+        self._reviewed = REVIEWED.counter(registry)
         self._fleet = fleet
         self._projects = projects
         self._project_of = project_of
@@ -101,12 +107,13 @@ class Webhook:
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
         path, _, project = scope["path"].partition(OF_PROJECT)
-        if path not in (MUTATE, VALIDATE, VALIDATE_DEPLOYMENT):
+        if path not in PATHS:
             raise NotFound(f"there is nothing at {scope['path']}")
         if scope["method"] != "POST":
             raise BadRequest("an AdmissionReview comes with POST")
         request = _decoded(await self._bodies.read(scope, receive))
         refusal: ApiError | None = None
+        result = ALLOWED
         if path != MUTATE:  # mutation changes nothing: defaults are in the schema
             project = project or self._project_of(request.user_info)
             try:
@@ -114,9 +121,13 @@ class Webhook:
                     refusal = await self._refusal(request, project)
                 else:
                     refusal = await self._deployment_refusal(request, project)
+                if refusal is not None:
+                    result = UNAVAILABLE if isinstance(refusal, _NotConnected) else REFUSED
             except Exception as error:
                 _log.error("admission crashed", exc_info=error)
+                result = FAILED
                 refusal = ApiError("the request could not be checked; try again")
+        self._reviewed.labels(path, result).inc()
         response: Json = {"uid": request.uid, "allowed": refusal is None}
         if refusal is not None:
             response["status"] = refusal.status()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from datum_compute.answers.health import State, block, judge
+from datum_compute.answers.health import State, block, instance_health
 from datum_compute.answers.owners import deployment_of
 from datum_compute.answers.places import Counts, Place, counts, desired_replicas, numbers
 from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
@@ -37,7 +37,7 @@ class City(Struct, frozen=True):
         return self.numbers.missing > 0
 
 
-def affordable(places: Iterable[City]) -> int:
+def affordable_replicas(places: Iterable[City]) -> int:
     """How many replicas per city the quota allows: those ready where it ran out; 0 if it did not run out."""
     short = [city.numbers.ready for city in places if city.degraded and city.trouble and city.trouble.quota]
     return max(min(short), 1) if short else 0
@@ -73,11 +73,11 @@ def _leaving(deployment: WorkloadDeployment) -> Counts:
 def _trouble(deployment: WorkloadDeployment, instances: Sequence[Instance]) -> Trouble:
     """The trouble of the first instance that is not ready, else that of the deployment."""
     for instance in instances:
-        judged = judge(instance)
-        if judged.state is not State.AVAILABLE:
-            reason = judged.because.reason if judged.because else ""
-            waiting = not judged.line.startswith("Not available")
-            return Trouble(reason, judged.message, judged.cause, waiting, judged.state is State.QUOTA_EXCEEDED)
+        health = instance_health(instance)
+        if health.state is not State.AVAILABLE:
+            reason = health.condition.reason if health.condition else ""
+            waiting = not health.line.startswith("Not available")
+            return Trouble(reason, health.message, health.cause, waiting, health.state is State.QUOTA_EXCEEDED)
     blocked = block(deployment.status.conditions, AVAILABLE) if deployment.status else None
     if blocked is None:
         return Trouble(cause="not reported yet", waiting=True)

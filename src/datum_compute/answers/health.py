@@ -1,4 +1,4 @@
-"""What conditions mean, in plain words. Entry points: `judge`, `workload_health`, `block`.
+"""What conditions mean, in plain words. Entry points: `instance_health`, `workload_health`, `block`.
 
 Each applies a list of rules, of which the first that matches wins.
 """
@@ -64,11 +64,11 @@ _UNDER_WAY = (reasons.PENDING_PROGRAMMING, reasons.PROGRAMMING_IN_PROGRESS)
 _SILENT = (State.AVAILABLE, State.TERMINATING, State.STOPPING, State.QUOTA_EVALUATION, State.STARTING, State.PENDING)
 
 
-class Judged(Struct, frozen=True):
+class InstanceHealth(Struct, frozen=True):
     """The state of an instance, and the condition it was derived from."""
 
     state: State
-    because: Condition | None = None
+    condition: Condition | None = None
 
     @property
     def status(self) -> str:
@@ -83,7 +83,7 @@ class Judged(Struct, frozen=True):
     @property
     def message(self) -> str:
         """The sentence under the line; empty if the line says everything."""
-        return "" if self.because is None or self.state in _SILENT else self.because.message
+        return "" if self.condition is None or self.state in _SILENT else self.condition.message
 
     @property
     def cause(self) -> str:
@@ -92,41 +92,41 @@ class Judged(Struct, frozen=True):
         return cause if dash else self.line.lower()
 
     def _text(self, index: int) -> str:
-        return str(self.state.value[index]).format(reason=self.because.reason if self.because else "")
+        return str(self.state.value[index]).format(reason=self.condition.reason if self.condition else "")
 
 
-def judge(instance: Instance) -> Judged:
+def instance_health(instance: Instance) -> InstanceHealth:
     """The state of an instance. A failure on Ready takes precedence over progress on Programmed, which a site that
     cannot start an instance keeps reporting."""
     if instance.metadata.deleting:
-        return Judged(State.TERMINATING)
+        return InstanceHealth(State.TERMINATING)
     reported = conditions.of(instance)
     ready, quota, programmed = (
         conditions.find(reported, type_) for type_ in (instances.READY, instances.QUOTA_GRANTED, instances.PROGRAMMED)
     )
     if ready is not None and ready.status == "True":
-        return Judged(State.AVAILABLE, ready)
+        return InstanceHealth(State.AVAILABLE, ready)
     if quota is not None and (state := _QUOTA.get((quota.status, quota.reason))):
-        return Judged(state, quota)
+        return InstanceHealth(state, quota)
     for condition in (programmed, ready):
         if _is_not_true(condition) and (state := _FAILURES.get(condition.reason)):
-            return Judged(state, condition)
+            return InstanceHealth(state, condition)
     if _is_not_true(programmed) and programmed.reason in _UNDER_WAY:
-        return Judged(State.STARTING, programmed)
+        return InstanceHealth(State.STARTING, programmed)
     return _by_ready(ready)
 
 
-def _by_ready(ready: Condition | None) -> Judged:
+def _by_ready(ready: Condition | None) -> InstanceHealth:
     match ready.reason if ready else "":
         case "" | reasons.PENDING | reasons.STARTING | reasons.STOPPED:
-            return Judged(State.PENDING, ready)
+            return InstanceHealth(State.PENDING, ready)
         case reasons.STOPPING:
-            return Judged(State.STOPPING, ready)
+            return InstanceHealth(State.STOPPING, ready)
         case reasons.FAILED:
-            return Judged(State.FAILED, ready)
+            return InstanceHealth(State.FAILED, ready)
         case reasons.PROVISIONING:
-            return Judged(State.PROVISIONING, ready)
-    return Judged(State.PENDING_FOR, ready)
+            return InstanceHealth(State.PROVISIONING, ready)
+    return InstanceHealth(State.PENDING_FOR, ready)
 
 
 def _is_not_true(condition: Condition | None) -> TypeGuard[Condition]:

@@ -29,7 +29,7 @@ def deployment_of(instance: Instance) -> str:
     return instance.metadata.labels.get(DEPLOYMENT_NAME) or _ORDINAL.sub("", instance.name)
 
 
-def labelled(instance: Instance) -> bool:
+def has_owner_labels(instance: Instance) -> bool:
     """Whether labels suffice, so that no deployment has to be looked up."""
     return all(instance.metadata.labels.get(label) for label in (WORKLOAD_NAME, PLACEMENT_NAME, CITY_CODE))
 

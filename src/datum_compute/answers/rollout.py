@@ -1,4 +1,4 @@
-"""The progress of a rollout, derived from what the server reports. Entry points: `picture`, `Tracker`.
+"""The progress of a rollout, derived from what the server reports. Entry points: `rollout_progress`, `Tracker`.
 
 Time is passed in as an argument. A row is one placement in one city.
 """
@@ -9,7 +9,7 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from datum_compute.answers.health import Block, State, block, held_back, judge
+from datum_compute.answers.health import Block, State, block, held_back, instance_health
 from datum_compute.answers.owners import deployment_of
 from datum_compute.answers.places import Counts, Place, desired_replicas, numbers, observed
 from datum_compute.api import reasons
@@ -56,7 +56,7 @@ class RowState(Struct, frozen=True):
         return self.cause is not None and (self.answered or not self.deployment or is_first_to_stop)
 
 
-class Picture(Struct, frozen=True):
+class Progress(Struct, frozen=True):
     """All rows that the spec requests, and the deployments it no longer requests.
 
     `held` describes what waits because the rollout is paused; empty if nothing does.
@@ -67,9 +67,9 @@ class Picture(Struct, frozen=True):
     held: str = ""
 
 
-def picture(
+def rollout_progress(
     workload: Workload, deployments: Iterable[WorkloadDeployment], instances: Iterable[Instance], target: int
-) -> Picture:
+) -> Progress:
     """The rows of the rollout of generation `target`."""
     by_place = {Place.of(deployment): deployment for deployment in deployments}
     members: dict[str, list[Instance]] = {}
@@ -97,7 +97,7 @@ def picture(
             )
             rows.append(replace(state, held=bool(held) and counted.updated < counted.desired))
     leftover = tuple(deployment.name for place, deployment in sorted(by_place.items()) if place not in wanted)
-    return Picture(tuple(rows), leftover, held)
+    return Progress(tuple(rows), leftover, held)
 
 
 def _row(
@@ -138,7 +138,7 @@ def _cause(
     below = next(filter(None, map(_instance_cause, current)), None)
     if _needs_action(below):
         return below, True
-    stopping = next((instance for instance in instances if judge(instance).state.going), None)
+    stopping = next((instance for instance in instances if instance_health(instance).state.going), None)
     if below is None and stopping is not None:
         below = Block(reasons.STOPPING, f"{stopping.name} is stopping")
     if own is None or (explain(own.reason).is_pointer and below is not None):
@@ -148,10 +148,10 @@ def _cause(
 
 def _instance_cause(instance: Instance) -> Block | None:
     """Why an instance is not ready."""
-    judged = judge(instance)
-    if judged.state is State.AVAILABLE or judged.state.going or judged.because is None:
+    health = instance_health(instance)
+    if health.state is State.AVAILABLE or health.state.going or health.condition is None:
         return None
-    return Block(judged.because.reason, judged.because.message)
+    return Block(health.condition.reason, health.condition.message)
 
 
 def _needs_action(cause: Block | None) -> bool:
@@ -206,12 +206,12 @@ class Tracker:
         self.complete = False
         self.causes: dict[Place, Block] = {}  # why places are not done, where that is known
 
-    def tick(self, now: float, picture: Picture) -> list[Row]:
+    def tick(self, now: float, progress: Progress) -> list[Row]:
         """Decides every row anew, even if no number has changed."""
         rows = []
         phases = []
         self.causes = {}
-        for state in picture.rows:
+        for state in progress.rows:
             stalled = self._quiet_for(now, state) > STALL_SECONDS and state.cause is not None
             at = phase(state, stalled=stalled)
             phases.append(at)
@@ -223,8 +223,8 @@ class Tracker:
             blocked = self._first_time(state.cause) if at is Phase.BLOCKED else None
             if changed or blocked:
                 rows.append(Row(state, at, changed, blocked))
-        self.settled = not picture.leftover and all(at in (Phase.DONE, Phase.PAUSED) for at in phases)
-        self.complete = self.settled and not picture.held
+        self.settled = not progress.leftover and all(at in (Phase.DONE, Phase.PAUSED) for at in phases)
+        self.complete = self.settled and not progress.held
         return rows
 
     def _quiet_for(self, now: float, state: RowState) -> float:

@@ -302,11 +302,11 @@ def _opened(schema: Json) -> Json:
     return schema | nested | (_OPEN if "properties" in schema else {})
 
 
-def files() -> dict[str, str]:
-    """The definitions of our own kinds, by file name."""
+def files(kinds: Sequence[AnyKind] = OURS) -> dict[str, str]:
+    """Definitions by file name."""
     return {
         f"{kind.group}_{kind.plural}.yaml": yaml.safe_dump(
             definition(kind), sort_keys=False, width=120, allow_unicode=True
         )
-        for kind in OURS
+        for kind in kinds
     }

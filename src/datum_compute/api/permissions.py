@@ -43,6 +43,8 @@ class When(Enum):
     ABANDONED_CLAIMS = "abandoned-claims"
     SECURE_METRICS = "secure-metrics"
     WEBHOOK = "webhook"
+    WEBHOOK_CERTIFICATE = "webhook-certificate"
+    WEBHOOK_AUTHORITY = "webhook-authority"
     MILO_DISCOVERY = "milo-discovery"
     INTERNAL_DISCOVERY = "internal-discovery"
     NETWORKING = "networking"
@@ -109,6 +111,34 @@ def _ledger() -> tuple[Rule, Rule]:
     return updating, Rule(CORE, ("configmaps",), ("create",), why, when, in_namespace=True)
 
 
+WEBHOOK_SECRET = "compute-webhook-cert"
+WEBHOOK_SERVICE = "webhook-service"
+MUTATING_WEBHOOKS = "compute-mutating-webhook-configuration"
+VALIDATING_WEBHOOKS = "compute-validating-webhook-configuration"
+
+
+def _webhook_certificate() -> tuple[Rule, ...]:
+    """For installations without cert-manager."""
+    why, when = "issue and renew the certificate of the webhook", When.WEBHOOK_CERTIFICATE
+    trust, registered = "let API servers trust that certificate", When.WEBHOOK_AUTHORITY
+    registrations = {"mutating": MUTATING_WEBHOOKS, "validating": VALIDATING_WEBHOOKS}
+    return (
+        Rule(CORE, ("secrets",), ("get", "patch"), why, when, in_namespace=True, names=(WEBHOOK_SECRET,)),
+        Rule(CORE, ("secrets",), ("create",), "create the Secret of the certificate", when, in_namespace=True),
+        *(
+            Rule(
+                "admissionregistration.k8s.io",
+                (f"{type_}webhookconfigurations",),
+                ("get", "patch"),
+                trust,
+                registered,
+                names=(name,),
+            )
+            for type_, name in registrations.items()
+        ),
+    )
+
+
 # The lease has the cell's name, as that namespace does.
 _NAME_LEASE = Rule(
     "coordination.k8s.io",
@@ -128,6 +158,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.MANAGEMENT, On.HOST): (
         *_lease(MANAGEMENT_LEASE),
         *_METRICS,
+        *_webhook_certificate(),
     ),
     (Who.MANAGEMENT, On.ROOT): (
         _may(_READ, RESOURCE_MANAGER_GROUP, "projects", "discover projects", When.MILO_DISCOVERY),

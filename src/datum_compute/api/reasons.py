@@ -146,10 +146,10 @@ _YOU, _PLATFORM, _WAIT, _POINTER = Acts.YOU, Acts.PLATFORM, Acts.WAIT, Acts.POIN
 REASONS = (
     Reason(PENDING, "No controller has reported yet.", acts=_WAIT, normal=_minutes(10)),
     Reason(
-        PENDING_PROGRAMMING, "The site has not started to set the instance up.", acts=_WAIT, normal=_minutes(10)
+        PENDING_PROGRAMMING, "The site has not started setting up the instance.", acts=_WAIT, normal=_minutes(10)
     ),
-    Reason(PROGRAMMING_IN_PROGRESS, "The site is setting the instance up.", acts=_WAIT, normal=_minutes(30)),
-    Reason(PROGRAMMED, "The site has set the instance up."),
+    Reason(PROGRAMMING_IN_PROGRESS, "The site is setting up the instance.", acts=_WAIT, normal=_minutes(30)),
+    Reason(PROGRAMMED, "The site has set up the instance."),
     Reason(
         PENDING_QUOTA, "Quota was denied, so the instance may not run.", 3, 3, 3,
         acts=_WAIT, normal=_minutes(10), also_points=True,
@@ -174,7 +174,7 @@ REASONS = (
         acts=_YOU, todo="Check the image's name and tag, and that its registry lets the site pull it.",
     ),
     Reason(
-        INSTANCE_CRASHING, "The process of the instance keeps exiting.", 5, 5, 5,
+        INSTANCE_CRASHING, "The instance's process keeps exiting.", 5, 5, 5,
         acts=_YOU, todo="Find out why the process exits, and deploy an image or configuration that keeps running.",
     ),
     Reason(
@@ -182,24 +182,24 @@ REASONS = (
         acts=_YOU, todo="Check the environment, volumes and references of the containers.",
     ),
     Reason(
-        SCHEDULING_GATES_PRESENT, "The instance waits until all its scheduling gates are removed.",
+        SCHEDULING_GATES_PRESENT, "The instance starts when all its scheduling gates are removed.",
         acts=_WAIT, normal=_minutes(10), also_points=True,
     ),
     Reason(
         NETWORK_FAILED_TO_CREATE, "The network of the instance could not be created.", 7, 7, 7, acts=_PLATFORM
     ),
-    Reason(PENDING_EVALUATION, "The quota claim waits to be evaluated.", acts=_WAIT, normal=_minutes(5)),
+    Reason(PENDING_EVALUATION, "The quota claim has not been evaluated yet.", acts=_WAIT, normal=_minutes(5)),
     Reason(QUOTA_AVAILABLE, "Quota was granted."),
     Reason(
         QUOTA_EXCEEDED, "The project has no quota left for the instance.",
         acts=_YOU, todo="Run fewer or smaller instances, or ask for more quota.",
     ),
     Reason(
-        VALIDATION_FAILED, "The quota claim was refused as invalid.",
-        acts=_YOU, todo="Check the instance type and the resources that the workload asks for.",
+        VALIDATION_FAILED, "The quota claim was rejected as invalid.",
+        acts=_YOU, todo="Check the instance type and the resources that the workload requests.",
     ),
     Reason(
-        QUOTA_NO_BUDGET, "The quota claim waits, because the project has no allowance for it.", acts=_PLATFORM
+        QUOTA_NO_BUDGET, "The quota claim is waiting because the project has no allowance for it.", acts=_PLATFORM
     ),
     Reason(QUOTA_DISABLED, "Quota is not enforced here."),
     Reason(QUOTA_BACKEND_UNAVAILABLE, "The quota system cannot be reached.", acts=_PLATFORM),
@@ -207,17 +207,17 @@ REASONS = (
     Reason(
         QUOTA_NAMESPACE_NOT_FOUND, "The namespace of the quota claim does not exist in the project.", acts=_PLATFORM
     ),
-    Reason(QUOTA_MISCONFIGURED, "The quota system refused to take the claim.", acts=_PLATFORM),
+    Reason(QUOTA_MISCONFIGURED, "The quota system did not accept the claim.", acts=_PLATFORM),
     Reason(
-        QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot tell which project the instance belongs to.", acts=_PLATFORM
+        QUOTA_PROJECT_ID_UNRESOLVABLE, "The site cannot determine the project of the instance.", acts=_PLATFORM
     ),
-    Reason(PROJECT_SUSPENDED, "The project is suspended, so nothing new may run in it.", acts=_PLATFORM),
+    Reason(PROJECT_SUSPENDED, "The project is suspended, so nothing new can start in it.", acts=_PLATFORM),
     Reason(QUOTA_CLAIM_ORPHANED, "The quota claim of a deleted instance could not be located.", acts=_PLATFORM),
     Reason(
         QUOTA_CLAIM_ABANDONED, "The quota claim of a deleted instance could not be removed yet.", acts=_PLATFORM
     ),
-    Reason(LABELS_MISSING, "Labels that say where the instance belongs are missing.", acts=_PLATFORM),
-    Reason(HUB_REFUSED, "What the site reports about the instance is refused on its way up.", acts=_PLATFORM),
+    Reason(LABELS_MISSING, "The instance lacks the labels that say where it belongs.", acts=_PLATFORM),
+    Reason(HUB_REFUSED, "The platform refused the site's report about the instance.", acts=_PLATFORM),
     Reason(REPLICAS_AVAILABLE, "No instance is blocked by quota."),
     Reason(STABLE_INSTANCE_FOUND, "At least one instance is ready."),
     Reason(NO_MATCHING_LOCATION, "No location serves the city.", deployment=2, workload=2, acts=_PLATFORM),
@@ -225,12 +225,12 @@ REASONS = (
         NETWORK_PROVISIONING, "The network is being set up.",
         deployment=2, workload=2, acts=_WAIT, normal=_minutes(15),
     ),
-    Reason(QUOTA_NOT_GRANTED, "Instances wait for quota.", deployment=3, workload=3, acts=_POINTER),
+    Reason(QUOTA_NOT_GRANTED, "Instances are waiting for quota.", deployment=3, workload=3, acts=_POINTER),
     Reason(
         INSTANCES_PROVISIONING, "Instances are being set up.",
         deployment=1, workload=1, acts=_WAIT, normal=_minutes(45), also_points=True,
     ),
-    Reason(SCALED_TO_ZERO, "No instances are asked for.", deployment=1, workload=1),
+    Reason(SCALED_TO_ZERO, "No instances are requested.", deployment=1, workload=1),
     Reason(AVAILABLE_DEPLOYMENT_FOUND, "At least one deployment is available."),
     Reason(NO_AVAILABLE_DEPLOYMENTS, "No deployment of the placement is available.", acts=_POINTER),
     Reason(AVAILABLE_PLACEMENT_FOUND, "At least one placement is available."),
@@ -240,33 +240,33 @@ REASONS = (
         deployment=6, workload=6, acts=_YOU, todo="Create the network, or name one that exists.",
     ),
     Reason(
-        DEPLOYMENT_NAME_TAKEN, "Another workload has a deployment of the same name.",
+        DEPLOYMENT_NAME_TAKEN, "Another workload already has a deployment of the same name.",
         workload=6, acts=_YOU, todo="Give one of the two workloads, or its placement, another name.",
     ),
     Reason(
-        SPEC_REFUSED, "A server refused what the workload asks for as invalid.",
+        SPEC_REFUSED, "A server rejected part of the workload as invalid.",
         deployment=6, workload=6, acts=_YOU, todo="Change what the message names, and deploy again.",
     ),
     Reason(
-        WRITE_FORBIDDEN, "A server does not allow what the workload needs to be written.",
+        WRITE_FORBIDDEN, "A server does not permit a write that the workload needs.",
         deployment=6, workload=6, acts=_PLATFORM,
     ),
     Reason(
-        INSTANCE_NAME_TAKEN, "Something else at the site has the name of the next instance.",
+        INSTANCE_NAME_TAKEN, "Something else at the site already has the name of the next instance.",
         deployment=6, workload=6, acts=_PLATFORM,
     ),
     Reason(
-        STRAY_INSTANCE, "Nothing says which instance of its deployment it is, so it is removed.", acts=_PLATFORM
+        STRAY_INSTANCE, "The instance has no ordinal in its deployment, so it is removed.", acts=_PLATFORM
     ),
     Reason(
-        HELD_BY_FORMER_SETUP, "What the site used before may still hold it, so the site keeps it.", acts=_PLATFORM
+        HELD_BY_FORMER_SETUP, "The site's former setup may still hold it, so the site keeps it.", acts=_PLATFORM
     ),
-    Reason(FEDERATION_FAILED, "The deployment could not be handed on to its site.", workload=6, acts=_PLATFORM),
+    Reason(FEDERATION_FAILED, "The deployment could not be sent to its site.", workload=6, acts=_PLATFORM),
     Reason(CITY_SERVED_ELSEWHERE, "Another site serves the city, so this one stands by.", acts=_PLATFORM),
-    Reason(CELL_NAME_TAKEN, "Another cluster holds the name that the site was given.", acts=_PLATFORM),
-    Reason(CELL_NAME_NOT_HELD, "The site could not take the name that it was given.", acts=_PLATFORM),
+    Reason(CELL_NAME_TAKEN, "Another cluster holds the site's configured name.", acts=_PLATFORM),
+    Reason(CELL_NAME_NOT_HELD, "The site could not take its configured name.", acts=_PLATFORM),
     Reason(
-        HUB_NAMESPACE_TAKEN, "Another project has the place where deployments are handed on.",
+        HUB_NAMESPACE_TAKEN, "Another project has the namespace through which deployments reach their sites.",
         workload=6, acts=_PLATFORM,
     ),
     Reason(CREATED, "The object was created."),
@@ -275,12 +275,12 @@ REASONS = (
     Reason(STARTED, "The instance runs and is ready."),
     Reason(WITHDRAWN, "The deployment was withdrawn, so the site removes it."),
     Reason(
-        HELD, "Nothing shows that what runs was given up, so it is kept until an operator releases it.",
+        HELD, "Nothing shows that it was withdrawn, so it keeps running until an operator releases it.",
         acts=_PLATFORM,
     ),
     Reason(
         ROLLOUT_PAUSED, "The rollout is paused.",
-        acts=_YOU, todo="Resume the rollout to replace the instances that are left.",
+        acts=_YOU, todo="Resume the rollout to replace the remaining instances.",
     ),
     # Never set here, but accepted: older names of two reasons, and reasons of sites with a newer version.
     Reason(
@@ -291,11 +291,11 @@ REASONS = (
         "ProvisioningInstances", "Instances are being set up.",
         deployment=1, workload=1, acts=_WAIT, normal=_minutes(45), also_points=True,
     ),
-    Reason("Unknown", "The site cannot tell the state of the instance.", acts=_WAIT, normal=_minutes(10)),
+    Reason("Unknown", "The site does not know the state of the instance.", acts=_WAIT, normal=_minutes(10)),
     Reason("Suspended", "The project is suspended.", acts=_PLATFORM),
     Reason(
         "SourceNotFound", "A ConfigMap or Secret that the workload names does not exist.", 5, 5, 5,
-        acts=_YOU, todo="Create the ConfigMap or Secret, or take the reference out of the workload.",
+        acts=_YOU, todo="Create the ConfigMap or Secret, or remove the reference from the workload.",
     ),
     Reason(
         "SourceTooLarge", "A ConfigMap or Secret that the workload names is too large.", 5, 5, 5,
@@ -321,7 +321,7 @@ REASONS = (
     Reason("LocationMismatch", "The site serves another location.", deployment=8, acts=_PLATFORM),
     Reason("CityCodeMismatch", "The site serves another city.", deployment=8, acts=_PLATFORM),
     Reason(
-        "AmbiguousServingLocation", "The site cannot tell which location it serves.", deployment=8, acts=_PLATFORM
+        "AmbiguousServingLocation", "The site cannot determine which location it serves.", deployment=8, acts=_PLATFORM
     ),
 )  # fmt: skip
 

@@ -107,6 +107,20 @@ class ContainerResources(Struct, frozen=True, rename="camel"):
 class Container(Struct, frozen=True, rename="camel"):
     name: Annotated[str, schema("Name of the container, a DNS label that is unique within the instance.")]
     image: Annotated[str, schema("Image to run, such as example.com/web:1.0.")]
+    command: Annotated[
+        tuple[str, ...],
+        schema("Program to run, with its first arguments. The entrypoint of the image if not set.", list_type="atomic"),
+    ] = ()
+    args: Annotated[
+        tuple[str, ...],
+        schema(
+            "Arguments of the program. If not set, those of the image, unless command is set.",
+            list_type="atomic",
+        ),
+    ] = ()
+    working_dir: Annotated[
+        str, schema("Directory in which the program starts, an absolute path. That of the image if not set.")
+    ] = ""
     env: Annotated[tuple[EnvVar, ...], schema("Environment variables of the container.", **_BY_NAME)] = ()
     ports: Annotated[tuple[Port, ...], schema("Ports that the container listens on.", **_BY_NAME)] = ()
     resources: Annotated[

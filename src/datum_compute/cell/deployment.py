@@ -90,7 +90,13 @@ class DeploymentController:
         self._networking = Networking() if networking else None
         self._obstacles = Obstacles()
         self._delay = WriteDelay(STOPPING_SECONDS)
-        self._leftovers = Leftovers(fleet, report_held=metrics.held, enabled=remove_leftovers, grace=leftover_grace)
+        self._leftovers = Leftovers(
+            fleet,
+            report_held=metrics.held,
+            report_removed=metrics.removed,
+            enabled=remove_leftovers,
+            grace=leftover_grace,
+        )
         self._stale_specs = StaleSpecs(fleet, metrics=metrics)
 
     def sources(self) -> Sequence[Source[Any]]:

@@ -13,7 +13,8 @@ from datum_compute.api.instance import INSTANCE, NETWORK_GATE, PROGRAMMED, QUOTA
 from datum_compute.api.labels import CLAIM_FINALIZER, DEPLOYMENT_NAME, INSTANCE_FINALIZER
 from datum_compute.api.networking import NETWORK_BINDING, NetworkBinding
 from datum_compute.cell.events import COMPONENT, new_warnings
-from datum_compute.cell.gates import gates
+from datum_compute.cell.gates import closed_gates, gates
+from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.network import failure_of
 from datum_compute.cell.readiness import Decided, readiness
 from datum_compute.cell.stopping import is_stopping
@@ -38,7 +39,10 @@ class InstanceController:
     name = "instance"
     component = COMPONENT
 
-    def __init__(self, *, networking: bool = False, waits_for_hub: bool = False) -> None:
+    def __init__(
+        self, *, networking: bool = False, waits_for_hub: bool = False, metrics: Metrics | None = None
+    ) -> None:
+        self._metrics = metrics or Metrics()
         self._networking = networking
         self._waits_for_hub = waits_for_hub
         self._delay = WriteDelay()
@@ -55,6 +59,8 @@ class InstanceController:
     async def reconcile(self, pass_: Pass) -> None:
         request, write = pass_.request, pass_.write
         instance = pass_.get(INSTANCE)
+        if instance is None or instance.metadata.deleting:
+            self._metrics.gated(request, ())
         if instance is None:
             self._delay.forget(request)
             return
@@ -66,6 +72,8 @@ class InstanceController:
         if not instance.metadata.deleting:
             instance = await _with_finalizers(write, instance)
         status = self._status(pass_, instance)
+        if not instance.metadata.deleting:
+            self._metrics.gated(request, closed_gates(gates(instance), status))
         if same_json(instance.status_json, encode(status)):
             self._delay.forget(request)
             return
@@ -76,6 +84,9 @@ class InstanceController:
         after = await write.status(instance, status)
         for reason, message in new_warnings(instance, after):
             pass_.events.warning(after, reason, message)
+
+    def disengaged(self, plane: Plane) -> None:
+        self._metrics.forget(lambda request: request.plane == plane.name)
 
     def is_current(self, cell: Handle, instance: Instance) -> bool:
         """Whether Ready follows from the rest of the Instance, and the gates from the verdict."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import WORK, execution_space
 from datum_compute.api.quota import RESOURCE_CLAIM
+from datum_compute.federation.metrics import CELL_NAME_HELD
 from datum_compute.federation.roles import CELL, CLAIMS, HUB
 from datum_compute.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Namespace
@@ -63,10 +64,7 @@ class NameLease:
         self._attempted = False
         self._obstacle = "the hub has not been asked for it yet"
         self._reported = ""
-        held = Gauge(
-            "compute_cell_name_held", "Whether this cell holds its configured name.", ["name"], registry=registry
-        )
-        held.labels(cell_name).set_function(lambda: self.held)
+        CELL_NAME_HELD.gauge(registry).labels(cell_name).set_function(lambda: self.held)
         fleet.join(self)
 
     @property

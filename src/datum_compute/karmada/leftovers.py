@@ -46,11 +46,13 @@ class Leftovers:
         fleet: Fleet,
         *,
         report_held: Callable[[Mapping[Held, int]], None] = lambda counts: None,
+        report_removed: Callable[[], None] = lambda: None,
         enabled: bool = True,
         grace: float = GRACE_SECONDS,
     ) -> None:
         self._fleet = fleet
         self._report_held = report_held
+        self._report_removed = report_removed
         self._enabled = enabled
         self._grace = grace
         self._missing: Missing[Request] = Missing()
@@ -128,6 +130,7 @@ class Leftovers:
             pass_.no_later_than(self._grace)
             return False
         self._brake.removed(now)
+        self._report_removed()
         self.forget(request)
         return True
 

@@ -68,7 +68,8 @@ class HttpTransport:
                     async with await self._authorized(call, timeout) as response:
                         body = await response.read()
         headers = response.headers
-        return answer_of(response.status, body, headers.getall("Warning", ()), headers.get("Retry-After"))
+        warnings, retry_after, date = headers.getall("Warning", ()), headers.get("Retry-After"), headers.get("Date", "")
+        return answer_of(response.status, body, warnings, retry_after, date)
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:

@@ -28,6 +28,7 @@ class Answer(Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # for people to read; no program acts on them
     retry_after: int = 0  # seconds for which the server asked for no calls; 0 when it did not
     content_type: str = ""  # of the body, where it is not what the body looks like
+    date: str = ""  # what the server says the time is
 
 
 class Broken(Unavailable):
@@ -65,9 +66,9 @@ def request_headers(call: Call, agent: str, authorization: str) -> dict[str, str
     return headers
 
 
-def answer_of(code: int, body: bytes, warnings: Iterable[str], retry_after: str | None) -> Answer:
-    """The answer of an HTTP response with these `Warning` and `Retry-After` headers."""
-    return Answer(code, body, tuple(map(warning_text, warnings)), retry_after_seconds(retry_after))
+def answer_of(code: int, body: bytes, warnings: Iterable[str], retry_after: str | None, date: str = "") -> Answer:
+    """The answer of an HTTP response with these `Warning`, `Retry-After` and `Date` headers."""
+    return Answer(code, body, tuple(map(warning_text, warnings)), retry_after_seconds(retry_after), date=date)
 
 
 def warning_text(header: str) -> str:

@@ -21,6 +21,7 @@ from datum_compute.api.labels import (
 )
 from datum_compute.api.names import hub_namespace, is_name, policy_name
 from datum_compute.federation.identity import Identity, bare_project, hub_labels
+from datum_compute.federation.metrics import HUB_TO_PROJECT, PROJECT_TO_HUB
 from datum_compute.federation.obstacles import Blocked, Obstacle, Obstacles, warn_of_obstacle
 from datum_compute.federation.policy import city_policy, routed_city, routes
 from datum_compute.federation.roles import HUB, PROJECT
@@ -35,7 +36,7 @@ from datum_compute.kube.meta import Json, as_dict
 from datum_compute.kube.patches import changes, difference
 from datum_compute.management.federated_status import is_answered, mirrored, with_obstacle, without_obstacle
 from datum_compute.management.hub_outages import HubOutages
-from datum_compute.management.metrics import HUB_TO_PROJECT, PROJECT_TO_HUB, ManagementMetrics
+from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.withdrawal_journal import WithdrawalJournal
 from datum_compute.management.withdrawal_notes import WithdrawalNotes, release_policy, remove_note
 from datum_compute.runtime import Change, Drop, Fleet, Handle, Pass, Plane, Problems, Request, Source, Writer, itself

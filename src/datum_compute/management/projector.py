@@ -19,6 +19,7 @@ from datum_compute.api.labels import (
 )
 from datum_compute.api.names import hub_namespace
 from datum_compute.federation.identity import Identity
+from datum_compute.federation.metrics import HUB_TO_PROJECTION
 from datum_compute.federation.obstacles import obstacles
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
@@ -26,7 +27,7 @@ from datum_compute.kube.errors import AlreadyExists, ApiError
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference
 from datum_compute.kube.patches import changes
-from datum_compute.management.metrics import HUB_TO_PROJECTION, ManagementMetrics
+from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.projection import projected_status
 from datum_compute.runtime import (
     Change,

@@ -194,6 +194,7 @@ class HubSweeper:
         await self._notes.add(pass_, ghost.namespace, Note(ghost.name, ghost.metadata.uid, uid))
         await pass_.write.delete(ghost)
         self._ghost_brake.removed(now)
+        self._metrics.removed_deployment()
         self._ghosts.forget(key)
         _log.info("deployment removed that its project no longer has", deployment=f"{ghost.namespace}/{ghost.name}")
         if city := ghost.metadata.labels.get(TOPOLOGY_CITY, ""):
@@ -226,6 +227,7 @@ class HubSweeper:
             return
         await pass_.write.delete_if_unchanged(namespace)
         self._namespace_brake.removed(now)
+        self._metrics.removed_namespace()
         self._empty.forget(key)
         _log.info("hub namespace removed whose project namespace is gone", namespace=home.name)
 

@@ -1,6 +1,7 @@
 """Everything that one compute-manager runs, put together. Entry point: `Assembly`."""
 
 import asyncio
+import platform
 import random
 import socket
 import uuid
@@ -9,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from datum_compute import __version__
 from datum_compute.cell.claims import never_gone
 from datum_compute.cell.ledger import Ledger
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.name_lease import NameLease
 from datum_compute.cell.quota_gate import NAME as QUOTA_GATE
+from datum_compute.federation.metrics import BUILD_INFO
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.kube.access.credentials import EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint
@@ -24,8 +27,18 @@ from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.directory import DirectoryDiscovery, KubeconfigDirectory
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
-from datum_compute.operator.planes import CELL_PLANE, HUB_PLANE, ROOT_PLANE, Endpoints, Planes
-from datum_compute.operator.settings import NETWORK, Refused, Settings
+from datum_compute.operator.metrics import HOST as HOST_ROLE
+from datum_compute.operator.metrics import PREFIX
+from datum_compute.operator.planes import (
+    CELL_PLANE,
+    HUB_PLANE,
+    ROOT_PLANE,
+    Endpoints,
+    Planes,
+    own_namespace,
+    refuse_homeless_lease,
+)
+from datum_compute.operator.settings import NETWORK, Settings
 from datum_compute.runtime import (
     Clock,
     Controller,
@@ -43,6 +56,7 @@ from datum_compute.runtime import (
     latched,
 )
 from datum_compute.runtime.tasks import first
+from datum_compute.runtime.telemetry.calls import Calls, Counted
 from datum_compute.runtime.telemetry.health import Check, Note, Unhealthy
 from datum_compute.runtime.telemetry.metrics import process_registry
 
@@ -59,19 +73,21 @@ class Assembly:
     def __init__(self, settings: Settings, endpoints: Endpoints, *, clock: Clock, generator: random.Random) -> None:
         self._settings = settings
         self._endpoints = endpoints
-        self._clock = clock
+        self.clock = clock
         self._generator = generator
         self._writes = Writes(clock)
+        self._calls = Calls()
         self.registry = process_registry()
+        BUILD_INFO.gauge(self.registry).labels(__version__, platform.python_version()).set(1)
         self.fleet = Fleet()
-        self.planes = Planes(self._writes, generator)
+        self.planes = Planes(self._writes, self._calls, generator)
         self.fleet.join(self.planes)
         self._leaving = False
         self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._own: list[str] = []  # planes without which this process can do nothing
         self._discovery: ProjectDiscovery | DirectoryDiscovery | None = None
         self._name_lease = self._exclusive_name()
-        self._ledger = Ledger(self._own_namespace or "default", QUOTA_GATE) if settings.abandon_claims_after else None
+        self._ledger = Ledger(self.own_namespace or "default", QUOTA_GATE) if settings.abandon_claims_after else None
         # Shared by all planes reached with them: a plugin runs once, not once per project.
         self._host_credentials = _credentials(endpoints.host)
         self._project_credentials = _credentials(endpoints.project)
@@ -88,14 +104,15 @@ class Assembly:
             election=self._election() if settings.leader_elect else None,
             registry=self.registry,
             writes=self._writes,
-            prefix="compute_",
+            calls=self._calls,
+            prefix=PREFIX,
         )
 
     @property
     def host(self) -> Client:
         """The cluster that the process works for, for calls that every replica makes."""
         assert self._host is not None
-        return Client(HOST, self._host)
+        return Client(HOST, Counted(self._host, self._calls, HOST_ROLE))
 
     async def run(self) -> None:
         """Raises `LeaseLost` when another replica may be at work."""
@@ -170,7 +187,7 @@ class Assembly:
         if settings.projects and discovery.mode == MILO:
             self.fleet.add(self.planes.plane(ROOT_PLANE, ROOT, _needed(self._endpoints.root)))
             projects = ProjectDiscovery(self.fleet, self._milo_project, internal=discovery.internal_service_discovery)
-            self._background.append(Controller(projects, self.fleet, self._clock).run)
+            self._background.append(Controller(projects, self.fleet, self.clock).run)
             self._discovery = projects
         elif settings.projects and discovery.mode == KUBECONFIGS:
             directory = DirectoryDiscovery(
@@ -188,7 +205,7 @@ class Assembly:
         """A cell alone claims quota in the projects that its namespaces name; management knows the projects already."""
         discovery = self._settings.config.discovery
         if discovery.mode != KUBECONFIGS:
-            claims = Controller(ClaimDiscovery(self.fleet, self._milo_claims, self._abandoned), self.fleet, self._clock)
+            claims = Controller(ClaimDiscovery(self.fleet, self._milo_claims, self._abandoned), self.fleet, self.clock)
             self._background.append(claims.run)
             return
 
@@ -204,7 +221,7 @@ class Assembly:
         def plane_of(project: str) -> Plane:
             return self.planes.plane(project, CLAIMS, directory.endpoint(project))
 
-        claims = Controller(ClaimDiscovery(self.fleet, plane_of, self._abandoned), self.fleet, self._clock)
+        claims = Controller(ClaimDiscovery(self.fleet, plane_of, self._abandoned), self.fleet, self.clock)
         self._background += [claims.run, directory.run]
 
     def _abandoned(self) -> Iterable[str]:
@@ -243,7 +260,7 @@ class Assembly:
             of_cell += [self._name_lease] if self._name_lease is not None else []
             of_cell += cell_controllers(
                 self.fleet,
-                self._clock,
+                self.clock,
                 lambda plane: settings.cluster_name,
                 networking=settings.networking,
                 metrics=Metrics(self.registry),
@@ -267,19 +284,17 @@ class Assembly:
         settings = self._settings
         if not (settings.cell and settings.config.discovery.cluster_name and self._endpoints.hub is not None):
             return None
-        return NameLease(self.fleet, self._clock, settings.cluster_name, registry=self.registry)
+        return NameLease(self.fleet, self.clock, settings.cluster_name, registry=self.registry)
 
     @property
-    def _own_namespace(self) -> str:
+    def own_namespace(self) -> str:
         """The namespace for this process's own objects."""
-        host = self._endpoints.host
-        return self._settings.leader_elect_namespace or (host.namespace if host is not None else "")
+        return own_namespace(self._settings, self._endpoints.host)
 
     def _election(self) -> Election:
-        if not self._own_namespace:
-            raise Refused("--leader-elect needs to know where the lease lives: add --leader-elect-namespace")
+        refuse_homeless_lease(self._settings, self.own_namespace)
         identity = f"{socket.gethostname()}_{uuid.UUID(int=self._generator.getrandbits(128), version=4)}"
-        return Election(self.host, self._own_namespace, self._settings.lease, identity, self._clock, self._generator)
+        return Election(self.host, self.own_namespace, self._settings.lease, identity, self.clock, self._generator)
 
 
 def _credentials(endpoint: Endpoint | None) -> EndpointCredentials | None:

@@ -25,11 +25,11 @@ _SELF_SIGNED_DAYS = 3650
 _log = structlog.get_logger(__name__)
 
 
-class _Secret(KubeObject, frozen=True):
+class Secret(KubeObject, frozen=True):
     data: dict[str, str] = field(default_factory=dict)
 
 
-SECRET = Kind("", "v1", "Secret", "secrets", _Secret)
+SECRET = Kind("", "v1", "Secret", "secrets", Secret)
 
 
 class ServingError(Exception):
@@ -66,8 +66,9 @@ class _Latest(ssl.SSLContext):
 class Certificates:
     """The TLS context of a server, reloaded for new connections when its pair changes."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, every: float = RELOAD_SECONDS) -> None:
         self._source = source
+        self._every = every
         self._pair: Pair | None = None
         self.context = _Latest(ssl.PROTOCOL_TLS_SERVER)
 
@@ -76,8 +77,16 @@ class Certificates:
         pair = await self._source()
         if pair == self._pair:
             return
-        self.context.current = _context(pair)
+        self.context.current = server_context(pair)
         self._pair = pair
+
+    def expiry(self) -> float:
+        """When the certificate that is served expires, in seconds since 1970; 0 if there is none."""
+        try:
+            certificate = x509.load_pem_x509_certificate(self._pair.certificate if self._pair is not None else b"")
+        except ValueError:
+            return 0.0
+        return certificate.not_valid_after_utc.timestamp()
 
     async def follow(self) -> None:
         """Reloads regularly until cancelled. A pair that does not match is half of a rotation, and ignored.
@@ -85,14 +94,15 @@ class Certificates:
         Any failure is retried: the pair in use stays valid for a while.
         """
         while True:
-            await asyncio.sleep(RELOAD_SECONDS)
+            await asyncio.sleep(self._every)
             try:
                 await self.load()
             except Exception as error:
                 _log.warning("certificates not reloaded", error=str(error))
 
 
-def _context(pair: Pair) -> ssl.SSLContext:
+def server_context(pair: Pair) -> ssl.SSLContext:
+    """Raises `ServingError` when certificate and key do not match, or the authority is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from datum_compute.api.permissions import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, WEBHOOK_SECRET, WEBHOOK_SERVICE
 from datum_compute.api.quota import INSTANCES, MEMORY, VCPUS
 from datum_compute.kube import untrusted_yaml
 from datum_compute.platform.grants import DEFAULT_LIMITS
@@ -49,6 +50,24 @@ class Tls(_Part, frozen=True):
     key_name: str = "tls.key"
 
 
+_Name = Annotated[str, Meta(min_length=1)]
+
+
+class SelfSigned(_Part, frozen=True):
+    """Names on the cluster that the process works for, the first two in the namespace of the process."""
+
+    secret_name: _Name = WEBHOOK_SECRET
+    service_name: _Name = WEBHOOK_SERVICE
+    hosts: tuple[_Name, ...] = ()
+    mutating_webhooks: tuple[_Name, ...] = (MUTATING_WEBHOOKS,)
+    validating_webhooks: tuple[_Name, ...] = (VALIDATING_WEBHOOKS,)
+    overlap_seconds: Annotated[float, Meta(ge=1, le=30 * 24 * 3600)] = 3600
+
+
+class WebhookTls(Tls, frozen=True):
+    self_signed: SelfSigned | None = None
+
+
 class MetricsServer(_Part, frozen=True):
     secure_serving: bool = True
     bind_address: str = "0"
@@ -65,7 +84,7 @@ class Controllers(_Part, frozen=True):
 class WebhookServer(_Part, frozen=True):
     host: str = ""
     port: int = 9443
-    tls: Tls = field(default_factory=Tls)
+    tls: WebhookTls = field(default_factory=WebhookTls)
     client_ca_name: str = field(default="", name="clientCAName")
     controllers: Controllers = field(default_factory=Controllers)
 

@@ -82,7 +82,7 @@ def cell_controllers(
         if quota
         else None
     )
-    instances = InstanceController(networking=networking, waits_for_hub=write_back and not named)
+    instances = InstanceController(networking=networking, waits_for_hub=write_back and not named, metrics=metrics)
     controllers: list[Reconciler] = [
         DeploymentController(
             fleet,

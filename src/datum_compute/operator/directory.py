@@ -46,7 +46,7 @@ class KubeconfigDirectory:
 
     def look(self) -> None:
         try:
-            files = self._files()
+            files = kubeconfig_files(self._directory)
         except OSError as error:
             # A directory that cannot be read is no reason to leave a project.
             _log.warning("kubeconfigs cannot be listed", directory=str(self._directory), error=error.strerror)
@@ -66,15 +66,6 @@ class KubeconfigDirectory:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _files(self) -> dict[str, Path]:
-        """By project. Hidden files belong to whoever mounted the directory."""
-        files: dict[str, Path] = {}
-        for path in sorted(self._directory.iterdir()):
-            project = path.name.partition(".")[0]
-            if _PROJECT_NAME.fullmatch(project) and path.is_file():
-                files.setdefault(project, path)
-        return files
-
     def _read(self, project: str, path: Path) -> None:
         try:
             content = path.read_bytes()
@@ -84,10 +75,7 @@ class KubeconfigDirectory:
         if content == self._contents.get(project):
             return
         try:
-            # Without its source: the content read here is in force, not what the file contains a moment later.
-            endpoint = replace(load([path]), source=None)
-            if not self._trusted:
-                _refuse_unsafe(endpoint, path)
+            endpoint = project_endpoint(path, trusted=self._trusted)
         except Exception as error:
             self._report_unusable(project, error)
             return
@@ -110,6 +98,25 @@ class KubeconfigDirectory:
             self._unusable[project] = sentence
             trace = None if expected else error
             _log.error("kubeconfig cannot be used", project=project, error=sentence, exc_info=trace)
+
+
+def kubeconfig_files(directory: Path) -> dict[str, Path]:
+    """By project. Hidden files belong to whoever mounted the directory."""
+    files: dict[str, Path] = {}
+    for path in sorted(directory.iterdir()):
+        project = path.name.partition(".")[0]
+        if _PROJECT_NAME.fullmatch(project) and path.is_file():
+            files.setdefault(project, path)
+    return files
+
+
+def project_endpoint(path: Path, *, trusted: bool) -> Endpoint:
+    """Raises `KubeconfigError` for a file that cannot be used or, unless it is `trusted`, must not be."""
+    # Without its source: the content read here is in force, not what the file contains a moment later.
+    endpoint = replace(load([path]), source=None)
+    if not trusted:
+        _refuse_unsafe(endpoint, path)
+    return endpoint
 
 
 def _refuse_unsafe(endpoint: Endpoint, path: Path) -> None:

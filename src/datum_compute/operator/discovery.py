@@ -22,15 +22,18 @@ PlaneOf = Callable[[str], Plane]
 """The plane of a project by its name; raises `KubeconfigError` when it cannot be reached as configured."""
 
 
-class _Announced(Struct, frozen=True):
+class Announcement(Struct, frozen=True):
     """The kind and condition that report a project's plane as usable."""
 
     kind: Kind[Any]
     condition: str
 
+    def is_ready(self, project: Any) -> bool:
+        return conditions.is_true(conditions.of(project), self.condition)
 
-_PROJECTS = _Announced(PROJECT, READY)
-_CONTROL_PLANES = _Announced(PROJECT_CONTROL_PLANE, CONTROL_PLANE_READY)
+
+PROJECTS = Announcement(PROJECT, READY)
+CONTROL_PLANES = Announcement(PROJECT_CONTROL_PLANE, CONTROL_PLANE_READY)
 
 
 class ProjectDiscovery:
@@ -41,7 +44,7 @@ class ProjectDiscovery:
     def __init__(self, fleet: Fleet, plane_of: PlaneOf, *, internal: bool = False) -> None:
         self._fleet = fleet
         self._plane_of = plane_of
-        self._announced = _CONTROL_PLANES if internal else _PROJECTS
+        self._announced = CONTROL_PLANES if internal else PROJECTS
         self._attempted: set[str] = set()  # of the projects that are Ready
 
     def sources(self) -> Sequence[Source[Any]]:
@@ -49,7 +52,7 @@ class ProjectDiscovery:
 
     async def reconcile(self, pass_: Pass) -> None:
         name, project = pass_.request.name, pass_.get(self._announced.kind)
-        ready = project is not None and self._is_ready(project)
+        ready = project is not None and self._announced.is_ready(project)
         (self._attempted.add if ready else self._attempted.discard)(name)
         if ready and not self._fleet.knows(name):
             engage(self._fleet, self._plane_of, name)
@@ -75,11 +78,9 @@ class ProjectDiscovery:
             project.name
             for root in self._fleet.of_role(ROOT)
             for project in root.informer(self._announced.kind).all()
-            if self._is_ready(project) and (project.name not in self._attempted or not self._fleet.tried(project.name))
+            if self._announced.is_ready(project)
+            and (project.name not in self._attempted or not self._fleet.tried(project.name))
         ]
-
-    def _is_ready(self, project: Any) -> bool:
-        return conditions.is_true(conditions.of(project), self._announced.condition)
 
 
 class ClaimDiscovery:

@@ -1,4 +1,4 @@
-"""The command line and the environment of compute-manager. Entry points: `FLAGS`, `Flags`, `parse`."""
+"""The command line and the environment of compute-manager. Entry points: `FLAGS`, `Flags`, `parse`, `parse_check`."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -118,16 +118,41 @@ FLAGS = (
 )
 
 
+CHECK = "check"
+"""The word before the flags with which the process only checks whether it could start with them."""
+
+OUTPUTS = ("table", "json")
+
+
 def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Flags:
     """A flag overrides its variable, and a variable the default; an empty variable counts as not set.
 
     Raises `UsageError`; `--help` and `--version` print and end the process.
     """
+    description = "Runs the controllers of federated compute: those of the management plane, of a cell, or both."
+    parser = _parser("compute-manager", description, environment, version)
+    return Flags(**vars(parser.parse_args(arguments)))
+
+
+def parse_check(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> tuple[Flags, str]:
+    """The flags behind the word `check`, which are those of a start, and the form of the output."""
+    description = "Checks whether compute-manager could start and work with the same flags. Changes nothing."
+    parser = _parser(f"compute-manager {CHECK}", description, environment, version)
+    parser.add_argument(
+        "-o", "--output", choices=OUTPUTS, default=OUTPUTS[0], help="The form of the output (default: table)."
+    )
+    values = vars(parser.parse_args(arguments))
+    output = str(values.pop("output"))
+    return Flags(**values), output
+
+
+def _parser(program: str, description: str, environment: Mapping[str, str], version: str) -> "_Parser":
     parser = _Parser(
-        prog="compute-manager",
+        prog=program,
         allow_abbrev=False,
-        description="Runs the controllers of federated compute: those of the management plane, of a cell, or both.",
-        epilog="Each flag can be set by an environment variable: --leader-elect is LEADER_ELECT.",
+        description=description,
+        epilog=f"Each flag can be set by an environment variable: --leader-elect is LEADER_ELECT. "
+        f"compute-manager {CHECK}, with the same flags, only checks whether it could start with them.",
     )
     parser.add_argument("--version", action="version", version=f"compute-manager {version}")
     for flag in FLAGS:
@@ -143,7 +168,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
             else flag.help,
             **switch,
         )
-    return Flags(**vars(parser.parse_args(arguments)))
+    return parser
 
 
 def _from(environment: Mapping[str, str], flag: Flag) -> Any:

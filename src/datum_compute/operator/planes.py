@@ -1,9 +1,10 @@
-"""How a kubeconfig becomes a plane. Entry points: `Endpoints`, `Planes`."""
+"""How a kubeconfig becomes a plane. Entry points: `Endpoints`, `sources`, `Planes`."""
 
 import asyncio
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,6 +20,7 @@ from datum_compute.kube.retries import Policy, Retrying
 from datum_compute.operator.config import KUBECONFIGS, MILO
 from datum_compute.operator.settings import Refused, Settings
 from datum_compute.runtime import Plane, Writes
+from datum_compute.runtime.telemetry.calls import Calls, Counted
 
 # No project can have these names, so none is ever mistaken for another plane.
 HUB_PLANE = "@hub"
@@ -35,6 +37,15 @@ _INTERNAL_URL = "https://milo-apiserver.project-{project}.svc.cluster.local:6443
 _log = structlog.get_logger(__name__)
 
 
+class Unusable(Refused):
+    """A kubeconfig that cannot be used, with the flag or field that names it."""
+
+    def __init__(self, field: str, error: KubeconfigError) -> None:
+        super().__init__(f"{field}: {error}")
+        self.field = field
+        self.error = error
+
+
 class Endpoints(Struct, frozen=True):
     """The endpoint of every plane, None where none is needed. Reading them proves that each file is usable."""
 
@@ -48,35 +59,17 @@ class Endpoints(Struct, frozen=True):
     @classmethod
     def read(cls, settings: Settings, environment: Mapping[str, str]) -> "Endpoints":
         """Raises `Refused` with the flag or field that names an unusable file."""
+        refuse_directory(settings)
+        return cls.of(settings, {name: read() for name, (_, read) in sources(settings, environment).items()})
+
+    @classmethod
+    def of(cls, settings: Settings, endpoints: Mapping[str, Endpoint]) -> "Endpoints":
+        """Raises `Refused` for a bad template of URLs."""
         discovery = settings.config.discovery
-        quota_path = discovery.quota_kubeconfig_path or discovery.project_kubeconfig_path
-        milo = settings.projects and discovery.mode == MILO
-
-        def host() -> Endpoint:
-            if settings.kubeconfig:
-                return _load("--kubeconfig", settings.kubeconfig)
-            try:
-                return in_cluster(environment)
-            except KubeconfigError as error:
-                raise Refused(f"--kubeconfig: {error}") from None
-
-        def configured(field: str, path: str) -> Endpoint:
-            return _load(f"discovery.{field}", path) if path else host()
-
-        if settings.config.discovery.mode == KUBECONFIGS and not Path(discovery.kubeconfig_dir).is_dir():
-            raise Refused(f"discovery.kubeconfigDir: {discovery.kubeconfig_dir} is not a directory")
-        endpoints = cls(
-            host=host() if settings.needs_host else None,
-            hub=_load("--federation-kubeconfig", settings.federation_kubeconfig, settings.federation_context)
-            if settings.federation_kubeconfig
-            else None,
-            root=configured("discoveryKubeconfigPath", discovery.discovery_kubeconfig_path) if milo else None,
-            project=configured("projectKubeconfigPath", discovery.project_kubeconfig_path) if milo else None,
-            quota=_load(f"discovery.{_quota_field(settings)}", quota_path) if quota_path else None,
-            project_url=_INTERNAL_URL if discovery.internal_service_discovery else discovery.project_url_template,
-        )
-        endpoints.refuse_template()
-        return endpoints
+        url = _INTERNAL_URL if discovery.internal_service_discovery else discovery.project_url_template
+        whole = cls(**endpoints, project_url=url)
+        whole.refuse_template()
+        return whole
 
     def refuse_template(self) -> None:
         """Tries the template with any name, so that a bad one is reported at the start and not once per project."""
@@ -101,15 +94,77 @@ class Endpoints(Struct, frozen=True):
         return self.quota.at(self.project_url, project=name)
 
 
-def _quota_field(settings: Settings) -> str:
-    return "quotaKubeconfigPath" if settings.config.discovery.quota_kubeconfig_path else "projectKubeconfigPath"
+def sources(settings: Settings, environment: Mapping[str, str]) -> dict[str, tuple[str, Callable[[], Endpoint]]]:
+    """For each endpoint that the settings need: the flag or field that names it, and what reads it.
+
+    Reading raises `Unusable`.
+    """
+    discovery = settings.config.discovery
+    milo = settings.projects and discovery.mode == MILO
+    needed: dict[str, tuple[str, Callable[[], Endpoint]]] = {}
+
+    def configured(name: str, field: str, path: str, context: str = "") -> None:
+        """Without a path it is the process's own cluster."""
+        if path:
+            needed[name] = (field, partial(_load, field, path, context))
+        else:
+            needed[name] = ("--kubeconfig", partial(_host, settings.kubeconfig, environment))
+
+    if settings.needs_host:
+        configured("host", "--kubeconfig", settings.kubeconfig)
+    if settings.federation_kubeconfig:
+        configured("hub", "--federation-kubeconfig", settings.federation_kubeconfig, settings.federation_context)
+    if milo:
+        configured("root", "discovery.discoveryKubeconfigPath", discovery.discovery_kubeconfig_path)
+        configured("project", "discovery.projectKubeconfigPath", discovery.project_kubeconfig_path)
+    if discovery.quota_kubeconfig_path:
+        configured("quota", "discovery.quotaKubeconfigPath", discovery.quota_kubeconfig_path)
+    elif discovery.project_kubeconfig_path:
+        configured("quota", "discovery.projectKubeconfigPath", discovery.project_kubeconfig_path)
+    return needed
+
+
+def own_namespace(settings: Settings, host: Endpoint | None) -> str:
+    """The namespace for this process's own objects; empty when nothing names one."""
+    return settings.leader_elect_namespace or (host.namespace if host is not None else "")
+
+
+def refuse_homeless_lease(settings: Settings, namespace: str) -> None:
+    """`namespace` is the process's own."""
+    if settings.leader_elect and not namespace:
+        raise Refused("--leader-elect needs to know where the lease lives: add --leader-elect-namespace")
+
+
+def refuse_homeless_certificate(settings: Settings, namespace: str) -> None:
+    """`namespace` is the process's own."""
+    webhook = settings.config.webhook_server
+    if webhook is not None and webhook.tls.self_signed is not None and not namespace:
+        raise Refused(
+            "webhookServer.tls.selfSigned needs to know the namespace of its Secret and Service: "
+            "add --leader-elect-namespace"
+        )
+
+
+def refuse_directory(settings: Settings) -> None:
+    discovery = settings.config.discovery
+    if discovery.mode == KUBECONFIGS and not Path(discovery.kubeconfig_dir).is_dir():
+        raise Refused(f"discovery.kubeconfigDir: {discovery.kubeconfig_dir} is not a directory")
+
+
+def _host(kubeconfig: str, environment: Mapping[str, str]) -> Endpoint:
+    if kubeconfig:
+        return _load("--kubeconfig", kubeconfig)
+    try:
+        return in_cluster(environment)
+    except KubeconfigError as error:
+        raise Unusable("--kubeconfig", error) from None
 
 
 def _load(field: str, path: str, context: str = "") -> Endpoint:
     try:
         return load([Path(part) for part in path.split(os.pathsep)], context)
     except KubeconfigError as error:
-        raise Refused(f"{field}: {error}") from None
+        raise Unusable(field, error) from None
 
 
 class _Connection(Struct, frozen=True):
@@ -122,8 +177,9 @@ class _Connection(Struct, frozen=True):
 class Planes:
     """Creates planes and closes their connections when they leave; a member of the fleet, to be notified of that."""
 
-    def __init__(self, writes: Writes, generator: random.Random) -> None:
+    def __init__(self, writes: Writes, calls: Calls, generator: random.Random) -> None:
         self._writes = writes
+        self._calls = calls
         self._generator = generator
         self._connections: dict[str, _Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -139,7 +195,8 @@ class Planes:
     ) -> Plane:
         """`credentials` are shared by planes derived from one kubeconfig, so that its plugin runs once for all."""
         transport = HttpTransport(endpoint, credentials=credentials, agent=_AGENT, answer_seconds=_ANSWER_SECONDS)
-        retrying = Retrying(transport, self._generator.random, policy=_PATIENCE)
+        counted = Counted(transport, self._calls, role)
+        retrying = Retrying(counted, self._generator.random, policy=_PATIENCE)
         plane = Plane(name, role, retrying, writes=self._writes, generator=self._generator, also=also)
         self._connections[name] = _Connection(transport, plane.unguarded)
         return plane

@@ -14,7 +14,7 @@ from datum_compute import __version__
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.certificates import ServingError
 from datum_compute.operator.config import ConfigError, read
-from datum_compute.operator.flags import UsageError, parse
+from datum_compute.operator.flags import CHECK, UsageError, parse
 from datum_compute.operator.planes import Endpoints
 from datum_compute.operator.serving import Servers
 from datum_compute.operator.settings import Refused, Settings, settled
@@ -34,7 +34,14 @@ def main() -> int:
 
 
 def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Returns 0 after a requested stop, 1 with one sentence when it cannot start or continue, 2 for bad usage."""
+    """Returns 0 after a requested stop, 1 with one sentence when it cannot start or continue, 2 for bad usage.
+
+    After the word `check` nothing is started; the code is 0 if everything that a start needs is there.
+    """
+    if arguments and arguments[0] == CHECK:
+        from datum_compute.operator.check.command import run
+
+        return run(arguments[1:], environment)
     try:
         flags = parse(arguments, environment, __version__)
         if not flags.server_config:
@@ -52,11 +59,15 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 async def _run(settings: Settings, endpoints: Endpoints) -> None:
     assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, assembly.leave)
-    asyncio.get_running_loop().add_signal_handler(
-        signal.SIGINT, assembly.stop
-    )  # sent from a terminal, where somebody waits
     servers = Servers(settings, assembly)
+
+    def leave() -> None:
+        servers.drain()
+        assembly.leave()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, leave)
+    loop.add_signal_handler(signal.SIGINT, assembly.stop)  # sent from a terminal, where somebody waits
     _log.info(
         "starting",
         version=__version__,

@@ -10,12 +10,14 @@ from typing import Any
 import structlog
 
 from datum_compute.admission.reviews import Caller, authenticate, may
-from datum_compute.admission.webhook import Webhook, parent_of
+from datum_compute.admission.webhook import PATHS, Webhook, parent_of
 from datum_compute.api.accounts import Accounts
+from datum_compute.federation.metrics import CERTIFICATE_EXPIRY
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.certificates import (
+    RELOAD_SECONDS,
     Certificates,
     ServingError,
     Source,
@@ -24,11 +26,14 @@ from datum_compute.operator.certificates import (
     self_signed,
     with_authority,
 )
-from datum_compute.operator.config import SINGLE, Tls
+from datum_compute.operator.config import SINGLE, Tls, WebhookTls
+from datum_compute.operator.issuer import Issuer
+from datum_compute.operator.planes import refuse_homeless_certificate
 from datum_compute.operator.settings import Address, Settings
 from datum_compute.runtime import Probes
 from datum_compute.runtime.serving.asgi import AsgiServer
 from datum_compute.runtime.serving.connections import Limits
+from datum_compute.runtime.serving.measured import Measured
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -95,23 +100,26 @@ class Server:
         certificates: Certificates | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._address = address
-        self._certificates = certificates
+        self.certificates = certificates
         tls = certificates.context if certificates is not None else None
         self._server = AsgiServer(application, limits=limits, tls=tls)
         self._tasks: list[asyncio.Task[None]] = []
         self.port = address.port  # once started, the actual one in place of 0
 
     async def start(self) -> None:
-        if self._certificates is not None:
-            await self._certificates.load()
-        listening = _listen(self._name, self._address)
+        if self.certificates is not None:
+            await self.certificates.load()
+        listening = listen(self.name, self._address)
         self.port = listening.getsockname()[1]
-        self._tasks = [await self._server.start(listening, self._name)]
-        if self._certificates is not None:
-            self._tasks.append(asyncio.create_task(self._certificates.follow(), name=f"{self._name} certificates"))
-        _log.info("listening", server=self._name, port=self.port)
+        self._tasks = [await self._server.start(listening, self.name)]
+        if self.certificates is not None:
+            self._tasks.append(asyncio.create_task(self.certificates.follow(), name=f"{self.name} certificates"))
+        _log.info("listening", server=self.name, port=self.port)
+
+    def drain(self) -> None:
+        self._server.drain()
 
     async def stop(self) -> None:
         self._server.should_exit = True
@@ -120,7 +128,8 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _listen(name: str, address: Address) -> socket.socket:
+def listen(name: str, address: Address) -> socket.socket:
+    """Raises `ServingError` when the address cannot be used."""
     # An empty host means every address, of both families where the machine has both.
     every = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in address.host else socket.AF_INET
@@ -153,6 +162,10 @@ class Servers:
             self._servers.append(_metrics(settings, assembly, settings.metrics))
         if settings.config.webhook_server is not None:
             self._servers.append(_webhook(settings, assembly))
+        expiry = CERTIFICATE_EXPIRY.gauge(assembly.registry)
+        for server in self._servers:
+            if server.certificates is not None:
+                expiry.labels(server.name).set_function(server.certificates.expiry)
 
     async def start(self) -> None:
         for server in self._servers:
@@ -162,6 +175,11 @@ class Servers:
                 "admission answers anybody who reaches its port; name the authority of the API servers' certificates "
                 "with --webhook-client-ca, or let nobody else reach it"
             )
+
+    def drain(self) -> None:
+        """Lets clients go elsewhere: a request sent while its connection is closed would fail."""
+        for server in self._servers:
+            server.drain()
 
     async def stop(self) -> None:
         for server in reversed(self._servers):
@@ -173,7 +191,11 @@ def _metrics(settings: Settings, assembly: Assembly, address: Address) -> Server
     config = settings.config.metrics_server
     if not config.secure_serving:
         return Server("metrics", metrics, address)
-    source = _source(config.tls, assembly) if config.tls.cert_dir or config.tls.secret_ref else self_signed()
+    source = (
+        pair_source(config.tls, lambda: assembly.host)
+        if config.tls.cert_dir or config.tls.secret_ref
+        else self_signed()
+    )
     return Server("metrics", Guarded(metrics, assembly.host), address, Certificates(source))
 
 
@@ -186,16 +208,37 @@ def _webhook(settings: Settings, assembly: Assembly) -> Server:
     accounts = Accounts(
         (*Accounts().users, *config.controllers.users), (*Accounts().groups, *config.controllers.groups)
     )
-    webhook = Webhook(assembly.fleet, assembly.planes, project_of, accounts)
-    source = _source(config.tls, assembly, config.client_ca_name)
+    webhook = Webhook(assembly.fleet, assembly.planes, project_of, accounts, registry=assembly.registry)
+    refuse_homeless_certificate(settings, assembly.own_namespace)
+    source, every = _webhook_source(config.tls, assembly, config.client_ca_name)
     if settings.webhook_client_ca:
         source = with_authority(source, Path(settings.webhook_client_ca))
-    certificates = Certificates(source)
-    return Server("webhook", webhook, Address(config.host, config.port), certificates, _WEBHOOK_LIMITS)
+    certificates = Certificates(source, every)
+    measured = Measured(webhook, PATHS, assembly.registry)
+    return Server("webhook", measured, Address(config.host, config.port), certificates, _WEBHOOK_LIMITS)
 
 
-def _source(tls: Tls, assembly: Assembly, authority: str = "") -> Source:
-    folder = Path(tls.cert_dir) if tls.cert_dir else _MOUNTED
+def _webhook_source(tls: WebhookTls, assembly: Assembly, authority: str) -> tuple[Source, float]:
+    """The source of certificates, and how often to read it."""
+    if tls.self_signed is None:
+        return pair_source(tls, lambda: assembly.host, authority), RELOAD_SECONDS
+    issuer = Issuer(assembly.host, assembly.own_namespace, tls.self_signed, assembly.clock)
+    return issuer.read, issuer.seconds_between_reads
+
+
+def pair_place(tls: Tls) -> str:
+    """Where the certificate of a server comes from, as a sentence names it."""
+    reference = tls.secret_ref
+    return f"Secret {reference.namespace}/{reference.name}" if reference is not None else str(_folder(tls))
+
+
+def _folder(tls: Tls) -> Path:
+    return Path(tls.cert_dir) if tls.cert_dir else _MOUNTED
+
+
+def pair_source(tls: Tls, host: Callable[[], Client], authority: str = "") -> Source:
+    """Where the certificate of a server is read from; `host` is called only when that is a Secret."""
+    folder = _folder(tls)
     if tls.secret_ref is not None:
-        return from_secret(assembly.host, tls.secret_ref.namespace, tls.secret_ref.name, authority)
+        return from_secret(host(), tls.secret_ref.namespace, tls.secret_ref.name, authority)
     return from_files(folder / tls.cert_name, folder / tls.key_name, folder / authority if authority else None)

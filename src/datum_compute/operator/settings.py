@@ -1,5 +1,8 @@
 """The settings that flags and config file amount to, or why they conflict. Entry points: `settled`, `Settings`."""
 
+import re
+from ipaddress import ip_address
+
 from msgspec import Struct
 
 from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
@@ -67,9 +70,10 @@ class Settings(Struct, frozen=True):
         """Whether the process calls the cluster it works for."""
         webhook, metrics = self.config.webhook_server, self.config.metrics_server
         secrets = (metrics.tls.secret_ref if self.metrics else None, webhook.tls.secret_ref if webhook else None)
+        issued = webhook is not None and webhook.tls.self_signed is not None
         in_place = self.projects and self.config.discovery.mode == SINGLE
         secured = self.metrics is not None and metrics.secure_serving
-        return self.cell or in_place or self.leader_elect or secured or any(secrets)
+        return self.cell or in_place or self.leader_elect or secured or issued or any(secrets)
 
     @property
     def shared(self) -> bool:
@@ -95,6 +99,7 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
         raise Refused("webhookServer admits the Workloads of projects, and a cell alone has none: leave it out")
     if config.webhook_server is not None and not 0 <= config.webhook_server.port <= 65535:
         raise Refused(f"webhookServer.port is {config.webhook_server.port}; it must be from 0 to 65535")
+    _refuse_certificates(config)
     if flags.enable_cell_controllers and not cluster_name:
         raise Refused(
             f"discovery.clusterName is needed for a cell in mode {discovery.mode}: "
@@ -133,6 +138,37 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
         webhook_client_ca=_webhook_client_ca(flags, config),
         shutdown_delay=_shutdown_delay(flags, config),
     )
+
+
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*")
+
+
+def _refuse_certificates(config: WorkloadOperator) -> None:
+    webhook = config.webhook_server
+    if webhook is None or webhook.tls.self_signed is None:
+        return
+    if webhook.tls.secret_ref is not None or webhook.tls.cert_dir:
+        other = "certDir" if webhook.tls.cert_dir else "secretRef"
+        raise Refused(f"webhookServer.tls.selfSigned and {other} both say where the certificate comes from: drop one")
+    if webhook.client_ca_name:
+        raise Refused(
+            "webhookServer.clientCAName is in certDir or in the Secret of secretRef, and selfSigned has neither: "
+            "name the authority of clients with --webhook-client-ca"
+        )
+    for host in webhook.tls.self_signed.hosts:
+        if not _is_address(host) and not _HOST.fullmatch(host):
+            raise Refused(
+                f'webhookServer.tls.selfSigned.hosts has "{host}"; each must be the name or address of a host, '
+                "without scheme and port"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _webhook_client_ca(flags: Flags, config: WorkloadOperator) -> str:

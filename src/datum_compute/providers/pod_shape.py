@@ -16,7 +16,7 @@ MANAGED_BY = "managed-by"
 UPSTREAM_INSTANCE = "upstream.instance"
 PROVIDER = "datum-compute-pods"
 _DEFAULT_MEMORY = "1024Mi"
-_COPIED = ("command", "args", "env", "envFrom")  # fields of a container, some only in later versions of the API
+_COPIED = ("command", "args", "workingDir", "env", "envFrom")  # envFrom only in later versions of the API
 
 
 def runs_in_pod(instance: Instance) -> bool:

@@ -55,6 +55,11 @@ class LeaseView:
         return self._snapshot.record.holder_identity if self._snapshot is not None else ""
 
     @property
+    def transitions(self) -> int:
+        """How often it had changed hands when it was last read."""
+        return self._snapshot.record.lease_transitions if self._snapshot is not None else 0
+
+    @property
     def expiry(self) -> float:
         """The loop time at which the lease expires if it is not renewed; infinite while none is known."""
         if self._snapshot is None:
@@ -196,6 +201,11 @@ class Election:
     def leading(self) -> bool:
         """Whether this replica may write now. Becomes false by itself when renewals fail."""
         return self._tenure.held
+
+    @property
+    def transitions(self) -> int:
+        """How often the lease changed hands, as far as this replica knows."""
+        return self._tenure.transitions
 
     def check(self, call: Call) -> None:
         """The guard of all writes: without leading, a replica may write only the lease itself."""

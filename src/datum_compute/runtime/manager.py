@@ -12,6 +12,7 @@ from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import Election
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.tasks import first
+from datum_compute.runtime.telemetry.calls import Calls
 from datum_compute.runtime.telemetry.health import Check, Heartbeat, caches_follow
 from datum_compute.runtime.telemetry.metrics import RuntimeCollector
 from datum_compute.runtime.writes import Writes
@@ -36,6 +37,7 @@ class Manager:
         election: Election | None = None,
         registry: CollectorRegistry | None = None,
         writes: Writes | None = None,
+        calls: Calls | None = None,
         prefix: str = "",
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
@@ -51,7 +53,13 @@ class Manager:
             controllers = list(self.controllers.values())
             registry.register(
                 RuntimeCollector(
-                    controllers, fleet, writes=writes, election=election, heartbeat=self._heartbeat, prefix=prefix
+                    controllers,
+                    fleet,
+                    writes=writes,
+                    calls=calls,
+                    election=election,
+                    heartbeat=self._heartbeat,
+                    prefix=prefix,
                 )
             )
 

@@ -36,9 +36,9 @@ def test_every_state_is_shown_and_none_is_an_error(
     words: str,
 ) -> None:
     given(bare_api, phase, reason, status)
-    shown, document = compute("access"), compute("access", "-o", "json")
-    assert (shown.code, document.code) == (0, 0)
-    assert f"Status       {words}" in shown.out
+    page, document = compute("access"), compute("access", "-o", "json")
+    assert (page.code, document.code) == (0, 0)
+    assert f"Status       {words}" in page.out
     found = json.loads(document.out)
     assert (found["service"], found["project"], found["state"]) == ("compute.datumapis.com", "demo", state)
     assert bare_api.writes() == []

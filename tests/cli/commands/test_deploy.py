@@ -90,6 +90,22 @@ def test_a_deploy_does_not_wait_while_the_rollout_is_paused(api: ApiServer, comp
     )  # fmt: skip
 
 
+def test_an_unchanged_deploy_says_that_the_rollout_is_paused(api: ApiServer, compute: Compute, world: World) -> None:
+    """All instances run the image before this one, which the first deploy of it could not change."""
+    world.settled(("DFW",))
+    api.patch(WORKLOAD, "shop", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}})
+    for _ in range(2):
+        result = compute("deploy", "shop", "--image=shop:9")
+    assert (result.code, result.lines[-3:]) == (
+        0,
+        [
+            "No changes detected.",
+            'Rollout of workload "shop" is paused.',
+            "Run 'compute rollout resume shop' to resume it.",
+        ],
+    )
+
+
 def test_in_other_character_sets(api: ApiServer, compute: Compute, world: World) -> None:
     rich(world)
     result = compute("deploy", "shop", "--image=shop:2", "--no-wait", encoding="ascii")
@@ -443,9 +459,9 @@ def test_stuck_on_quota_is_blocked_within_32_seconds_and_reported_once(
     steps: list[Callable[[], object]] = [begin, *[nothing] * 25, lambda: world.report("DFW", 2, 2)]
     result = compute("deploy", "shop", "--image=x", "--city=DFW", "--min=2", steps=steps)
     assert result.code == 0
-    told = "    Blocked reason: QuotaNotGranted — Requested 1 vCPU, 0 available.\n"
-    assert result.out.count(told) == 1
-    assert f"{told}    The rollout resumes on its own when this clears.\n" in result.out
+    blocked = "    Blocked reason: QuotaNotGranted — Requested 1 vCPU, 0 available.\n"
+    assert result.out.count(blocked) == 1
+    assert f"{blocked}    The rollout resumes on its own when this clears.\n" in result.out
     assert result.out.count("Blocked\n") == 1
 
 

@@ -192,8 +192,8 @@ class TestDiff:
         result = compute("deploy", "shop", *flags, "--diff", "--dry-run")
         assert result.code == 0
         found = [text.strip() for text in result.lines if text[:1] in "+-" and text[:3] not in ("+++", "---")]
-        told = {text.replace(" ", "") for text in found}
-        assert told >= {f"-image:{IMAGE}", "+image:shop:9", "+value:(hidden,changed)", "+-name:TOKEN"}
+        compact = {text.replace(" ", "") for text in found}
+        assert compact >= {f"-image:{IMAGE}", "+image:shop:9", "+value:(hidden,changed)", "+-name:TOKEN"}
         for secret in ("s3same", "s3new", "hush"):
             assert secret not in result.out + result.err
 
@@ -267,7 +267,7 @@ class TestSaving:
         assert compute(*NEW, "--save", "--project=demo").code == 0
         assert "--project" not in (tmp_path / "workload.yaml").read_text()
 
-    def test_what_did_not_change_is_saved_on_request_only(
+    def test_an_unchanged_workload_is_saved_only_on_request(
         self, api: ApiServer, compute: Compute, tmp_path: Path, world: World
     ) -> None:
         world.workload(("DFW",))
@@ -355,3 +355,11 @@ def test_unknown_fields_are_refused(api: ApiServer, compute: Compute, write: Wri
     result = compute("deploy", "-f", "shop.yaml", "--no-wait")
     assert (result.code, result.err) == (1, error)
     assert api.all(WORKLOAD) == []
+
+
+def test_an_update_with_unknown_fields_is_refused(api: ApiServer, compute: Compute, world: World, write: Write) -> None:
+    before = world.workload().metadata.resource_version
+    write(manifest() | {"spec": manifest()["spec"] | {"replicas": 3}})
+    result = compute("deploy", "-f", "shop.yaml", "--no-wait")
+    assert (result.code, result.err) == (1, 'Error: workload "shop" was rejected:\n  unknown field "spec.replicas"\n')
+    assert api.get(WORKLOAD, "shop").metadata.resource_version == before

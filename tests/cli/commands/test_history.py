@@ -263,7 +263,7 @@ def test_nothing_that_was_recorded_can_forge_a_line(deployed: Compute) -> None:
         result = deployed(*words, tty=True, columns=200, environ={"NO_COLOR": "1"})
         assert result.code == 0
         assert "\x1b[1A" not in result.out
-        assert not [shown for shown in result.lines if shown.startswith("#9")]
+        assert not [line for line in result.lines if line.startswith("#9")]
     assert r"fix\n#9     1s ago\x1b[1A" in deployed("rollout", "history", "shop", "-o", "wide").out
 
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import CITY_CODE, DEPLOYMENT_NAME, PLACEMENT_NAME, WORKLOAD_NAME
 from tests.cli.conftest import Compute, FakeClock, World, condition
 from tests.cli.server import ApiServer
@@ -82,6 +83,24 @@ def test_without_labels_the_owner_comes_from_the_deployment(api: ApiServer, comp
     assert rows == [["shop-default-sin-7", "orphaned", "unknown"], ["shop-default-dfw-0", "shop", "DFW"]]
 
 
+def test_without_titles_there_is_no_footer_either(api: ApiServer, compute: Compute) -> None:
+    several(api)
+    result = compute("instances", "--no-headers")
+    assert [line.partition(" ")[0] for line in result.lines] == [
+        "job-default-sin-0", "shop-default-ams-0", "shop-default-dfw-0", "shop-default-dfw-1"
+    ]  # fmt: skip
+
+
+def test_an_instance_that_is_being_deleted_is_terminating(api: ApiServer, compute: Compute) -> None:
+    name = several(api).instance("AMS", 1)
+    api.patch(INSTANCE, name, {"metadata": {"finalizers": ["example.com/provider"]}})
+    api.delete(INSTANCE, name)
+    result = compute("instances", name)
+    assert result.lines[1].split()[-1] == "Terminating"
+    assert result.lines[-1] == "1 instance — 0 Available, 1 Pending, 0 Failed"
+    assert "Status         Terminating" in compute("instances", "describe", name).lines
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -153,7 +172,7 @@ def test_a_reason_that_only_points_is_followed_to_the_one_it_points_at(api: ApiS
     gated = condition("Ready", "False", "SchedulingGatesPresent", "Scheduling gates present: Quota")
     world.instance("DFW", 0, gated, condition("QuotaGranted", "Unknown", "QuotaNoBudget", "no bucket"))
     lines = compute("instances", "describe", "shop-default-dfw-0").lines
-    assert "What this means    The quota claim waits, because the project has no allowance for it." in lines
+    assert "What this means    The quota claim is waiting because the project has no allowance for it." in lines
     assert "What to do         this is Datum's to fix; no change to the workload helps" in lines
 
 

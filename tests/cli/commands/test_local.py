@@ -241,10 +241,12 @@ def logged(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("flags", "shown"), [([], "one\ntwo\nthree\n"), (["--tail=2"], "two\nthree\n")])
-def test_logs_are_shown_also_when_it_does_not_run(compute: Compute, logged: Path, flags: list[str], shown: str) -> None:
+@pytest.mark.parametrize(("flags", "expected"), [([], "one\ntwo\nthree\n"), (["--tail=2"], "two\nthree\n")])
+def test_logs_are_shown_also_when_it_does_not_run(
+    compute: Compute, logged: Path, flags: list[str], expected: str
+) -> None:
     result = compute("local", "logs", *flags)
-    assert (result.code, result.out, result.err) == (0, shown, "")
+    assert (result.code, result.out, result.err) == (0, expected, "")
 
 
 def test_logs_can_be_followed_until_ctrl_c(
@@ -292,7 +294,7 @@ LOGGED = [
 
 def test_logs_are_lines_for_people_and_json_for_programs(compute: Compute, logged: Path) -> None:
     logged.write_text("".join(f"{raw}\n" for raw, _ in LOGGED))
-    assert compute("local", "logs").lines == [shown for _, shown in LOGGED]
+    assert compute("local", "logs").lines == [expected for _, expected in LOGGED]
     assert compute("local", "logs", "-o", "json").lines == [raw for raw, _ in LOGGED]
 
 

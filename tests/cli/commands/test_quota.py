@@ -91,7 +91,7 @@ def test_constrained_with_nothing_used_up(api: ApiServer, compute: Compute) -> N
     assert compute("quota", "--constrained").out == "No resource types are at their limit.\n"
 
 
-def test_no_quota_at_all(api: ApiServer, compute: Compute) -> None:
+def test_a_project_without_quota_says_so(api: ApiServer, compute: Compute) -> None:
     text = (
         "No quota configured for this project.\n"
         "Ask Datum to set up compute quota; nothing in your workload can change this.\n"
@@ -101,7 +101,7 @@ def test_no_quota_at_all(api: ApiServer, compute: Compute) -> None:
     assert compute("quota").out == text
 
 
-def test_the_unit_of_a_type_that_we_do_not_know_is_asked_for(api: ApiServer, compute: Compute) -> None:
+def test_the_unit_of_an_unknown_type_is_read_from_the_server(api: ApiServer, compute: Compute) -> None:
     bucket(api, "compute.datumapis.com/gpus", 2, 1)
     assert compute("quota").lines[-1].split()[:3] == ["gpus", "gpus", "2"]
     spec = {
@@ -113,7 +113,7 @@ def test_the_unit_of_a_type_that_we_do_not_know_is_asked_for(api: ApiServer, com
 
 
 @pytest.mark.parametrize(
-    ("used", "limit", "shown"),
+    ("used", "limit", "expected"),
     [
         (0, 10, "[--------------------]   0%"),
         (10, 10, "[####################] 100%"),
@@ -121,8 +121,8 @@ def test_the_unit_of_a_type_that_we_do_not_know_is_asked_for(api: ApiServer, com
         (0, 0, "N/A"),
     ],
 )
-def test_the_bar(used: float, limit: float, shown: str) -> None:
-    assert bar(used, limit) == shown
+def test_the_bar(used: float, limit: float, expected: str) -> None:
+    assert bar(used, limit) == expected
 
 
 def test_help_explains_that_quota_is_not_per_city(compute: Compute) -> None:

@@ -89,7 +89,9 @@ def test_deployments_that_the_server_does_not_restart_are_restarted_from_here(
     assert 10 <= sum(clock.slept) < 12
 
 
-def test_only_what_was_not_handed_on_is_written(api: ApiServer, compute: Compute, placed: World) -> None:
+def test_only_deployments_that_the_server_did_not_restart_are_written(
+    api: ApiServer, compute: Compute, placed: World
+) -> None:
     api.before("GET", "/workloaddeployments", nothing)
     api.before("GET", "/workloaddeployments", lambda: hand_on(api, "b-dfw"))
     assert compute("restart", "shop", "--city=DFW").code == 0

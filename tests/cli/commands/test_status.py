@@ -212,8 +212,8 @@ def test_the_time_of_an_external_change_is_not_invented(
     for replicas in (3, 1):
         edited = placement("default", cities, replicas) | {"scaleSettings": {"minReplicas": replicas}}
         api.patch(WORKLOAD, "shop", {"spec": {"placements": [edited]}})
-        shown = next(line for line in compute("status", "shop").lines if line.startswith("Updated"))
-        assert shown.startswith("Updated      —   "), "also when it is as it was before"
+        updated = next(line for line in compute("status", "shop").lines if line.startswith("Updated"))
+        assert updated.startswith("Updated      —   "), "also when it is as it was before"
         assert json.loads(compute("status", "shop", "-o", "json").out)["updated"] is None
         described = compute("workloads", "describe", "shop").lines
         assert next(line for line in described if line.startswith("Updated")).split() == ["Updated", "—"]

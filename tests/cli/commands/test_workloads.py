@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.labels import ROLLOUT_PAUSED
 from datum_compute.api.workload import WORKLOAD
 from tests.cli.conftest import Compute, FakeClock, World, condition, placement, template
@@ -128,7 +129,7 @@ def test_at_80_columns_only_the_image_gives_way(api: ApiServer, compute: Compute
 
 
 @pytest.mark.parametrize(
-    ("image", "shown"),
+    ("image", "expected"),
     [
         ("registry.example/team/shop:1", "team/shop:1"),
         ("localhost:5000/shop", "shop"),
@@ -136,9 +137,9 @@ def test_at_80_columns_only_the_image_gives_way(api: ApiServer, compute: Compute
         ("shop", "shop"),
     ],
 )
-def test_the_registry_is_left_out(api: ApiServer, compute: Compute, image: str, shown: str) -> None:
+def test_the_registry_is_left_out(api: ApiServer, compute: Compute, image: str, expected: str) -> None:
     World(api, "web").workload(spec={"template": template(image)})
-    assert compute("workloads").lines[1].split()[5] == shown
+    assert compute("workloads").lines[1].split()[5] == expected
 
 
 def test_describe(api: ApiServer, compute: Compute, clock: FakeClock) -> None:
@@ -233,6 +234,25 @@ def test_a_workload_that_is_being_deleted_is_not_called_available(
     status = json.loads(compute("status", "shop", "-o", "json").out)
     assert (status["healthState"], status["deleting"]) == ("Deleting", True)
     assert "Health       Deleting — waiting for AMS, DFW" in compute("workloads", "describe", "shop").lines
+    api.delete(WORKLOAD_DEPLOYMENT, "shop-default-ams")
+    left = compute("status", "shop").out
+    assert "Health       Deleting — waiting for DFW\n" in left
+    rows = [line.split() for line in left.partition("CITY")[2].splitlines()[1:]]
+    assert rows == [["default", "DFW", "2/2", "2", "datumcloud/d1-standard-2", "[removing]"]]
+
+
+def test_a_deletion_that_waits_for_a_finalizer_alone_names_it(api: ApiServer, compute: Compute, world: World) -> None:
+    world.workload(finalizers=["example.com/backup"])
+    world.observe()
+    api.delete(WORKLOAD, "shop")
+    assert compute("status", "shop").lines[-3:] == [
+        "Health       Deleting — waiting for finalizer example.com/backup",
+        "",
+        "  No city has a deployment of it any more.",
+    ]
+    assert compute("rollout", "status", "shop").err.splitlines()[0] == (
+        'Error: workload "shop" is being deleted: waiting for finalizer example.com/backup'
+    )
 
 
 def test_a_version_that_waits_for_a_resume_is_not_called_up_to_date(

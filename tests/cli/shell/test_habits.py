@@ -89,7 +89,7 @@ def test_a_name_may_carry_its_type(shop: World, compute: Compute, name: str) -> 
     assert result.out == compute("status", "shop").out
 
 
-def test_what_a_list_prints_with_o_name_can_be_given_back(shop: World, compute: Compute) -> None:
+def test_names_printed_by_a_list_are_accepted_as_arguments(shop: World, compute: Compute) -> None:
     printed = compute("instances", "-o", "name").lines
     for name in printed:
         assert compute("instances", "describe", name).code == 0
@@ -239,7 +239,7 @@ BAD_IMAGES = ["shop:", "registry.example/Shop:1", "two words", "http://registry.
 
 
 @pytest.mark.parametrize("image", BAD_IMAGES)
-def test_a_bad_image_is_refused_by_flag_before_anything_is_asked(offline: Compute, image: str) -> None:
+def test_a_bad_image_in_a_flag_is_refused_before_any_question(offline: Compute, image: str) -> None:
     result = offline("deploy", "shop", f"--image={image}", "--city=DFW")
     assert (result.code, result.out) == (2, "")
     assert result.err.splitlines()[0] == (
@@ -271,14 +271,14 @@ def test_an_image_may_be_written_in_every_usual_way(api: ApiServer, compute: Com
     assert image in bytes(api.get(WORKLOAD, "shop").spec_json).decode()
 
 
-@pytest.mark.parametrize(("name", "shown"), [("123", "123"), ("true", "true"), ("1.50", "1.5")])
+@pytest.mark.parametrize(("name", "quoted"), [("123", "123"), ("true", "true"), ("1.50", "1.5")])
 def test_a_name_in_a_manifest_that_is_not_text_is_an_error(
-    offline: Compute, tmp_path: Path, name: str, shown: str
+    offline: Compute, tmp_path: Path, name: str, quoted: str
 ) -> None:
     path = _manifest(tmp_path, name, "shop")
     result = offline("deploy", "-f", str(path))
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"Error: {path}: metadata.name {shown} must be text; put it in quotes\n"
+    assert result.err == f"Error: {path}: metadata.name {quoted} must be text; put it in quotes\n"
 
 
 def _manifest(folder: Path, name: str, image: str) -> Path:

@@ -19,7 +19,7 @@ tried = st.sampled_from("\u200b\u202e\u2028\ufeff\xad\U000e0041\n \"'#")
 texts = st.text(st.one_of(st.characters(codec="utf-8"), tried))
 
 
-def test_yaml_spells_out_what_is_hidden() -> None:
+def test_yaml_spells_out_hidden_characters() -> None:
     assert yaml_text(SPOOFED) == (
         'image: "registry.example/\\u202egnp.exe"\n'
         '"na\\u200bme": "web\\u2066"\n'
@@ -28,7 +28,7 @@ def test_yaml_spells_out_what_is_hidden() -> None:
     )  # fmt: skip
 
 
-def test_json_spells_out_what_is_hidden() -> None:
+def test_json_spells_out_hidden_characters() -> None:
     assert json_text(SPOOFED, indent=0) == (
         '{"image":"registry.example/\\u202egnp.exe","na\\u200bme":"web\\u2066","tag":"a\\udb40\\udc41b","plain":"café"}\n'
     )
@@ -36,7 +36,7 @@ def test_json_spells_out_what_is_hidden() -> None:
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 @given(st.dictionaries(texts, st.one_of(texts, st.lists(texts)), max_size=3))
-def test_what_is_read_back_is_what_was_written(ascii_only: bool, value: dict[str, object]) -> None:
+def test_documents_are_read_back_as_written(ascii_only: bool, value: dict[str, object]) -> None:
     for text, read in (
         (json_text(value, indent=2, ascii_only=ascii_only), json.loads),
         (yaml_text(value, ascii_only=ascii_only), yaml.safe_load),
@@ -46,7 +46,7 @@ def test_what_is_read_back_is_what_was_written(ascii_only: bool, value: dict[str
 
 
 @pytest.mark.parametrize("words", ["workloads", "workloads describe shop", "workloads describe shop -o yaml"])
-def test_a_person_sees_what_an_image_hides(compute: Compute, world: World, words: str) -> None:
+def test_hidden_characters_of_an_image_are_visible_to_people(compute: Compute, world: World, words: str) -> None:
     world.workload(spec={"template": template("registry.example/shop:\u202e2\u200b")})
     result = compute(*words.split())
     assert result.code == 0

@@ -30,14 +30,14 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "expected"),
     [
         (0, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h"), (86399, "23h"), (86400, "1d"), (864000, "10d"),
         (-5, "0s"),
     ],
 )  # fmt: skip
-def test_an_age_is_shown_in_its_largest_unit(seconds: int, shown: str) -> None:
-    assert durations.age(NOW - timedelta(seconds=seconds), NOW) == shown
+def test_an_age_is_shown_in_its_largest_unit(seconds: int, expected: str) -> None:
+    assert durations.age(NOW - timedelta(seconds=seconds), NOW) == expected
 
 
 def test_an_age_that_is_not_known_is_empty() -> None:
@@ -45,7 +45,7 @@ def test_an_age_that_is_not_known_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "expected"),
     [
         (0, "0.0s"),
         (0.94, "0.9s"),
@@ -59,13 +59,13 @@ def test_an_age_that_is_not_known_is_empty() -> None:
         (93784, "1d 2h"),
     ],
 )
-def test_a_duration_is_shown_in_two_units(seconds: float, shown: str) -> None:
-    assert durations.elapsed(seconds) == shown
+def test_a_duration_is_shown_in_two_units(seconds: float, expected: str) -> None:
+    assert durations.elapsed(seconds) == expected
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0s"), (900, "15m"), (5400, "1h30m"), (604800, "7d")])
-def test_a_limit_is_printed_as_it_was_typed(seconds: float, shown: str) -> None:
-    assert durations.compact(seconds) == shown
+@pytest.mark.parametrize(("seconds", "expected"), [(0, "0s"), (900, "15m"), (5400, "1h30m"), (604800, "7d")])
+def test_a_limit_is_printed_as_it_was_typed(seconds: float, expected: str) -> None:
+    assert durations.compact(seconds) == expected
 
 
 @pytest.mark.parametrize(("text", "longest", "most"), [("9999999d", 86400.0, "1d"), ("9" * 400 + "h", 3600.0, "1h")])

@@ -6,7 +6,7 @@ from datum_compute.cli.show.escapes import visible
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("café — plain", "café — plain"),
         ("two\nlines\r\n", r"two\nlines\r\n"),
@@ -20,12 +20,12 @@ from datum_compute.cli.show.escapes import visible
         ("half \ud83d", r"half \ud83d"),
     ],
 )
-def test_what_a_terminal_would_obey_is_spelled_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
+def test_control_characters_are_spelled_out(text: str, escaped: str) -> None:
+    assert visible(text) == escaped
 
 
 @given(st.text(st.characters()))
 def test_any_text_becomes_one_line_that_can_be_written(text: str) -> None:
-    shown = visible(text)
-    assert len(shown.splitlines()) <= 1
-    assert shown.encode().decode() == shown
+    escaped = visible(text)
+    assert len(escaped.splitlines()) <= 1
+    assert escaped.encode().decode() == escaped

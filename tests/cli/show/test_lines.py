@@ -5,7 +5,7 @@ def texts(lines: list[Line]) -> list[str]:
     return ["".join(text_of(piece) for piece in line.pieces) for line in lines]
 
 
-def shown(table: Table, columns: int | None = None, *, headers: bool = True) -> list[str]:
+def lines_of(table: Table, columns: int | None = None, *, headers: bool = True) -> list[str]:
     return texts(laid_out(table, columns=columns, headers=headers, ellipsis="…"))
 
 
@@ -13,17 +13,17 @@ NAMES = Table((Column("NAME"), Column("CITY")), [("shop", "DFW"), ("a-longer-nam
 
 
 def test_columns_stand_three_spaces_apart_and_the_last_is_not_padded() -> None:
-    assert shown(NAMES) == ["NAME            CITY", "shop            DFW", "a-longer-name   AMS"]
+    assert lines_of(NAMES) == ["NAME            CITY", "shop            DFW", "a-longer-name   AMS"]
 
 
 def test_without_titles_columns_are_as_wide_as_their_cells() -> None:
     table = Table((Column("A LONG TITLE"), Column("B")), [("x", "y")])
-    assert shown(table, headers=False) == ["x   y"]
+    assert lines_of(table, headers=False) == ["x   y"]
 
 
 def test_colour_does_not_count_as_width() -> None:
     table = Table((Column("HEALTH"), Column("AGE")), [(good("Available"), "3m"), ("Unknown", "9d")])
-    assert shown(table) == ["HEALTH      AGE", "Available   3m", "Unknown     9d"]
+    assert lines_of(table) == ["HEALTH      AGE", "Available   3m", "Unknown     9d"]
 
 
 IMAGES = Table(
@@ -33,7 +33,7 @@ IMAGES = Table(
 
 
 def test_a_table_too_wide_for_the_terminal_gives_up_what_may_be_cut() -> None:
-    title, row = shown(IMAGES, 60)
+    title, row = lines_of(IMAGES, 60)
     assert title == "NAME   IMAGE                                             AGE"
     assert row == "shop   team/with/a/very/long/p…n/image:2026.11.02-0815   3m"
     assert len(title) == 60
@@ -41,18 +41,18 @@ def test_a_table_too_wide_for_the_terminal_gives_up_what_may_be_cut() -> None:
 
 def test_names_are_never_cut() -> None:
     table = Table((Column("NAME"), Column("STATUS")), [("x" * 70, "Pending (quota exceeded)")])
-    assert shown(table, 80)[1] == "x" * 70 + "   Pending (quota exceeded)"
+    assert lines_of(table, 80)[1] == "x" * 70 + "   Pending (quota exceeded)"
 
 
 def test_nothing_is_cut_where_there_is_no_terminal() -> None:
-    assert shown(IMAGES)[1] == "shop   team/with/a/very/long/path/and/a/long/name/for/an/image:2026.11.02-0815   3m"
+    assert lines_of(IMAGES)[1] == "shop   team/with/a/very/long/path/and/a/long/name/for/an/image:2026.11.02-0815   3m"
 
 
 def test_the_text_of_the_last_column_wraps() -> None:
     table = Table(
         (Column("TYPE"), Column("MESSAGE", wraps=True)), [("Ready", "one two three four five six"), ("Other", "seven")]
     )
-    assert shown(table, 30) == [
+    assert lines_of(table, 30) == [
         "TYPE    MESSAGE",
         "Ready   one two three four",
         "        five six",
@@ -62,4 +62,4 @@ def test_the_text_of_the_last_column_wraps() -> None:
 
 def test_a_column_too_narrow_to_wrap_is_left_to_the_terminal() -> None:
     table = Table((Column("TYPE"), Column("MESSAGE", wraps=True)), [("Ready", "one two three four five six")])
-    assert shown(table, 20) == ["TYPE    MESSAGE", "Ready   one two three four five six"]
+    assert lines_of(table, 20) == ["TYPE    MESSAGE", "Ready   one two three four five six"]

@@ -26,7 +26,7 @@ class Screen:
         self.terminal = Terminal(environment, style)
 
 
-def test_a_table_prints_a_dash_for_what_is_not_known() -> None:
+def test_a_table_prints_a_dash_for_unknown_values() -> None:
     screen = Screen()
     screen.terminal.show(
         Table((Column("NAME"), Column("IP"), Column("")), [("shop", "", ""), ("web", "10.0.0.1", "!")])
@@ -160,7 +160,7 @@ def test_a_warning_between_two_drawings_stays_and_the_next_begins_below_it() -> 
     assert drawn(screen) == ["\r", "one\ntwo\n\r", "one\ntwo\n"]
 
 
-def test_a_window_made_narrower_has_more_rows_to_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrowed_window_has_more_rows_to_erase(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(tty=True, NO_COLOR="1")
     drawing = screen.terminal.drawing()
     drawing.draw("x" * 60, "short", "")
@@ -211,7 +211,7 @@ def test_an_answer_is_what_was_typed_without_its_spaces(typed: str, answer: str 
     assert screen.err.getvalue().startswith("Name: ")
 
 
-def test_what_comes_from_elsewhere_cannot_move_the_cursor_nor_forge_a_line() -> None:
+def test_foreign_text_can_neither_move_the_cursor_nor_forge_a_line() -> None:
     forged = "up\nshop   Available\x1b[2J"
     screen = Screen(Style(color="always"), tty=True)
     screen.terminal.show(
@@ -229,7 +229,7 @@ def test_what_comes_from_elsewhere_cannot_move_the_cursor_nor_forge_a_line() -> 
     ]
 
 
-def test_nor_can_it_in_a_drawing_a_warning_a_name_or_a_question() -> None:
+def test_foreign_text_is_harmless_in_drawings_warnings_names_and_questions() -> None:
     screen = Screen(tty=True, stdin="y\n", NO_COLOR="1")
     screen.terminal.drawing().draw("a\rb")
     screen.terminal.name("c\nd")
@@ -239,7 +239,7 @@ def test_nor_can_it_in_a_drawing_a_warning_a_name_or_a_question() -> None:
     assert screen.err.getvalue() == "e\\x9bf\ng\\x1bh: "
 
 
-def test_json_spells_out_what_terminals_obey_and_means_the_same() -> None:
+def test_json_spells_out_control_characters_and_means_the_same() -> None:
     screen = Screen()
     screen.terminal.record({"a": "\x9b2J\x7f\x1b"})
     assert screen.out.getvalue() == '{"a":"\\u009b2J\\u007f\\u001b"}\n'

@@ -72,7 +72,7 @@ def test_names_and_yaml(api: ApiServer, compute: Compute, world: World) -> None:
     assert [document["metadata"]["name"] for document in documents] == ["shop", "web"]
 
 
-def test_status_of_one_that_recovers(api: ApiServer, compute: Compute, world: World) -> None:
+def test_the_status_follows_a_workload_that_recovers(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",), 2)
     world.observe()
     world.deployment("DFW")
@@ -84,13 +84,13 @@ def test_status_of_one_that_recovers(api: ApiServer, compute: Compute, world: Wo
     assert [json.loads(line)["healthState"] for line in result.lines] == ["Degraded", "Available"]
 
 
-def test_filters_hold(api: ApiServer, compute: Compute, world: World) -> None:
+def test_filters_apply_to_every_update(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW", "AMS"), 1)
     result = compute("instances", "-w", "--city=dfw", "-o", "name", steps=[interrupt])
     assert result.out == "instance/shop-default-dfw-0\n"
 
 
-def test_in_a_terminal_it_is_drawn_in_its_place(api: ApiServer, compute: Compute, world: World) -> None:
+def test_in_a_terminal_a_watch_is_redrawn_in_place(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled(("DFW",), 1)
     result = compute("instances", "-w", tty=True, columns=120, steps=[nothing, interrupt], environ={"NO_COLOR": "1"})
     assert result.code == 0
@@ -103,7 +103,7 @@ def test_in_a_terminal_it_is_drawn_in_its_place(api: ApiServer, compute: Compute
 
 
 @pytest.mark.parametrize("flags", [["-q"], []])
-def test_without_a_capable_terminal_it_is_printed(
+def test_without_a_capable_terminal_updates_are_printed(
     api: ApiServer, compute: Compute, world: World, flags: list[str]
 ) -> None:
     world.settled(("DFW",), 1)
@@ -135,7 +135,7 @@ def test_the_first_read_must_succeed(api: ApiServer, compute: Compute) -> None:
     assert compute("workloads", "-w").code == 7
 
 
-def test_without_a_watch_it_is_read_every_two_seconds(api: ApiServer, compute: Compute, world: World) -> None:
+def test_without_a_watch_objects_are_read_every_two_seconds(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(("DFW",))
     compute("workloads", "-w", steps=[*[nothing] * 5, interrupt], trusted=False)
     assert len([seen for seen in api.requests if seen.path.endswith("/workloads")]) == 6

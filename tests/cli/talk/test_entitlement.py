@@ -9,7 +9,7 @@ from tests.cli.conftest import Compute, FakeClock, condition, entitle, nothing
 from tests.cli.server import ApiServer
 
 
-def test_not_requested_and_nobody_to_ask(bare_api: ApiServer, compute: Compute) -> None:
+def test_without_a_terminal_access_is_not_requested(bare_api: ApiServer, compute: Compute) -> None:
     result = compute("workloads", "-o", "json")
     assert (result.code, result.out) == (10, "")
     assert result.err == (
@@ -81,7 +81,7 @@ def test_a_concurrent_request_counts_as_ours(bare_api: ApiServer, compute: Compu
         (500, "InternalError", 1, "Error: requesting compute access: boom\n"),
     ],
 )
-def test_a_request_that_is_refused(
+def test_a_refused_request_is_reported(
     bare_api: ApiServer, compute: Compute, code: int, reason: str, exit_code: int, error: str
 ) -> None:
     bare_api.answer("POST", "/serviceentitlements", code, "boom", reason=reason)
@@ -194,7 +194,7 @@ def test_the_gate_can_be_switched_off(bare_api: ApiServer, compute: Compute) -> 
 
 
 @pytest.mark.parametrize("words", [["version"], ["--help"], ["deploy", "--help"], ["local", "status"]])
-def test_what_needs_no_project_passes_no_gate(bare_api: ApiServer, compute: Compute, words: list[str]) -> None:
+def test_commands_without_a_project_pass_no_gate(bare_api: ApiServer, compute: Compute, words: list[str]) -> None:
     compute(*words)
     assert bare_api.requests == []
 

@@ -16,7 +16,7 @@ from tests.cli.conftest import Compute, FakeClock, World, kubeconfig
 from tests.cli.server import ApiServer, Rule
 
 
-def asked(compute: Compute) -> str:
+def context_line(compute: Compute) -> str:
     """The line that tells where the kubeconfig led, which may not be where its user thinks."""
     return f'  in context "project-demo" of {compute.environ["KUBECONFIG"]}\n'
 
@@ -39,7 +39,7 @@ def test_404_is_reported_once_with_exit_3(
 ) -> None:
     result = compute(*words)
     assert (result.code, result.out) == (3, "")
-    assert result.err == f"Error: {error}\n{asked(compute)}\n{next_command}\n"
+    assert result.err == f"Error: {error}\n{context_line(compute)}\n{next_command}\n"
     assert api.writes() == []
 
 
@@ -65,15 +65,17 @@ def test_403_names_what_is_not_allowed(
     world.settled()
     api.answer(method, "/workloads", 403, "User x cannot", reason="Forbidden")
     result = compute(*words)
-    told = f"Error: you do not have permission to {error} in project demo\n{asked(compute)}"
-    assert (result.code, result.err) == (7, told)
+    expected = f"Error: you do not have permission to {error} in project demo\n{context_line(compute)}"
+    assert (result.code, result.err) == (7, expected)
 
 
 def test_403_of_a_suspended_project_shows_the_cause(api: ApiServer, compute: Compute, world: World) -> None:
     world.settled()
     causes = [{"reason": "ProjectSuspended", "message": "project demo is suspended: unpaid", "field": ""}]
     api.answer("PUT", "/workloads", 403, reason="Forbidden", details={"causes": causes})
-    assert compute("scale", "shop", "--min=3").err.endswith(f"  project demo is suspended: unpaid\n{asked(compute)}")
+    assert compute("scale", "shop", "--min=3").err.endswith(
+        f"  project demo is suspended: unpaid\n{context_line(compute)}"
+    )
 
 
 def test_422_lists_every_cause(api: ApiServer, compute: Compute) -> None:
@@ -174,8 +176,8 @@ def test_a_list_that_expires_between_two_pages_is_read_again_without_pages(api: 
     api.answer("GET", "/workloads", 410, "too old resource version", reason="Expired")
     result = compute("workloads", "-o", "name")
     assert result.out == "workload/shop-0\nworkload/shop-1\nworkload/shop-2\n"
-    asked = [seen.query.keys() & {"limit", "continue"} for seen in api.requests if seen.path.endswith("/workloads")]
-    assert asked == [{"limit"}, {"limit", "continue"}, set()]
+    options = [seen.query.keys() & {"limit", "continue"} for seen in api.requests if seen.path.endswith("/workloads")]
+    assert options == [{"limit"}, {"limit", "continue"}, set()]
 
 
 def _list(**query: str) -> Call:
@@ -267,7 +269,7 @@ def test_an_invalid_name_is_refused_by_every_call(api: ApiServer, name: str) -> 
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["../x", "a/b", "a b"])
-def test_every_verb_reports_it_in_one_sentence(
+def test_every_verb_reports_an_invalid_name_in_one_sentence(
     api: ApiServer, compute: Compute, words: list[str], code: int, name: str
 ) -> None:
     result = compute(*words, name)

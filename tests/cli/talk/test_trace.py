@@ -20,9 +20,9 @@ from datum_compute.kube.transport import Call
     ],
 )
 def test_values_that_may_be_secret_are_left_out(body: Any) -> None:
-    shown = redacted(msgspec.json.encode(body))
-    assert "hush" not in shown
-    assert "(hidden)" in shown
+    trace = redacted(msgspec.json.encode(body))
+    assert "hush" not in trace
+    assert "(hidden)" in trace
 
 
 def test_the_rest_is_shown_as_it_is() -> None:

@@ -83,7 +83,7 @@ def test_arguments_are_never_modified() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "asked", "result"),
+    ("ports", "number", "result"),
     [
         ([], 8080, [{"name": "http", "port": 8080, "protocol": "TCP"}]),
         (
@@ -95,8 +95,8 @@ def test_arguments_are_never_modified() -> None:
         ([{"name": "http", "port": 80}], 0, None),
     ],
 )
-def test_the_port_flag_sets_or_removes_the_port_named_http(ports: list[Json], asked: int, result: list[Json]) -> None:
-    after = edited_spec(live(ports=ports), SpecChange(port=asked))
+def test_the_port_flag_sets_or_removes_the_port_named_http(ports: list[Json], number: int, result: list[Json]) -> None:
+    after = edited_spec(live(ports=ports), SpecChange(port=number))
     assert container(after).get("ports") == result
 
 

@@ -179,7 +179,7 @@ def test_a_saved_manifest_is_one_that_can_be_read_again() -> None:
 @example("1e3")
 @example("~")
 @example("a: b # c")
-def test_whatever_a_value_looks_like_it_is_saved_and_read_again_as_it_was(value: str) -> None:
+def test_any_value_is_saved_and_read_again_unchanged(value: str) -> None:
     live = manifest(
         metadata={"name": "shop", "annotations": {"note": value}}, **deep(env=[{"name": "A", "value": value}])
     )

@@ -56,7 +56,7 @@ def test_the_twenty_newest_are_kept() -> None:
     assert numbers(known) == list(range(6, 26))
 
 
-def test_what_is_too_large_together_loses_its_oldest_but_never_the_newest() -> None:
+def test_a_history_that_is_too_large_loses_its_oldest_entries_but_never_the_newest() -> None:
     known = Revisions()
     for generation in range(1, 5):
         known = known.with_write(entry(str(generation), generation, padding=LARGEST_BYTES // 2), None)
@@ -70,7 +70,7 @@ def test_a_number_is_never_used_again() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"rev": 4}', '{"rev": "x"}', "\x00"])
-def test_what_cannot_be_read_is_skipped_and_kept(text: str) -> None:
+def test_unreadable_entries_are_skipped_and_kept(text: str) -> None:
     known = Revisions.of(after("a").data() | {"4": text}, "1")
     assert numbers(known) == [1]
     assert known.data()["4"] == text
@@ -81,7 +81,7 @@ def test_an_entry_under_the_wrong_key_is_not_believed() -> None:
     assert Revisions.of({"2": text}, "2").entries == ()
 
 
-def test_what_others_wrote_is_recorded_before_it_is_replaced() -> None:
+def test_external_changes_are_recorded_before_they_are_replaced() -> None:
     known = after("a").with_write(entry("c", 3), entry("b", 2, kind=EXTERNAL))
     assert [(entry.rev, entry.kind, entry.image) for entry in known.entries] == [
         (1, DEPLOY, "a"),
@@ -123,7 +123,7 @@ def test_the_order_of_keys_does_not_count(value: Json) -> None:
     assert spec_hash(value) == spec_hash(dict(reversed(value.items())))
 
 
-def test_undo_goes_to_the_newest_that_asks_for_something_else() -> None:
+def test_undo_goes_to_the_newest_revision_that_differs() -> None:
     known = after("a", "b").with_write(entry("b", 3, restarted="now"), entry("b", 2))
     target = known.undo_target(spec("b", restarted="now"))
     assert target is not None

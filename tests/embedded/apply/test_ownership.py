@@ -173,13 +173,13 @@ def test_a_comparison_has_two_sides(one: Json, other: Json) -> None:
 
 
 @given(specs)
-def test_without_all_its_fields_nothing_is_left(spec: Json) -> None:
+def test_removing_all_of_its_fields_leaves_nothing(spec: Json) -> None:
     fields = fields_of(TYPE, object_of(spec))
     assert not fields_of(TYPE, without(TYPE, object_of(spec), fields)) & fields
 
 
 @given(ownable_writes, ownable_specs, labels)
-def test_what_is_applied_is_there_and_owned(steps: list[Any], spec: Json, labelled: Json) -> None:
+def test_applied_fields_exist_and_are_owned(steps: list[Any], spec: Json, labelled: Json) -> None:
     config = object_of(spec, labelled)
     live = applied(lived(steps), config, "m1")
     assert merged(TYPE, values(live), config) == values(live)
@@ -194,7 +194,7 @@ def test_applying_again_changes_nothing(steps: list[Any], spec: Json) -> None:
 
 
 @given(ownable_writes)
-def test_what_is_owned_exists(steps: list[Any]) -> None:
+def test_owned_fields_exist(steps: list[Any]) -> None:
     live = lived(steps)
     assert [printed(path) for path in owned(live) if not leads_somewhere(live, path)] == []
 
@@ -220,7 +220,7 @@ def test_an_applier_who_gives_up_everything_leaves_no_trace(spec: Json, other: J
 
 
 @pytest.mark.parametrize("value", [None, [], {"x:a": {}}, {"k:{": {}}, {"f:a": 1}, {"f:a": {"v:": {}}}])
-def test_what_is_no_set_of_fields_is_refused(value: object) -> None:
+def test_malformed_sets_of_fields_are_refused(value: object) -> None:
     with pytest.raises(Unreadable):
         decoded(value)
 
@@ -233,7 +233,7 @@ def test_keys_have_their_defaults() -> None:
     ]
 
 
-def test_the_oldest_of_many_writers_are_taken_together() -> None:
+def test_the_oldest_of_many_managers_are_merged() -> None:
     live = applied(object_of({}), object_of({"size": 1}), "m1")
     for number in range(12):
         live = updated(

@@ -29,7 +29,7 @@ SERVER = "https://one.test"
         ({"token": "t", "plugin": Plugin("/nowhere", V1)}, "Bearer t"),
     ],
 )
-def test_what_is_sent(fields: dict[str, Any], expected: str) -> None:
+def test_credentials_are_sent_in_the_authorization_header(fields: dict[str, Any], expected: str) -> None:
     assert EndpointCredentials(Endpoint(SERVER, **fields)).authorization() == expected
 
 
@@ -105,7 +105,7 @@ def test_an_invalid_token_is_refused_without_being_quoted(tmp_path: Path, conten
         assert "s3cr" not in str(error.value)
 
 
-def test_a_file_that_holds_no_token_leaves_the_one_that_is_known(tmp_path: Path) -> None:
+def test_a_file_without_a_token_leaves_the_known_one(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("two\nlines")
     assert EndpointCredentials(Endpoint(SERVER, token="t", token_file=str(file))).authorization() == "Bearer t"
@@ -172,7 +172,7 @@ def test_a_credential_that_has_already_expired_is_refused(tmp_path: Path) -> Non
     assert program.runs == 1
 
 
-def test_what_does_not_expire_is_kept_until_it_is_refused(tmp_path: Path) -> None:
+def test_a_credential_without_expiry_is_used_until_it_is_refused(tmp_path: Path) -> None:
     program, time = Program(tmp_path, token="one"), Time()
     credentials = credentials_of(program, time)
     credentials.authorization()

@@ -106,7 +106,9 @@ def test_the_current_context_is_taken_unless_one_is_named(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_a_context_says(tmp_path: Path, cluster: Json, user: Json, expected: Json) -> None:
+def test_a_context_names_server_credentials_and_authority(
+    tmp_path: Path, cluster: Json, user: Json, expected: Json
+) -> None:
     loaded = endpoint(tmp_path, config(cluster, user))
     assert loaded == Endpoint("https://one.test:6443/path", **expected)
 
@@ -115,7 +117,7 @@ def test_the_namespace_of_a_context(tmp_path: Path) -> None:
     assert endpoint(tmp_path, config(namespace="prod")).namespace == "prod"
 
 
-def test_files_are_meant_from_the_folder_of_the_file_that_names_them(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_folder_of_the_kubeconfig(tmp_path: Path) -> None:
     folder = tmp_path / "sub"
     folder.mkdir()
     for name in ("ca.crt", "client.crt", "client.key", "token"):
@@ -131,13 +133,13 @@ def test_files_are_meant_from_the_folder_of_the_file_that_names_them(tmp_path: P
     )
 
 
-def test_a_plugin_with_a_relative_path_is_meant_from_the_folder_of_its_file(tmp_path: Path) -> None:
+def test_a_relative_path_of_a_plugin_starts_at_the_folder_of_the_kubeconfig(tmp_path: Path) -> None:
     plugin = endpoint(tmp_path, config(user={"exec": EXEC | {"command": "./bin/login"}})).plugin
     assert plugin is not None
     assert Path(plugin.command) == tmp_path / "bin" / "login"
 
 
-def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> None:
+def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
     first = written(tmp_path / "first", {"current-context": "two", "users": [{"name": "u", "user": {"token": "a"}}]})
     second = written(tmp_path / "second", config(user={"token": "b"}))
     assert load([first, second]).server == "http://two.test"
@@ -194,7 +196,9 @@ def test_of_several_files_the_first_that_names_a_thing_wins(tmp_path: Path) -> N
         ("users:\n- user: {token: 'secret", "", r"is not YAML \(line 2\)"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, content: Any, context: str, sentence: str) -> None:
+def test_a_malformed_kubeconfig_is_reported_in_one_sentence(
+    tmp_path: Path, content: Any, context: str, sentence: str
+) -> None:
     with pytest.raises(KubeconfigError, match=sentence) as error:
         endpoint(tmp_path, content, context)
     assert "secret" not in str(error.value)
@@ -240,7 +244,7 @@ def test_a_template_replaces_the_path_or_all_of_the_address(template: str, serve
     assert loaded == Endpoint(server, token="t", ca_pem=PEM, server_name="x")
 
 
-def test_an_address_of_numbers_keeps_its_brackets() -> None:
+def test_an_ipv6_address_keeps_its_brackets() -> None:
     assert Endpoint("https://[::1]:6443/x").at("/p/{project}", project="a").server == "https://[::1]:6443/p/a"
 
 
@@ -305,14 +309,14 @@ CONTEXTS = {
 }
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_kubeconfig_is_read_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig.yaml"
     write_kubeconfig(path, CONTEXTS, "root")
     assert {name: replace(load([path], name), source=None) for name in CONTEXTS} == CONTEXTS
     assert load([path]) == replace(CONTEXTS["root"], source=Source((path,), ""))
 
 
-def test_only_its_owner_may_read_it_and_it_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_kubeconfig_is_private_and_replaced_atomically(tmp_path: Path) -> None:
     path = written(tmp_path / "kubeconfig.yaml", "old")
     path.chmod(0o644)
     write_kubeconfig(path, CONTEXTS, "root")
@@ -320,13 +324,13 @@ def test_only_its_owner_may_read_it_and_it_is_replaced_whole(tmp_path: Path) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["kubeconfig.yaml"]
 
 
-def test_the_current_context_must_be_one_of_them(tmp_path: Path) -> None:
+def test_the_current_context_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nope"):
         write_kubeconfig(tmp_path / "x", CONTEXTS, "nope")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_one_imports_no_http_library() -> None:
+def test_reading_a_kubeconfig_imports_no_http_library() -> None:
     script = (
         "import sys, datum_compute.kube.access.kubeconfig; sys.exit('aiohttp' in sys.modules or 'ssl' in sys.modules)"
     )

@@ -18,22 +18,22 @@ def _load(certificate: str, key: str) -> ssl.SSLContext:
 
 
 @pytest.fixture(params=["in memory", "in a folder"])
-def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def temporary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if request.param == "in a folder":
         monkeypatch.delattr(os, "memfd_create", raising=False)
     return tmp_path
 
 
-@pytest.mark.usefixtures("kept")
-def test_a_pair_is_loaded_and_nothing_of_it_stays(kept: Path) -> None:
+@pytest.mark.usefixtures("temporary")
+def test_a_pair_is_loaded_and_leaves_no_file(temporary: Path) -> None:
     open_files = len(os.listdir("/dev/fd"))
     _load(*client_certificate("one"))
-    assert list(kept.iterdir()) == []
+    assert list(temporary.iterdir()) == []
     assert len(os.listdir("/dev/fd")) == open_files
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("temporary")
 def test_a_certificate_with_another_key_is_an_error() -> None:
     (certificate, _), (_, key) = client_certificate("one"), client_certificate("two")
     with pytest.raises(ssl.SSLError):
@@ -42,7 +42,7 @@ def test_a_certificate_with_another_key_is_an_error() -> None:
         _load("nonsense", key)
 
 
-def test_where_nothing_can_be_written_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_directory_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
     with pytest.raises(NoFolder, match="set TMPDIR to a folder that this process may write to"):

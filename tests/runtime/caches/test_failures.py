@@ -49,7 +49,7 @@ def ends(logs: list[Any]) -> list[Any]:
     return [line for line in lines(logs, "warning") if line["event"] == "plane is followed again"]
 
 
-async def test_a_plane_that_is_away_is_one_warning_when_it_begins_and_one_when_it_ends(
+async def test_an_outage_is_one_warning_when_it_begins_and_one_when_it_ends(
     setup: Setup, simulation: Simulation
 ) -> None:
     with capture_logs() as logs:
@@ -69,7 +69,7 @@ async def test_a_plane_that_is_away_is_one_warning_when_it_begins_and_one_when_i
             assert 60 <= end["after_seconds"] <= 67
 
 
-async def test_while_it_lasts_the_warning_is_repeated_every_few_minutes(setup: Setup, simulation: Simulation) -> None:
+async def test_during_an_outage_the_warning_is_repeated_every_few_minutes(setup: Setup, simulation: Simulation) -> None:
     setup.faults.take_away()
     with capture_logs() as logs:
         async with background(setup.plane.run()):
@@ -98,7 +98,7 @@ async def test_a_plane_that_comes_and_goes_is_not_logged_each_time(setup: Setup,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_is_refused_from_the_start_is_one_warning_that_names_the_phase(
+async def test_a_refusal_from_the_start_is_one_warning_that_names_the_phase(
     setup: Setup, simulation: Simulation, error: ApiError, phase: str
 ) -> None:
     setup.server.refuse = [error] * 1000

@@ -107,7 +107,7 @@ async def test_the_initial_list_reports_every_object_as_new(setup: Setup, simula
         assert sorted(setup.take_changes()) == ["+a", "+b"]
 
 
-async def test_changes_arrive_with_what_was_before(setup: Setup, simulation: Simulation) -> None:
+async def test_changes_arrive_with_the_previous_object(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         setup.server.make("a")
         setup.server.change("a")
@@ -136,14 +136,14 @@ async def test_a_late_subscriber_gets_every_cached_object(setup: Setup, simulati
         assert [(change.object.name, change.initial) for change in late] == [("a", True), ("a", False)]
 
 
-async def test_one_kind_hears_nothing_of_another(setup: Setup, simulation: Simulation) -> None:
+async def test_an_informer_follows_only_its_kind(setup: Setup, simulation: Simulation) -> None:
     async with following(setup, simulation):
         setup.server.make("a", GADGET)
         await simulation.settle()
         assert setup.take_changes() == []
 
 
-async def test_reading_by_namespace(setup: Setup, simulation: Simulation) -> None:
+async def test_objects_can_be_read_by_namespace(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a")
     async with following(setup, simulation):
         assert [widget.name for widget in setup.informer.all(NAMESPACE)] == ["a"]
@@ -162,7 +162,7 @@ async def test_an_ended_watch_continues_where_it_was(setup: Setup, simulation: S
 # Lists in pages
 
 
-async def test_a_long_list_is_asked_for_in_pages(setup: Setup, simulation: Simulation) -> None:
+async def test_a_long_list_is_read_in_pages(setup: Setup, simulation: Simulation) -> None:
     names = [f"w{number:04}" for number in range(2 * PAGE + 1)]
     for name in names:
         setup.server.make(name)
@@ -184,7 +184,7 @@ async def test_changes_between_two_pages_are_not_lost(setup: Setup, simulation: 
         await simulation.until(setup.agrees, within=1)
 
 
-async def test_a_list_whose_moment_is_forgotten_between_two_pages_is_made_at_once(
+async def test_a_list_that_expires_between_two_pages_is_made_again_at_once(
     setup: Setup, simulation: Simulation
 ) -> None:
     for number in range(2 * PAGE):
@@ -198,13 +198,13 @@ async def test_a_list_whose_moment_is_forgotten_between_two_pages_is_made_at_onc
 # Metadata only
 
 
-async def test_managed_fields_are_not_kept(setup: Setup, simulation: Simulation) -> None:
+async def test_managed_fields_are_not_cached(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a", managedFields=[{"manager": "somebody", "fieldsV1": {"f:spec": {}}}])
     async with following(setup, simulation):
         assert b"somebody" not in encode(setup.widget("a"))
 
 
-async def test_metadata_alone_is_asked_for_and_kept_apart_from_whole_objects(simulation: Simulation) -> None:
+async def test_metadata_only_objects_are_cached_apart_from_whole_ones(simulation: Simulation) -> None:
     server = Server()
     faults = Faults(InProcess(server), random.Random(1))
     plane = Plane("p", "east", faults, writes=Writes(), generator=random.Random(1))
@@ -250,7 +250,7 @@ async def test_a_relist_reports_missed_deletes(setup: Setup, simulation: Simulat
 
 
 @pytest.mark.parametrize("way", ["refused", "in the stream"])
-async def test_410_lists_again(setup: Setup, simulation: Simulation, way: str) -> None:
+async def test_an_expired_watch_lists_again(setup: Setup, simulation: Simulation, way: str) -> None:
     async with following(setup, simulation):
         setup.faults.drop_event(calls(path="/widgets"))
         setup.server.make("a")
@@ -518,6 +518,26 @@ async def test_own_writes_answered_while_an_older_list_is_under_way_are_kept(
         assert sorted(setup.take_changes()) == ["+new", "+old", "-ghost"]
 
 
+async def test_an_own_write_answered_by_a_restored_server_while_it_is_listed_hides_nothing(
+    setup: Setup, simulation: Simulation
+) -> None:
+    """The answer is older than the cached object, which is only a memory of what the server has lost."""
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    for size in range(5):
+        setup.server.change("a", {"spec": {"size": size}})
+    async with following(setup, simulation):
+        setup.take_changes()
+        setup.server.restore(backup)
+        setup.server.sending.clear()
+        setup.server.forget_history()
+        await simulation.until(lambda: listed(setup, 2), within=STALL_SECONDS + 1)
+        await setup.writer.patch(setup.widget("a"), {"metadata": {"labels": {"own": "yes"}}})
+        setup.server.sending.set()
+        await simulation.until(setup.agrees, within=0)
+        assert set(setup.take_changes()) == {"~a"}
+
+
 # Versions that are no numbers
 
 
@@ -595,7 +615,7 @@ async def test_a_relist_that_fails_does_not_stop_the_stream(setup: Setup, simula
 
 
 @pytest.mark.parametrize("error", [Unauthorized, Forbidden, NotFound, ServerError, Unavailable])
-async def test_no_refusal_ends_it(setup: Setup, simulation: Simulation, error: type[ApiError]) -> None:
+async def test_no_refusal_ends_an_informer(setup: Setup, simulation: Simulation, error: type[ApiError]) -> None:
     setup.server.make("a")
     setup.server.refuse = [error("no") for _ in range(20)]
     async with background(setup.informer.run()):
@@ -607,7 +627,7 @@ async def test_no_refusal_ends_it(setup: Setup, simulation: Simulation, error: t
 
 
 @pytest.mark.parametrize("garbage", [b"", b"<html>bad gateway</html>", b'{"metadata": {}, "items": 3}'])
-async def test_an_answer_that_is_none_is_asked_for_again(setup: Setup, simulation: Simulation, garbage: bytes) -> None:
+async def test_a_malformed_answer_is_requested_again(setup: Setup, simulation: Simulation, garbage: bytes) -> None:
     setup.server.make("a")
     setup.server.garbage = [garbage]
     async with background(setup.informer.run()):
@@ -632,7 +652,7 @@ async def test_a_broken_line_in_a_watch_is_survived(setup: Setup, simulation: Si
 
 
 @pytest.mark.parametrize("refusal", [Gone("always too old"), Forbidden("no watching"), None])
-async def test_a_server_that_ends_every_watch_is_not_asked_in_a_hot_loop(
+async def test_a_server_that_ends_every_watch_is_not_called_in_a_hot_loop(
     setup: Setup, simulation: Simulation, refusal: ApiError | None
 ) -> None:
     setup.server.refuse_watches = refusal
@@ -753,7 +773,7 @@ async def listed(setup: Setup, times: int) -> bool:
     return setup.server.list_calls() == times
 
 
-async def test_a_name_deleted_and_made_again_is_the_new_object(setup: Setup, simulation: Simulation) -> None:
+async def test_a_name_deleted_and_created_again_is_the_new_object(setup: Setup, simulation: Simulation) -> None:
     setup.faults.delay_watches(5, 5)
     async with following(setup, simulation):
         first = await setup.writer.create(WIDGET, WIDGET.body("a", NAMESPACE))
@@ -763,9 +783,7 @@ async def test_a_name_deleted_and_made_again_is_the_new_object(setup: Setup, sim
         assert setup.widget("a") is second
 
 
-async def test_before_the_first_list_own_writes_are_not_taken_for_all_there_is(
-    setup: Setup, simulation: Simulation
-) -> None:
+async def test_own_writes_before_the_first_list_do_not_fill_the_cache(setup: Setup, simulation: Simulation) -> None:
     setup.server.make("a")
     made = await setup.writer.create(WIDGET, WIDGET.body("b", NAMESPACE))
     assert setup.informer.all() == []
@@ -816,7 +834,7 @@ def defects(logs: list[Any]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("declared", ["first", "last"])
-async def test_an_object_that_an_index_fails_on_costs_only_itself(
+async def test_an_object_that_an_index_fails_on_affects_only_itself(
     setup: Setup, simulation: Simulation, declared: str
 ) -> None:
     crashed: list[Exception] = []
@@ -839,7 +857,7 @@ async def test_an_object_that_an_index_fails_on_costs_only_itself(
     assert defects(logs) == [("p", "Widget", "index")]
 
 
-async def test_a_handler_that_fails_costs_only_itself(setup: Setup, simulation: Simulation) -> None:
+async def test_a_failing_handler_affects_only_itself(setup: Setup, simulation: Simulation) -> None:
     def failing(change: Change[Widget]) -> None:
         raise ZeroDivisionError
 

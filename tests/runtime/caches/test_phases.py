@@ -35,7 +35,7 @@ from datum_compute.runtime.caches.phases import Phase, advice, phase_of
     ids=lambda value: type(value).__name__ if isinstance(value, ApiError) else str(value),
 )
 @pytest.mark.parametrize("doing", [Phase.LIST, Phase.WATCH])
-def test_what_could_not_be_sent_fails_before_what_was_answered(
+def test_an_error_belongs_to_the_first_phase_that_it_proves(
     error: ApiError, expected: Phase | None, doing: Phase
 ) -> None:
     assert phase_of(error, doing) is (expected or doing)
@@ -54,5 +54,5 @@ def test_every_phase_says_what_to_check(phase: Phase) -> None:
         (NotFound("no"), Phase.WATCH, "widgets.example.test is installed"),
     ],
 )
-def test_what_concerns_one_kind_names_it(error: ApiError, phase: Phase, expected: str) -> None:
+def test_a_failure_of_one_kind_names_it(error: ApiError, phase: Phase, expected: str) -> None:
     assert expected in advice(error, phase, "widgets.example.test")

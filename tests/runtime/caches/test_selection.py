@@ -35,7 +35,7 @@ RED_HERE = Selection("here", "colour=red")
     [(EVERYTHING, "abcd"), (HERE, "ab"), (RED, "ac"), (RED_HERE, "a"), (Selection(labels="!colour"), "")],
     ids=str,
 )
-def test_a_selection_holds_what_has_its_namespace_and_labels(selection: Selection, expected: str) -> None:
+def test_a_selection_holds_objects_of_its_namespace_and_labels(selection: Selection, expected: str) -> None:
     objects = {
         "a": ObjectMeta(namespace="here", labels={"colour": "red"}),
         "b": ObjectMeta(namespace="here", labels={"colour": "blue"}),

@@ -69,6 +69,9 @@ class Server:
                 writer.close()
             await asyncio.gather(*(writer.wait_closed() for writer in self._peers), return_exceptions=True)
 
+    def drain(self) -> None:
+        self._asgi.drain()
+
     async def connect(self, sent: bytes = b"", **options: Any) -> Peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **options)
         self._peers.append(writer)
@@ -146,7 +149,7 @@ def tls(tmp_path: Any) -> ssl.SSLContext:
     ],
     ids=["a long field", "a long address", "many fields", "fields without end"],
 )
-def test_a_header_that_is_too_large_is_refused_however_it_comes(head: bytes) -> None:
+def test_a_header_that_is_too_large_is_refused_however_it_arrives(head: bytes) -> None:
     async def look(server: Server) -> None:
         reader, writer = await server.connect()
         writer.write(head)  # in one piece
@@ -156,7 +159,7 @@ def test_a_header_that_is_too_large_is_refused_however_it_comes(head: bytes) -> 
     _run(Limits(), look)
 
 
-def test_a_header_just_small_enough_is_taken() -> None:
+def test_a_header_at_the_limit_is_accepted() -> None:
     async def look(server: Server) -> None:
         reader, writer = await server.connect()
         writer.write(b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 60_000 + b"\r\n" + b"a: b\r\n" * 150 + b"\r\n")
@@ -179,7 +182,7 @@ def test_a_large_body_in_one_piece_with_its_header_is_not_a_large_header() -> No
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"\r\n", b"GET / HTTP/1.1\r\nHost: loc", GET + GET[:10]])
-def test_a_client_that_does_not_end_its_header_in_time_is_disconnected(sent: bytes) -> None:
+def test_a_client_that_does_not_complete_its_header_in_time_is_disconnected(sent: bytes) -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.connect(sent)
         await _all(reader)
@@ -212,7 +215,7 @@ def test_empty_lines_between_two_requests_gain_no_time() -> None:
 # Bodies
 
 
-def test_a_client_that_does_not_end_its_body_in_time_is_disconnected() -> None:
+def test_a_client_that_does_not_complete_its_body_in_time_is_disconnected() -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.connect(b"POST /body HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
         assert await _all(reader) == b""
@@ -255,7 +258,20 @@ def test_an_unread_body_has_a_deadline_too() -> None:
 # Answers
 
 
-def test_an_answer_that_lasts_is_not_cut_off() -> None:
+def test_a_server_that_drains_ends_each_connection_with_its_next_answer() -> None:
+    async def look(server: Server) -> None:
+        reader, writer = await server.connect(GET)
+        assert b"connection: close" not in await _answer(reader)
+        server.drain()
+        writer.write(GET)
+        assert b"\r\nconnection: close\r\n" in await _all(reader), "it is answered, and the connection is over"
+        newcomer, _ = await server.connect(GET)
+        assert b"\r\nconnection: close\r\n" in await _all(newcomer)
+
+    _run(Limits(), look)
+
+
+def test_a_long_answer_is_not_cut_off() -> None:
     async def look(server: Server) -> None:
         reader, _ = await server.watch()
         silent, _ = await server.connect()
@@ -298,7 +314,7 @@ def test_new_connections_displace_the_oldest_silent_ones() -> None:
 @pytest.mark.parametrize(
     "sent", [b"POST /body HTTP/1.1\r\nContent-Length: 10\r\n\r\n{", GET], ids=["bodies", "idle connections"]
 )
-def test_newcomers_get_in_whatever_the_others_are_doing(sent: bytes) -> None:
+def test_new_connections_are_accepted_whatever_the_others_do(sent: bytes) -> None:
     async def look(server: Server) -> None:
         peers = []
         for _ in range(40):
@@ -308,7 +324,7 @@ def test_newcomers_get_in_whatever_the_others_are_doing(sent: bytes) -> None:
     _run(Limits(connections=24), look)
 
 
-def test_a_place_where_an_answer_is_under_way_is_not_taken() -> None:
+def test_a_connection_with_an_answer_under_way_is_not_displaced() -> None:
     async def look(server: Server) -> None:
         watchers = [await server.watch() for _ in range(5)]
         refused, _ = await server.connect(GET)
@@ -324,7 +340,7 @@ def test_a_place_where_an_answer_is_under_way_is_not_taken() -> None:
     _run(Limits(connections=5), look)
 
 
-def test_an_answer_arrives_whole_also_when_its_connection_is_displaced() -> None:
+def test_an_answer_arrives_whole_even_when_its_connection_is_displaced() -> None:
     async def look(server: Server) -> None:
         watchers = [await server.watch() for _ in range(12)]
         server.end.set()  # all of them are idle at once, which is too many
@@ -335,7 +351,7 @@ def test_an_answer_arrives_whole_also_when_its_connection_is_displaced() -> None
 
 
 @pytest.mark.parametrize("abrupt", [False, True])
-def test_a_connection_that_is_over_costs_nothing_any_more(abrupt: bool) -> None:
+def test_a_closed_connection_costs_nothing(abrupt: bool) -> None:
     """Without waiting for a timer or a garbage collection: both come too late when there are very many."""
 
     async def look(server: Server) -> None:
@@ -343,8 +359,8 @@ def test_a_connection_that_is_over_costs_nothing_any_more(abrupt: bool) -> None:
         await _answer(reader)
         (connection,) = server.alive()
         if abrupt:
-            told = writer.get_extra_info("socket")
-            told.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            client = writer.get_extra_info("socket")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         writer.transport.abort()
         await _until(lambda: connection() is None)
 

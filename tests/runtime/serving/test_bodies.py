@@ -27,33 +27,33 @@ def sends(*pieces: bytes, ends: bool = True, pause: float = 0) -> Receive:
     return receive
 
 
-async def test_the_pieces_are_put_together() -> None:
+async def test_a_body_in_pieces_is_put_together() -> None:
     assert await Bodies(10, seconds=1, together=10).read(SCOPE, sends(b"abc", b"", b"def")) == b"abcdef"
 
 
-async def test_one_that_is_too_large_is_read_to_its_end_and_refused() -> None:
-    asked = 0
+async def test_a_body_that_is_too_large_is_read_to_its_end_and_refused() -> None:
+    received = 0
 
     def counted(receive: Receive) -> Receive:
         async def count() -> Any:
-            nonlocal asked
-            asked += 1
+            nonlocal received
+            received += 1
             return await receive()
 
         return count
 
     with pytest.raises(TooLarge, match="limit is 10"):
         await Bodies(10, seconds=1, together=100).read(SCOPE, counted(sends(*[b"abcde"] * 5)))
-    assert asked == 5, "else the client would be cut off while it sends, and see no answer"
+    assert received == 5, "else the client would be cut off while it sends, and see no answer"
 
 
 @pytest.mark.parametrize("headers", [[], [(b"content-length", b"1000000")]])
-async def test_one_without_end_is_not_read_for_ever(headers: Iterable[tuple[bytes, bytes]]) -> None:
+async def test_an_endless_body_is_not_read_forever(headers: Iterable[tuple[bytes, bytes]]) -> None:
     with pytest.raises(TooLarge):
         await Bodies(10, seconds=1, together=100).read({"headers": headers}, sends(*[b"abcde"] * 1000, ends=False))
 
 
-async def test_one_that_takes_its_time_is_refused(simulation: Simulation) -> None:
+async def test_a_slow_body_is_refused(simulation: Simulation) -> None:
     began = simulation.time()
     with pytest.raises(Timeout, match="did not arrive within 30 s"):
         await Bodies(1000, seconds=30, together=1000).read(SCOPE, sends(*[b"a"] * 100, pause=1))
@@ -68,7 +68,7 @@ async def test_a_client_that_disconnects_has_sent_no_body() -> None:
         await Bodies(10, seconds=1, together=10).read(SCOPE, leave)
 
 
-async def test_many_at_once_are_refused_and_there_is_room_again_when_they_are_over(simulation: Simulation) -> None:
+async def test_too_many_bodies_at_once_are_refused_until_some_have_ended(simulation: Simulation) -> None:
     bodies = Bodies(10, seconds=30, together=25)
     slow = [asyncio.create_task(bodies.read(SCOPE, sends(b"a" * 9, ends=False))) for _ in range(2)]
     await simulation.settle()

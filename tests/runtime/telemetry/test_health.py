@@ -71,13 +71,13 @@ async def slowly() -> bool:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/healthz/", "/readyz/ping"])
-async def test_all_is_well(simulation: Simulation, path: str) -> None:
+async def test_a_probe_answers_ok_when_all_checks_pass(simulation: Simulation, path: str) -> None:
     code, text, headers = await ask(Probes(OK, OK), path)
     assert (code, text) == (200, "ok")
     assert headers["content-length"] == "2"
 
 
-async def test_a_note_is_a_line_of_the_verbose_answer_and_fails_nothing(simulation: Simulation) -> None:
+async def test_a_note_appears_in_the_verbose_answer_and_fails_nothing(simulation: Simulation) -> None:
     notes = {"name": lambda: "somebody else has it", "calm": lambda: ""}
     probes = Probes({}, {}, notes=notes)
     code, text, _ = await ask(probes, "/readyz?verbose")
@@ -101,25 +101,25 @@ async def test_verbose_lists_every_check(simulation: Simulation) -> None:
         (defective, "[-]oven failed: the check failed (RuntimeError)"),
     ],
 )
-async def test_one_that_fails_says_why_and_leaves_the_others_alone(
+async def test_a_failing_check_says_why_and_does_not_affect_others(
     simulation: Simulation, check: Check, line: str
 ) -> None:
     code, text, _ = await ask(Probes(OK, {"oven": check, "last": slowly}), "/readyz")
     assert (code, text) == (500, f"[+]ping ok\n{line}\n[+]last ok\nreadyz check failed\n")
 
 
-async def test_checks_are_asked_at_once_and_bounded_together(simulation: Simulation) -> None:
+async def test_checks_run_concurrently_under_one_deadline(simulation: Simulation) -> None:
     await ask(Probes(OK, {f"check-{number}": never for number in range(10)}), "/readyz")
     assert simulation.time() == CHECK_SECONDS
 
 
-async def test_live_and_ready_are_asked_apart(simulation: Simulation) -> None:
+async def test_liveness_and_readiness_have_separate_checks(simulation: Simulation) -> None:
     probes = Probes(OK, {"oven": unwell})
     assert (await ask(probes, "/healthz"))[0] == 200
     assert (await ask(probes, "/readyz"))[0] == 500
 
 
-async def test_a_check_can_be_left_out_or_asked_alone(simulation: Simulation) -> None:
+async def test_a_check_can_be_excluded_or_run_alone(simulation: Simulation) -> None:
     probes = Probes(OK, {"oven": unwell, "caches": lambda: True})
     assert (await ask(probes, "/readyz?exclude=oven"))[0] == 200
     assert (await ask(probes, "/readyz/caches"))[0] == 200
@@ -130,11 +130,11 @@ async def test_a_check_can_be_left_out_or_asked_alone(simulation: Simulation) ->
     ("path", "method", "code"),
     [("/", "GET", 404), ("/readyz/unknown", "GET", 404), ("/metrics", "GET", 404), ("/healthz", "POST", 405)],
 )
-async def test_what_is_not_here_is_not_answered(simulation: Simulation, path: str, method: str, code: int) -> None:
+async def test_an_unknown_path_is_not_found(simulation: Simulation, path: str, method: str, code: int) -> None:
     assert (await ask(Probes(OK, OK), path, method))[0] == code
 
 
-async def test_head_has_the_headers_and_no_body(simulation: Simulation) -> None:
+async def test_a_head_request_gets_headers_and_no_body(simulation: Simulation) -> None:
     code, text, headers = await ask(Probes(OK, OK), "/healthz", "HEAD")
     assert (code, text, headers["content-length"]) == (200, "", "2")
 
@@ -169,7 +169,7 @@ async def test_a_loop_that_keeps_up_is_not_late(simulation: Simulation) -> None:
         assert heartbeat.lag == 0.0
 
 
-def test_a_loop_that_was_held_up_says_so_until_it_keeps_up_again() -> None:
+def test_a_blocked_loop_is_reported_until_it_keeps_up_again() -> None:
     async def blocked(loop: Late) -> None:
         heartbeat = Heartbeat()
         async with background(heartbeat.run()):
@@ -202,7 +202,7 @@ class World:
         self.fleet.add(self.plane)
 
 
-async def test_caches_that_follow_their_servers_are_well_for_ever(simulation: Simulation) -> None:
+async def test_caches_that_follow_their_servers_stay_healthy(simulation: Simulation) -> None:
     world = World(simulation)
     async with background(world.fleet.run()):
         await simulation.settle()
@@ -295,7 +295,7 @@ async def test_a_plane_that_hangs_delays_others_only_briefly(simulation: Simulat
         assert (await ask(probes, "/readyz"))[0] == 200
 
 
-async def test_what_is_latched_passes_for_good_once_it_has_passed(simulation: Simulation) -> None:
+async def test_a_latched_check_passes_for_good_once_it_has_passed(simulation: Simulation) -> None:
     answers: list[bool] = [False, True, False]
 
     async def later() -> bool:
@@ -309,7 +309,7 @@ async def test_what_is_latched_passes_for_good_once_it_has_passed(simulation: Si
     assert codes == [500, 200, 200, 200, 200]
 
 
-async def test_planes_that_are_away_are_a_line_of_the_verbose_answer(simulation: Simulation) -> None:
+async def test_planes_that_are_away_are_listed_in_the_verbose_answer(simulation: Simulation) -> None:
     cached = Cached()
     for name in ("a", "b", "c"):
         cached.add(name)
@@ -329,7 +329,7 @@ async def test_planes_that_are_away_are_a_line_of_the_verbose_answer(simulation:
         assert "planes" not in (await ask(probes, "/readyz?verbose"))[1]
 
 
-async def test_a_line_names_no_more_planes_than_people_read(simulation: Simulation) -> None:
+async def test_a_line_names_only_a_few_planes(simulation: Simulation) -> None:
     cached = Cached()
     for number in range(12):
         cached.add(f"plane-{number:02}")
@@ -338,7 +338,7 @@ async def test_a_line_names_no_more_planes_than_people_read(simulation: Simulati
     assert text.endswith(", plane-09 and 2 more")
 
 
-async def test_a_cache_that_meets_a_defect_is_no_reason_to_restart(simulation: Simulation) -> None:
+async def test_a_defect_in_a_cache_is_no_reason_to_restart(simulation: Simulation) -> None:
     class Defective(InProcess):
         defective = False
 

@@ -25,7 +25,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_is_one_object_a_line(stream: io.StringIO) -> None:
+def test_json_logs_are_one_object_per_line(stream: io.StringIO) -> None:
     logs.configure("info", "json", stream)
     structlog.get_logger().info("first", number=1)
     structlog.get_logger().warning("second", text="a\nb")
@@ -35,14 +35,14 @@ def test_json_is_one_object_a_line(stream: io.StringIO) -> None:
     assert first["timestamp"].endswith("Z")
 
 
-def test_console_is_for_people(stream: io.StringIO) -> None:
+def test_console_logs_are_for_people(stream: io.StringIO) -> None:
     logs.configure("info", "console", stream)
     structlog.get_logger().info("started", port=8081)
     assert "started" in stream.getvalue()
     assert "port=8081" in stream.getvalue()
 
 
-def test_a_level_hides_what_is_below_it(stream: io.StringIO) -> None:
+def test_a_level_hides_lower_ones(stream: io.StringIO) -> None:
     logs.configure("warning", "json", stream)
     structlog.get_logger().info("hidden")
     structlog.get_logger().error("shown")
@@ -50,12 +50,12 @@ def test_a_level_hides_what_is_below_it(stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize(("level", "encoder"), [("loud", "json"), ("info", "xml")])
-def test_what_it_does_not_know_is_refused_in_words(level: str, encoder: str) -> None:
+def test_an_unknown_setting_is_refused_with_a_sentence(level: str, encoder: str) -> None:
     with pytest.raises(ValueError, match="is unknown; choose one of"):
         logs.configure(level, encoder)
 
 
-def test_a_line_of_a_pass_says_which_one_and_others_do_not(stream: io.StringIO) -> None:
+def test_lines_of_a_pass_name_its_request_and_others_do_not(stream: io.StringIO) -> None:
     logs.configure("info", "json", stream)
 
     async def pass_(number: int) -> None:
@@ -76,7 +76,7 @@ def test_a_line_of_a_pass_says_which_one_and_others_do_not(stream: io.StringIO) 
     assert "pass" not in outside
 
 
-def test_what_a_line_says_itself_wins(stream: io.StringIO) -> None:
+def test_fields_of_a_line_win_over_those_of_its_pass(stream: io.StringIO) -> None:
     logs.configure("info", "json", stream)
 
     async def pass_() -> None:
@@ -110,7 +110,7 @@ def test_secrets_are_never_written(stream: io.StringIO, encoder: str, fields: di
 
 
 @pytest.mark.parametrize("encoder", logs.ENCODERS)
-def test_secrets_in_a_traceback_or_a_sentence_are_not_written_either(stream: io.StringIO, encoder: str) -> None:
+def test_secrets_in_tracebacks_and_messages_are_not_written_either(stream: io.StringIO, encoder: str) -> None:
     logs.configure("info", encoder, stream)
     try:
         raise RuntimeError(f"the server said no to {JWT}")

@@ -17,11 +17,14 @@ from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.requests import Drop
 from datum_compute.runtime.sources import Source, itself
+from datum_compute.runtime.telemetry.calls import Calls, Counted
 from datum_compute.runtime.telemetry.histogram import Histogram
 from datum_compute.runtime.telemetry.metrics import process_registry
+from datum_compute.runtime.telemetry.table import PYTHON, RUNTIME
 from datum_compute.runtime.testing.server import NAMESPACE, WIDGET, Server, background
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from tests.metrics import differences
 
 LABEL = {"controller": "worker"}
 NAME = {"name": "worker"}
@@ -75,6 +78,9 @@ class World:
             prefix="oven_",
         )
 
+    def up(self, plane: str) -> float | None:
+        return self.value("oven_plane_up", plane=plane, role="east")
+
     def value(self, metric: str, /, **labels: str) -> float | None:
         return self.registry.get_sample_value(metric, labels)
 
@@ -98,7 +104,7 @@ async def test_passes_are_counted_by_how_they_end(world: World, simulation: Simu
         assert world.value("workqueue_retries_total", **NAME) == 3
 
 
-async def test_what_runs_and_what_waits_can_be_seen(world: World, simulation: Simulation) -> None:
+async def test_running_and_waiting_requests_are_measured(world: World, simulation: Simulation) -> None:
     world.server.make("slow")
     async with background(world.manager.run()):
         await simulation.advance(2)
@@ -116,7 +122,7 @@ async def test_what_runs_and_what_waits_can_be_seen(world: World, simulation: Si
         assert world.value("workqueue_queue_duration_seconds_count", **NAME) == 1
 
 
-async def test_the_queue_of_one_that_waits_for_its_turn_has_depth(simulation: Simulation) -> None:
+async def test_the_queue_of_a_standby_has_a_depth(simulation: Simulation) -> None:
     world = World(simulation, election=True)
     election = world.manager.election
     assert election is not None
@@ -137,9 +143,9 @@ async def test_planes_caches_and_dropped_changes_carry_the_prefix(world: World, 
         await simulation.advance(30)
         assert world.value("oven_planes_engaged", kind="east") == 2
         assert world.value("oven_events_dropped_total", controller="worker", reason="unlabelled") == 1
-        assert world.value("oven_cache_objects", plane="a", kind="Widget") == 1
-        assert world.value("oven_cache_watching", plane="a", kind="Widget") == 1
-        assert world.value("oven_cache_silent_seconds", plane="a", kind="Widget") == 30
+        assert world.value("oven_cache_objects", role="east", kind="Widget") == 1
+        assert world.value("oven_cache_watching", role="east", kind="Widget") == 1
+        assert world.value("oven_cache_silent_seconds", role="east", kind="Widget") == 30
         assert world.value("oven_event_loop_lag_seconds") == 0
 
 
@@ -149,17 +155,18 @@ async def test_a_plane_is_up_while_it_is_engaged_and_all_of_its_caches_follow(
     world.server.refuse = [Forbidden("no")] * 3
     async with background(world.manager.run()):
         await simulation.settle()
-        assert (world.value("oven_plane_up", plane="a"), world.value("oven_plane_up", plane="b")) == (0, 1)
-        assert world.value("oven_plane_failures_total", plane="a", kind="Widget", phase="authorization") == 1
+        assert (world.up("a"), world.up("b"), world.value("oven_planes_away", role="east")) == (0, 1, 1)
+        failures = {"role": "east", "kind": "Widget", "phase": "authorization"}
+        assert world.value("oven_plane_failures_total", **failures) == 1
         await simulation.advance(10)
-        assert world.value("oven_plane_up", plane="a") == 1
+        assert (world.up("a"), world.value("oven_planes_away", role="east")) == (1, 0)
         world.server.refuse_watches = Forbidden("no")
         world.server.end_watches()
         await simulation.advance(10)
-        assert world.value("oven_plane_up", plane="a") == 0
+        assert world.up("a") == 0
         world.manager.fleet.remove("a")
-        assert world.value("oven_plane_up", plane="a") is None
-        assert world.value("oven_plane_failures_total", plane="a", kind="Widget", phase="authorization") is None
+        assert world.up("a") is None
+        assert (world.value("oven_plane_failures_total", **failures) or 0) > 1, "a counter never decreases"
 
 
 async def test_a_server_restored_from_a_backup_is_counted(world: World, simulation: Simulation) -> None:
@@ -167,10 +174,10 @@ async def test_a_server_restored_from_a_backup_is_counted(world: World, simulati
     world.server.make("fine")
     async with background(world.manager.run()):
         await simulation.settle()
-        assert world.value("oven_cache_rewinds_total", plane="a", kind="Widget") == 0
+        assert world.value("oven_cache_rewinds_total", role="east", kind="Widget") == 0
         world.server.restore(backup)
         await simulation.advance(STALL_SECONDS + 1)
-        assert world.value("oven_cache_rewinds_total", plane="a", kind="Widget") == 1
+        assert world.value("oven_cache_rewinds_total", role="east", kind="Widget") == 1
 
 
 async def test_writes_are_counted_by_plane_controller_verb_and_kind(world: World, simulation: Simulation) -> None:
@@ -215,7 +222,7 @@ async def test_metrics_can_be_parsed_and_every_name_occurs_once(world: World, si
     } <= set(names)
 
 
-async def test_nothing_is_asked_of_a_server_to_answer(world: World, simulation: Simulation) -> None:
+async def test_serving_metrics_makes_no_calls(world: World, simulation: Simulation) -> None:
     async with background(world.manager.run()):
         await simulation.settle()
         calls = len(world.server.calls)
@@ -224,8 +231,9 @@ async def test_nothing_is_asked_of_a_server_to_answer(world: World, simulation: 
         assert len(world.server.calls) == calls
 
 
-def test_the_figures_of_the_process_are_there() -> None:
+def test_process_metrics_are_served_as_the_table_says() -> None:
     assert "process_resident_memory_bytes" in generate_latest(process_registry()).decode()
+    assert differences(process_registry(), PYTHON) == set()
 
 
 # Histograms
@@ -240,3 +248,42 @@ def test_a_bound_belongs_to_its_bucket(seconds: float, cumulative: list[int]) ->
     histogram.observe(seconds)
     assert histogram.cumulative() == cumulative
     assert (histogram.count, histogram.total) == (1, seconds)
+
+
+# The table
+
+
+async def test_everything_exposed_is_in_the_table(simulation: Simulation) -> None:
+    world = World(simulation, election=True)
+    for name in ("fine", "defect", "writes", "ignored"):
+        world.server.make(name)
+    world.server.refuse = [Forbidden("no")] * 3
+    async with background(world.manager.run()):
+        await simulation.advance(60)
+        table = [metric.with_prefix("oven_") for metric in RUNTIME]
+        assert differences(world.registry, table) == set()
+
+
+async def test_the_number_of_times_that_the_lease_changed_hands_is_reported(simulation: Simulation) -> None:
+    world = World(simulation, election=True)
+    election = world.manager.election
+    assert election is not None
+    assert world.value("oven_lease_transitions_total", name="lead") == 0
+    await election.acquire()
+    await election.release()
+    assert world.value("oven_lease_transitions_total", name="lead") == 0, "the first holder is no change"
+    await election.acquire()
+    assert world.value("oven_lease_transitions_total", name="lead") == 1
+
+
+async def test_requests_are_exposed_by_code_method_and_role(simulation: Simulation) -> None:
+    registry, calls, fleet = CollectorRegistry(), Calls(), Fleet()
+    transport = Counted(InProcess(Server()), calls, "east")
+    fleet.add(Plane("a", "east", transport, writes=Writes(), generator=simulation.random))
+    manager = Manager(fleet, [Worker()], simulation, registry=registry, calls=calls)
+    async with background(manager.run()):
+        await simulation.settle()
+    labels = {"code": "200", "method": "GET", "role": "east"}
+    assert registry.get_sample_value("rest_client_requests_total", labels) == 2, "a list and a watch"
+    watches = {"verb": "WATCH", "role": "east"}
+    assert registry.get_sample_value("rest_client_request_duration_seconds_count", watches) == 1

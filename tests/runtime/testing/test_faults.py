@@ -227,7 +227,7 @@ async def test_a_refusal_says_when_to_ask_again_as_a_server_does(client: Client,
     ("matches", "slow"),
     [(writes, {"create"}), (reads, {"list"}), (watches, {"watch"}), (calls(), {"create", "list", "watch"})],
 )
-async def test_what_is_slowed_down_takes_its_time_and_happens(
+async def test_a_slowed_call_takes_its_time_and_succeeds(
     client: Client, server: Server, faults: Faults, simulation: Simulation, matches: Match, slow: set[str]
 ) -> None:
     took = {}
@@ -269,7 +269,7 @@ async def test_a_poisoned_object_arrives_spoiled_wherever_it_is_sent_and_no_othe
     assert as_dict((await client.get(WIDGET, "b", NAMESPACE)).spec_json) == {}
 
 
-async def test_poison_that_no_client_reads(client: Client, server: Server, faults: Faults) -> None:
+async def test_poison_can_make_an_object_unreadable(client: Client, server: Server, faults: Faults) -> None:
     server.make("a")
     faults.poison(calls(), "a", ODD_LABELS)
     with pytest.raises(ServerError, match="makes no sense"):
@@ -277,7 +277,7 @@ async def test_poison_that_no_client_reads(client: Client, server: Server, fault
 
 
 @pytest.mark.parametrize("spoil", [ODD_SPEC, ODD_STATUS])
-async def test_poison_that_is_noticed_only_when_it_is_used(
+async def test_poison_can_stay_unnoticed_until_a_part_is_read(
     client: Client, server: Server, faults: Faults, spoil: Spoil
 ) -> None:
     server.make("a")
@@ -287,14 +287,16 @@ async def test_poison_that_is_noticed_only_when_it_is_used(
         as_dict(widget.spec_json), as_dict(widget.status_json)
 
 
-async def test_poison_with_a_version_that_cannot_be_compared(client: Client, server: Server, faults: Faults) -> None:
+async def test_poison_can_give_an_object_a_version_that_is_no_number(
+    client: Client, server: Server, faults: Faults
+) -> None:
     server.make("a")
     faults.poison(calls(), "a", ODD_VERSION)
     (widget,) = (await client.list(WIDGET)).items
     assert (widget.metadata.resource_version, widget.metadata.revision) == ("not-a-number", 0)
 
 
-async def test_poison_with_a_version_that_python_refuses_to_read(
+async def test_poison_can_give_an_object_a_version_too_long_to_parse(
     client: Client, server: Server, faults: Faults
 ) -> None:
     server.make("a")

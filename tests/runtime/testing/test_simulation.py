@@ -202,7 +202,7 @@ def test_a_crash_in_a_background_task_ends_the_simulation() -> None:
         simulate(1, main)
 
 
-def test_a_crash_in_a_task_that_is_kept_fails_the_run_at_its_end() -> None:
+def test_a_crash_in_a_referenced_task_fails_the_run_at_its_end() -> None:
     async def crash() -> None:
         raise LookupError("nobody asked")
 

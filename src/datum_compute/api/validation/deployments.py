@@ -54,10 +54,11 @@ def _without_restart(deployment: Json) -> Any:
         annotations = {}
     others = {key: value for key, value in annotations.items() if key != RESTARTED_AT}
     template = spec.get("template") if isinstance(spec, dict) else None
-    if not isinstance(template, dict):
+    metadata = _at(template, "metadata") or {}
+    if not isinstance(template, dict) or not isinstance(metadata, dict):
         return spec
-    metadata = {key: value for key, value in (template.get("metadata") or {}).items() if key != "annotations"}
-    return spec | {"template": template | {"metadata": [metadata, others]}}
+    rest = {key: value for key, value in metadata.items() if key != "annotations"}
+    return spec | {"template": template | {"metadata": [rest, others]}}
 
 
 def _moves_forward(old: str | None, new: str | None) -> bool:

@@ -78,6 +78,8 @@ def _sandbox_violations(sandbox: Field, volumes: Volumes) -> Iterator[Cause]:
         yield from name_violations(container["name"], names, "container")
         if not container["image"].text:
             yield container["image"].required("name the image to run")
+        if container["workingDir"].text and not container["workingDir"].text.startswith("/"):
+            yield container["workingDir"].invalid('must be an absolute path, such as "/srv"')
         if container["resources"].present:
             yield container["resources"].forbidden("the instance type decides what a container is given")
         yield from _port_violations(container["ports"])

@@ -11,7 +11,7 @@ from datum_compute.cli.shell.flags import Duration, option, verb
 from datum_compute.cli.shell.run import Run, project
 from datum_compute.cli.shell.tree import Verbs
 from datum_compute.cli.show.durations import age, compact
-from datum_compute.cli.show.fragments import labelled
+from datum_compute.cli.show.fragments import labelled_line
 from datum_compute.cli.show.lines import hints
 from datum_compute.cli.show.views import Page, View
 from datum_compute.cli.talk.entitlement import (
@@ -143,10 +143,10 @@ def _view(run: Run, entitlement: ServiceEntitlement | None, state: Access) -> Vi
         since = age(entitlement.metadata.creation_timestamp, now) if entitlement else ""
         requested = f" (requested {since} ago)" if since else ""
         content = [
-            labelled("Service", SERVICE_NAME),
-            labelled("Project", run.project.name),
-            labelled("Status", f"{_WORDS[state]}{requested}"),
-            *(labelled("", text) for text in server_message(entitlement)),
+            labelled_line("Service", SERVICE_NAME),
+            labelled_line("Project", run.project.name),
+            labelled_line("Status", f"{_WORDS[state]}{requested}"),
+            *(labelled_line("", text) for text in server_message(entitlement)),
         ]
         return Page(content, hints("", f"Next: {run.try_next(_NEXT[state])}") if state in _NEXT else ())
 

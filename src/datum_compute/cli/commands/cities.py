@@ -15,7 +15,7 @@ from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.flags import verb
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.shell.tree import listing_verbs
-from datum_compute.cli.show.fragments import labelled
+from datum_compute.cli.show.fragments import labelled_line
 from datum_compute.cli.show.lines import NONE, Column, Item, Piece, bad, good, line, table
 from datum_compute.cli.show.views import Page, View
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
@@ -146,9 +146,9 @@ def _details(
     deployments: Iterable[WorkloadDeployment],
 ) -> list[Item]:
     content: list[Item] = [
-        labelled("City", city.city),
-        labelled("Name", city.name or NONE),
-        labelled("Region", city.region or NONE),
+        labelled_line("City", city.city),
+        labelled_line("Name", city.name or NONE),
+        labelled_line("Region", city.region or NONE),
         line(f"{'Available':<12} ", _yes_or_no(city.available), "" if bindings else "  (no longer offered)"),
     ]
     if bindings:

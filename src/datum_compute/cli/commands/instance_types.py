@@ -7,7 +7,7 @@ from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.flags import verb
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.shell.tree import listing_verbs
-from datum_compute.cli.show.fragments import labelled
+from datum_compute.cli.show.fragments import labelled_line
 from datum_compute.cli.show.lines import good, table
 from datum_compute.cli.show.views import Page, View
 from datum_compute.kube.meta import Json
@@ -33,7 +33,7 @@ def describe(run: Run, instance_type: str) -> View:
     if type_ is None:
         raise Failure(f'instance type "{instance_type}" not found', Exit.NOT_FOUND, next_command="instance-types")
     facts = {"Name": type_.name, "vCPU": _vcpus(type_), "Memory": _memory(type_), "Status": "Active"}
-    page = Page([labelled(label, value) for label, value in facts.items()])
+    page = Page([labelled_line(label, value) for label, value in facts.items()])
     document = _document(type_)
     return View(lambda _now: page, document, {f"instancetype/{type_.name}": document})
 

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 import click
 from msgspec import Struct
 
-from datum_compute.answers.cities import affordable, cities
-from datum_compute.answers.health import Judged, State, judge
-from datum_compute.answers.owners import Owner, Owners
-from datum_compute.answers.owners import labelled as has_owner_labels
+from datum_compute.answers.cities import affordable_replicas, cities
+from datum_compute.answers.health import InstanceHealth, State, instance_health
+from datum_compute.answers.owners import Owner, Owners, has_owner_labels
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Assignments, Instance
 from datum_compute.api.reasons import explain
@@ -18,7 +17,7 @@ from datum_compute.cli.shell.flags import INSTANCE_NAME, WORKLOAD_NAME, Choice, 
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.shell.tree import listing_verbs
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines, labelled, next_steps
+from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines, labelled_line, next_steps
 from datum_compute.cli.show.lines import Column, Item, Line, Piece, Table, bad, busy, good, table
 from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.show.views import Page, View, Watch, object_view
@@ -37,14 +36,14 @@ class Entry(Struct, frozen=True):
 
     instance: Instance
     owner: Owner
-    judged: Judged
+    health: InstanceHealth
 
     @property
     def group(self) -> str:
         """One of the three states that instances are counted by."""
-        if self.judged.state is State.AVAILABLE:
+        if self.health.state is State.AVAILABLE:
             return "Available"
-        return "Failed" if self.judged.state.failed else "Pending"
+        return "Failed" if self.health.state.failed else "Pending"
 
 
 class Filter(Struct, frozen=True):
@@ -120,7 +119,7 @@ def _entries(run: Run, instances: Sequence[Instance]) -> list[Entry]:
     """The deployments are read only if the labels of an instance do not tell its owner."""
     is_known = all(has_owner_labels(instance) for instance in instances)
     owners = Owners(() if is_known else run.project.list(WORKLOAD_DEPLOYMENT).items)
-    return [Entry(instance, owners.of(instance), judge(instance)) for instance in instances]
+    return [Entry(instance, owners.of(instance), instance_health(instance)) for instance in instances]
 
 
 def _table(entries: Sequence[Entry], now: datetime, *, wide: bool) -> Table:
@@ -152,7 +151,7 @@ def _row(entry: Entry, now: datetime, *, wide: bool) -> tuple[Piece, ...]:
         addresses.network_ip,
         "vm" if is_machine(instance.spec) else "sandbox",
         age(instance.metadata.creation_timestamp, now),
-        _TONES[entry.group](entry.judged.status),
+        _TONES[entry.group](entry.health.status),
         *((instance_type(instance.spec),) if wide else ()),
     )
 
@@ -170,7 +169,7 @@ def _footer(entries: Sequence[Entry]) -> str:
 
 
 def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]:
-    instance, judged = entry.instance, entry.judged
+    instance, health = entry.instance, entry.health
     facts = [*runtime_facts(instance.spec), Fact("Type", (instance_type(instance.spec),))]
     head: dict[str, Piece] = {
         "Instance": instance.name,
@@ -178,18 +177,18 @@ def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]
         "Placement": entry.owner.placement,
         "City": entry.owner.city,
         "Age": age(instance.metadata.creation_timestamp, now),
-        "Status": _TONES[entry.group](judged.line),
+        "Status": _TONES[entry.group](health.line),
     }
-    if judged.message:
-        head[""] = judged.message
+    if health.message:
+        head[""] = health.message
     return [
-        *(labelled(label, value, width=14) for label, value in head.items()),
+        *(labelled_line(label, value, width=14) for label, value in head.items()),
         *_explanation(instance, now),
         "",
         "Runtime",
         *fact_lines(facts),
         "",
-        labelled("Network", _network(first_addresses(instance)), width=14),
+        labelled_line("Network", _network(first_addresses(instance)), width=14),
         *condition_table(instance.status.conditions if instance.status else (), now),
         *event_table(events, now),
     ]
@@ -208,7 +207,7 @@ def _explanation(instance: Instance, now: datetime) -> list[Item]:
         "What to do": explained.line,
         "In this state for": age(since, now) if is_plausible else "",
     }
-    lines: list[Item] = [labelled(label, text, width=18) for label, text in texts.items() if text]
+    lines: list[Item] = [labelled_line(label, text, width=18) for label, text in texts.items() if text]
     return ["", *lines] if lines else []
 
 
@@ -228,7 +227,7 @@ def _network(addresses: Assignments) -> str:
 
 
 def _next_steps(run: Run, entry: Entry) -> list[Line]:
-    if entry.judged.state is not State.QUOTA_EXCEEDED:
+    if entry.health.state is not State.QUOTA_EXCEEDED:
         return []
     steps = {"Check quota:": "quota"}
     if replicas := _affordable_replicas(run, entry.owner.workload):
@@ -243,7 +242,7 @@ def _affordable_replicas(run: Run, name: str) -> int:
         return 0
     selector = of_workload(workload.object)
     deployments = run.project.list(WORKLOAD_DEPLOYMENT, selector).items
-    return affordable(cities(workload.object, deployments, run.project.list(INSTANCE, selector).items))
+    return affordable_replicas(cities(workload.object, deployments, run.project.list(INSTANCE, selector).items))
 
 
 command = listing_verbs("instances", "List or describe instances.", list_, describe)

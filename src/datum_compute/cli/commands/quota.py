@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from datum_compute.answers.owners import Owners
-from datum_compute.answers.owners import labelled as has_owner_labels
+from datum_compute.answers.owners import Owners, has_owner_labels
 from datum_compute.api import GROUP, reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, Instance

@@ -5,16 +5,24 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from datum_compute.answers.cities import City, Trouble, affordable, cities
+from datum_compute.answers.cities import City, Trouble, affordable_replicas, cities
 from datum_compute.answers.health import is_paused, workload_health
-from datum_compute.answers.places import observed
+from datum_compute.answers.places import Place, observed
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.reasons import Acts, explain
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.flags import verb, watch_option, workload_argument
 from datum_compute.cli.shell.run import Run
-from datum_compute.cli.show.fragments import ago, heading, health_line, labelled, next_steps, revision_text, updated_at
+from datum_compute.cli.show.fragments import (
+    ago,
+    heading,
+    health_line,
+    labelled_line,
+    next_steps,
+    revision_text,
+    updated_at,
+)
 from datum_compute.cli.show.lines import Column, Item, Line, Piece, busy, line, table
 from datum_compute.cli.show.specs import image, instance_type
 from datum_compute.cli.show.views import Page, View, Watch
@@ -77,13 +85,13 @@ def _content(status: _Status, now: datetime) -> list[Item]:
     updated = ago(updated_at(status.read, status.revisions), now)
     return [
         heading("Workload", workload.name, f"project: {status.project}"),
-        labelled("Image", image(workload.spec.template.spec, "(virtual machine)")),
+        labelled_line("Image", image(workload.spec.template.spec, "(virtual machine)")),
         heading("Updated", updated, f"Revision {revision_text(status.read, status.revisions)}"),
         "",
         health_line(workload, status.deployments),
         "",
         *_city_table(status),
-        *(text for city in status.cities if city.trouble for text in _trouble_lines(city, city.trouble)),
+        *(text for city, trouble in _troubles(status) for text in _trouble_lines(city, trouble)),
     ]
 
 
@@ -91,21 +99,36 @@ def _city_table(status: _Status) -> list[Item]:
     workload = status.workload
     if not workload.spec.placements:
         return ["  No placements configured."]
+    is_deleting = workload.metadata.deleting
     if not status.deployments:
-        return ["  Waiting for the first city to report."]
+        return [
+            "  No city has a deployment of it any more." if is_deleting else "  Waiting for the first city to report."
+        ]
     rows: list[tuple[Piece, ...]] = []
     previous = ""
+    deployed = {Place.of(deployment) for deployment in status.deployments}
     for city in status.cities:
+        if is_deleting and city.place not in deployed:
+            continue  # nothing is desired there any more
         numbers = city.numbers
         name = city.place.placement if city.place.placement != previous else ""
         previous = city.place.placement
-        mark = () if city.requested and not city.degraded else (busy("[degraded]") if city.requested else "[removing]",)
+        mark: tuple[Piece, ...] = (busy("[degraded]"),) if city.degraded else ()
+        if is_deleting or not city.requested:
+            mark = ("[removing]",)
         # An instance of an earlier deployment of the same name may still be stopping there.
         ready = f"{numbers.ready}/{numbers.replicas}" if city.known else "—"
         kind = instance_type(workload.spec.template.spec)
         rows.append((name, city.place.city, ready, str(numbers.desired), kind, *mark))
     columns = (Column("", least=9), "CITY", "READY", "DESIRED", Column("TYPE", shrinks=True), "")
     return [table(columns, rows, indent=2)]
+
+
+def _troubles(status: _Status) -> list[tuple[City, Trouble]]:
+    """Why cities have fewer ready instances than they should; a workload that is being deleted should have none."""
+    if status.workload.metadata.deleting:
+        return []
+    return [(city, city.trouble) for city in status.cities if city.trouble is not None]
 
 
 def _trouble_lines(city: City, trouble: Trouble) -> list[str | Line]:
@@ -124,7 +147,7 @@ def _next_steps(run: Run, status: _Status) -> list[Line]:
     steps = {}
     if paused:
         steps["Resume:"] = f"rollout resume {name}"
-    if replicas := affordable(status.cities):
+    if replicas := affordable_replicas(status.cities):
         steps["Reduce replicas:"] = f"scale {name} --min={replicas}"
         steps["Check quota:"] = "quota"
     elif user_can_act and not paused and status.revisions.undo_target(status.read.body()["spec"]) is not None:

@@ -32,7 +32,7 @@ from datum_compute.cli.show.fragments import (
     fact_lines,
     heading,
     health_line,
-    labelled,
+    labelled_line,
     next_steps,
     revision_text,
     updated_at,
@@ -213,9 +213,9 @@ def _details(
     kind = "virtual-machine" if is_machine(spec) else f"sandbox/{instance_type(spec)}"
     return [
         heading("Workload", workload.name, f"project: {project}"),
-        labelled("Type", kind),
-        labelled("Updated", ago(updated_at(read, revisions), now)),
-        labelled("Revision", revision_text(read, revisions)),
+        labelled_line("Type", kind),
+        labelled_line("Updated", ago(updated_at(read, revisions), now)),
+        labelled_line("Revision", revision_text(read, revisions)),
         "",
         health_line(workload, deployments),
         "",

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from datum_compute.answers.health import judge
+from datum_compute.answers.health import instance_health
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.instance_types import CATALOG
@@ -45,7 +45,7 @@ def workloads(project: Project) -> Iterator[Candidate]:
 
 def instances(project: Project) -> Iterator[Candidate]:
     for instance in sorted(project.list(INSTANCE).items, key=lambda instance: instance.name):
-        yield instance.name, judge(instance).status
+        yield instance.name, instance_health(instance).status
 
 
 def cities(project: Project) -> Iterator[Candidate]:

@@ -1,5 +1,5 @@
-"""Fragments of pages that several verbs share. Entry points: `labelled`, `health_line`, `fact_lines`, `next_steps`,
-`condition_table`, `event_table`."""
+"""Fragments of pages that several verbs share. Entry points: `labelled_line`, `health_line`, `fact_lines`,
+`next_steps`, `condition_table`, `event_table`."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -40,18 +40,18 @@ TONES = {
 }
 
 
-def labelled(label: str, value: Piece, *, width: int = 12) -> Line:
+def labelled_line(label: str, value: Piece, *, width: int = 12) -> Line:
     return line(f"{label:<{width}} ", value)
 
 
 def heading(label: str, value: str, right: str) -> Line:
     """A labelled value with another text in the column to its right."""
-    return labelled(label, f"{value:<31} {right}")
+    return labelled_line(label, f"{value:<31} {right}")
 
 
 def health_line(workload: Workload, deployments: Iterable[WorkloadDeployment]) -> Line:
     health = workload_health(workload, deployments)
-    return labelled("Health", Span(str(health), TONES[health.state]))
+    return labelled_line("Health", Span(str(health), TONES[health.state]))
 
 
 def next_steps(run: Run, steps: Mapping[str, str], *, indent: int = 0, width: int = 12) -> list[Line]:

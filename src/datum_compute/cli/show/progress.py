@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from datum_compute.answers.health import Block
 from datum_compute.answers.places import Place
-from datum_compute.answers.rollout import Phase, Picture, Row
+from datum_compute.answers.rollout import Phase, Progress, Row
 from datum_compute.api.reasons import Acts, explain
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.durations import elapsed
@@ -21,8 +21,8 @@ _TONES = {Phase.DONE: good, Phase.PENDING: busy, Phase.UPDATING: busy, Phase.PAU
 
 
 class Board(Protocol):
-    def show(self, rows: Sequence[Row], picture: Picture) -> None:
-        """Shows the rows that changed; `picture` has all of them."""
+    def show(self, rows: Sequence[Row], progress: Progress) -> None:
+        """Shows the rows that changed; `progress` has all of them."""
         ...
 
     def began(self, seconds_ago: float) -> None:
@@ -59,10 +59,10 @@ class LineBoard:
     def began(self, seconds_ago: float) -> None:
         """Lines have no times except at the end."""
 
-    def show(self, rows: Sequence[Row], picture: Picture) -> None:
+    def show(self, rows: Sequence[Row], progress: Progress) -> None:
         if not self._widths:
             # Fixed at the start, so that all rows align with their titles.
-            self._widths = _widths(picture)
+            self._widths = _widths(progress)
             self._terminal.note("", *([aligned(_TITLES, self._widths, indent=2)] if self._titled else []))
         for row in rows:
             if row.changed:
@@ -89,14 +89,14 @@ class LiveBoard:
     def began(self, seconds_ago: float) -> None:
         self._began = self._clock.monotonic() - seconds_ago
 
-    def show(self, rows: Sequence[Row], picture: Picture) -> None:
+    def show(self, rows: Sequence[Row], progress: Progress) -> None:
         if not self._rows:
             self._terminal.note("")
         for row in rows:
             before = self._rows.get(row.state.place)
             blocked = row.blocked or (before.blocked if before and row.phase is Phase.BLOCKED else None)
             self._rows[row.state.place] = Row(row.state, row.phase, row.changed, blocked)
-        self._order = [row.place for row in picture.rows if row.place in self._rows]
+        self._order = [row.place for row in progress.rows if row.place in self._rows]
         ordered = [self._rows[place] for place in self._order]
         fitting = _fitting(ordered, self._drawing.room - _LINES_AROUND, self._drawing.columns)
         hidden = f" ({len(ordered) - len(fitting)} not shown)" if len(fitting) < len(ordered) else ""
@@ -167,7 +167,7 @@ class JsonBoard:
     def began(self, seconds_ago: float) -> None:
         """Only the last object has a duration."""
 
-    def show(self, rows: Sequence[Row], picture: Picture) -> None:
+    def show(self, rows: Sequence[Row], progress: Progress) -> None:
         for row in rows:
             numbers, cause = row.state.numbers, row.blocked or (row.state.cause if row.state.is_explained else None)
             self._run.terminal.record(
@@ -190,8 +190,8 @@ class JsonBoard:
         self._run.terminal.record({"complete": end.complete, "elapsedSeconds": seconds})
 
 
-def _widths(picture: Picture) -> list[int]:
-    cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "", "") for row in picture.rows)]
+def _widths(progress: Progress) -> list[int]:
+    cells = [_TITLES, *((row.place.placement, row.place.city, "", "", "", "", "") for row in progress.rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(_TITLES))]
     widths[-1] = max(len(phase.value) for phase in Phase)
     return widths

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from datum_compute.answers.health import judge, workload_health
-from datum_compute.answers.rollout import Picture, Tracker, picture
+from datum_compute.answers.health import instance_health, workload_health
+from datum_compute.answers.rollout import Progress, Tracker, rollout_progress
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.workload import WORKLOAD, Workload
@@ -132,7 +132,7 @@ class _Deleting(Failure):
 class _Snapshot(Struct, frozen=True):
     """The state of a rollout when it was last read."""
 
-    picture: Picture
+    progress: Progress
     instances: list[Instance]
 
 
@@ -168,12 +168,12 @@ class _Following:
                     read_at = None
 
     def show_once(self) -> None:
-        picture = self._read().picture
-        self.board.show(self.tracker.tick(self.started, picture), picture)
+        progress = self._read().progress
+        self.board.show(self.tracker.tick(self.started, progress), progress)
 
     def is_complete(self) -> bool:
         try:
-            self.tracker.tick(self.started, self._read().picture)
+            self.tracker.tick(self.started, self._read().progress)
         except Failure:
             return False  # the wait reports it
         complete, self.tracker = self.tracker.complete, Tracker()
@@ -183,13 +183,13 @@ class _Following:
         """Shows the rollout and returns whether it is complete."""
         if self.patience.fail_fast:
             self._check_failing(now, snapshot.instances)
-        picture = snapshot.picture
-        rows = self.tracker.tick(now, picture)
+        progress = snapshot.progress
+        rows = self.tracker.tick(now, progress)
         self.ticks += 1
-        self.board.show(rows, picture)
-        if self.tracker.settled and picture.held:
+        self.board.show(rows, progress)
+        if self.tracker.settled and progress.held:
             raise Failure(
-                f'the rollout of workload "{self.name}" is paused: {picture.held}',
+                f'the rollout of workload "{self.name}" is paused: {progress.held}',
                 next_command=f"rollout resume {self.name}",
             )
         return self.tracker.complete
@@ -243,11 +243,11 @@ class _Following:
             sentence = ": ".join(filter(None, (f'workload "{self.name}" is being deleted', detail)))
             raise _Deleting(sentence, next_command=f"status {self.name}")
         instances = self.run.project.list(INSTANCE, of_workload(workload)).items
-        return _Snapshot(picture(workload, deployments, instances, self.target), instances)
+        return _Snapshot(rollout_progress(workload, deployments, instances, self.target), instances)
 
     def _check_failing(self, now: float, instances: Iterable[Instance]) -> None:
-        judged = {instance.name: judge(instance) for instance in instances}
-        failing = {name: verdict for name, verdict in judged.items() if verdict.state.failed}
+        healths = ((instance.name, instance_health(instance)) for instance in instances)
+        failing = {name: health for name, health in healths if health.state.failed}
         self.failing = {name: self.failing.get(name, now) for name in failing}
         for name, since in sorted(self.failing.items()):
             if now - since >= _FAILING_SECONDS:

@@ -27,6 +27,10 @@ class KubeconfigError(Exception):
     """A kubeconfig that cannot be used as it is; the message says what to change."""
 
 
+class UnknownContext(KubeconfigError):
+    """The kubeconfig has no context of that name, or no current one."""
+
+
 class Plugin(Struct, frozen=True):
     """A program that issues credentials by the protocol `client.authentication.k8s.io`."""
 
@@ -194,9 +198,9 @@ class Kubeconfig(Struct, frozen=True):
         where = " and ".join(map(str, self.files))
         chosen = context or self.current
         if not chosen:
-            raise KubeconfigError(f"{where} has no current context; name one of {_listed(self.contexts)}")
+            raise UnknownContext(f"{where} has no current context; name one of {_listed(self.contexts)}")
         if chosen not in self.contexts:
-            raise KubeconfigError(f'{where} has no context "{chosen}"; it has {_listed(self.contexts)}')
+            raise UnknownContext(f'{where} has no context "{chosen}"; it has {_listed(self.contexts)}')
         names = self.contexts[chosen]
         cluster = self._entry("cluster", self.clusters, names.get("cluster"), chosen)
         user = self._entry("user", self.users, names["user"], chosen) if names.get("user") else _Entry({}, Path(), "")

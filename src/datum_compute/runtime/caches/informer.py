@@ -173,7 +173,9 @@ class Informer(Generic[T]):
         # An uncached object with a version that the watch has already passed may have been deleted since.
         ahead = is_older(self._resource_version, object_.metadata.resource_version)
         if self.synced.is_set() and (known or ahead) and object_.metadata.uid not in self._gone:
-            self._folded[_key(object_)] = None
+            # An answer older than the cache comes from a server that went back: its list knows better than either.
+            if current is None or not _is_newer(current, object_):
+                self._folded[_key(object_)] = None
             self._put_newer(object_)
 
     def fold_delete(self, object_: KubeObject) -> None:

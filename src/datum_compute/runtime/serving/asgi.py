@@ -49,6 +49,10 @@ class AsgiServer(uvicorn.Server):
             raise
         return asyncio.create_task(self._serve([listening]), name=name)
 
+    def drain(self) -> None:
+        """From now on, every answer asks its client to close the connection."""
+        self._connections.draining = True
+
     # Overrides of uvicorn
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -59,6 +59,7 @@ class Connections:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.draining = False  # whether connections end with their next answer
         self._share = max(1, limits.connections // (len(_WAITING) + 1))
         self._since: dict[Stage, dict[Connection, float]] = {stage: {} for stage in Stage}
         self._seconds = {
@@ -210,6 +211,8 @@ class Connection(HttpToolsProtocol):
             return
         self._in_head, self._in_body, self._unread_bytes = False, True, 0
         super().on_headers_complete()
+        if self._all.draining:
+            self.cycle.keep_alive = False
         self._update_stage()
 
     def on_body(self, body: bytes) -> None:

@@ -1,27 +1,30 @@
 """Metrics for Prometheus. Entry point: `RuntimeCollector`.
 
-Everything is read from the controllers, the fleet and the counted writes at scrape time. Names and labels are those of
-controller-runtime and client-go where they have one, so that existing dashboards and alerts fit; all others begin with
-a prefix that the program chooses.
+Everything is read from the controllers, the fleet and the counted writes at scrape time. Series are labelled with the
+role of a plane, not with its name, except where somebody has to know which plane it is: with a thousand planes, a
+series per plane and kind would be more than a scrape can carry.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from msgspec import Struct, field
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import Metric as Samples
 from prometheus_client.registry import Collector
 
-from datum_compute.runtime.caches.informer import State
+from datum_compute.runtime.caches.informer import Informer, State
 from datum_compute.runtime.controller import PER_GROUP, Controller
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.leases import Election
+from datum_compute.runtime.plane import Plane
+from datum_compute.runtime.telemetry import table
+from datum_compute.runtime.telemetry.calls import Calls
 from datum_compute.runtime.telemetry.health import Heartbeat
-from datum_compute.runtime.telemetry.histogram import Histogram
+from datum_compute.runtime.telemetry.table import Family, Metric
 from datum_compute.runtime.writes import Write, Writes
-
-RESULTS = ("success", "error", "requeue", "requeue_after")
 
 
 def process_registry() -> CollectorRegistry:
@@ -32,13 +35,42 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
+class _Totals(Struct, frozen=True):
+    """What was counted on planes, by their role. A counter never decreases, so it includes planes that left."""
+
+    failures: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by role, kind and phase
+    defects: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by role, kind and phase
+    rewinds: Counter[tuple[str, str]] = field(default_factory=Counter)  # by role and kind
+    unrecorded: Counter[tuple[str, str]] = field(default_factory=Counter)  # by role and reason
+
+    def add(self, plane: Plane) -> None:
+        role = plane.roles[0]
+        for (kind, phase), count in plane.failures.by_phase.items():
+            self.failures[role, kind, phase] += count
+        for (kind, phase), count in plane.failures.defects.items():
+            self.defects[role, kind, phase] += count
+        for informer in plane.informers():
+            self.rewinds[role, informer.label] += informer.rewinds
+        for reason, count in plane.events.dropped.items():
+            self.unrecorded[role, reason] += count
+
+    def with_planes(self, planes: Iterable[Plane]) -> "_Totals":
+        totals = _Totals(Counter(self.failures), Counter(self.defects), Counter(self.rewinds), Counter(self.unrecorded))
+        for plane in planes:
+            totals.add(plane)
+        return totals
+
+
 class RuntimeCollector(Collector):
+    """Also a member of the fleet, to take over what was counted on planes that leave."""
+
     def __init__(
         self,
         controllers: Sequence[Controller],
         fleet: Fleet,
         *,
         writes: Writes | None = None,
+        calls: Calls | None = None,
         election: Election | None = None,
         heartbeat: Heartbeat | None = None,
         prefix: str = "",
@@ -46,159 +78,140 @@ class RuntimeCollector(Collector):
         self._controllers = controllers
         self._fleet = fleet
         self._writes = writes
+        self._calls = calls
         self._election = election
         self._heartbeat = heartbeat
         self._prefix = prefix
+        self._left = _Totals()
+        fleet.join(self)
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[Samples]:
         """Nothing in advance: metrics exist once the event loop runs."""
         return []
 
-    def collect(self) -> Iterable[Metric]:
-        yield from self._passes()
-        yield from self._queues()
-        yield from self._planes()
-        if self._writes is not None:
-            yield self._writes_family("api_writes", "Write calls sent to API servers.", self._writes.counts)
-            yield self._writes_family(
-                "api_writes_damped", "Writes held back because somebody else keeps undoing them.", self._writes.damped
-            )
-        if self._election is not None:
-            leads = GaugeMetricFamily("leader_election_master_status", "Whether this replica leads.", labels=["name"])
-            leads.add_metric([self._election.name], self._election.leading)
-            yield leads
+    def collect(self) -> Iterable[Samples]:
+        families = [
+            *self._passes(),
+            *self._queues(),
+            *self._planes(),
+            *self._caches(),
+            *self._totals(),
+            *self._requests(),
+            *self._leadership(),
+        ]
+        return [family.family for family in families]
 
-        if self._heartbeat is not None:
-            yield GaugeMetricFamily(
-                f"{self._prefix}event_loop_lag_seconds", "Delay of the event loop.", value=self._heartbeat.lag
-            )
+    # As a member of the fleet
 
-    def _passes(self) -> Iterable[Metric]:
-        label = ["controller"]
-        total = CounterMetricFamily(
-            "controller_runtime_reconcile", "Passes by result.", labels=["controller", "result"]
-        )
-        errors = CounterMetricFamily("controller_runtime_reconcile_errors", "Passes that failed.", labels=label)
-        panics = CounterMetricFamily(
-            "controller_runtime_reconcile_panics", "Passes that failed with an unforeseen error.", labels=label
-        )
-        seconds = HistogramMetricFamily(
-            "controller_runtime_reconcile_time_seconds", "Duration of passes.", labels=label
-        )
-        most = GaugeMetricFamily(
-            "controller_runtime_max_concurrent_reconciles",
-            "Maximum number of concurrent passes per plane.",
-            labels=label,
-        )
-        active = GaugeMetricFamily("controller_runtime_active_workers", "Passes that are running.", labels=label)
+    def prepare(self, plane: Plane) -> None: ...
+
+    def engaged(self, plane: Plane) -> None: ...
+
+    def disengaged(self, plane: Plane) -> None:
+        self._left.add(plane)
+
+    # Families
+
+    def _passes(self) -> Iterable[Family]:
+        total, errors, panics = table.PASSES.family(), table.PASS_ERRORS.family(), table.PASS_PANICS.family()
+        seconds, most, active = table.PASS_TIME.family(), table.MOST_PASSES.family(), table.ACTIVE_PASSES.family()
+        dropped = table.EVENTS_DROPPED.family(self._prefix)
         for controller in self._controllers:
-            for result in RESULTS:
-                total.add_metric([controller.name, result], controller.results[result])
-            errors.add_metric([controller.name], controller.results["error"])
-            panics.add_metric([controller.name], controller.panics)
-            _add(seconds, controller.name, controller.pass_seconds)
-            most.add_metric([controller.name], PER_GROUP)
-            active.add_metric([controller.name], len(controller.queue.running_seconds()))
-        return total, errors, panics, seconds, most, active
+            for result in table.RESULTS:
+                total.add([controller.name, result], controller.results[result])
+            errors.add([controller.name], controller.results["error"])
+            panics.add([controller.name], controller.panics)
+            seconds.add_buckets([controller.name], controller.pass_seconds)
+            most.add([controller.name], PER_GROUP)
+            active.add([controller.name], len(controller.queue.running_seconds()))
+            for reason, count in sorted(controller.dropped.items()):
+                dropped.add([controller.name, reason], count)
+        return total, errors, panics, seconds, most, active, dropped
 
-    def _queues(self) -> Iterable[Metric]:
-        label = ["name"]
-        adds = CounterMetricFamily("workqueue_adds", "Requests added to the queue.", labels=label)
-        retries = CounterMetricFamily("workqueue_retries", "Requests that are retried.", labels=label)
-        depth = GaugeMetricFamily("workqueue_depth", "Requests that are waiting.", labels=label)
-        waited = HistogramMetricFamily(
-            "workqueue_queue_duration_seconds", "Time that requests wait in the queue.", labels=label
-        )
-        worked = HistogramMetricFamily(
-            "workqueue_work_duration_seconds", "Time that requests take to process.", labels=label
-        )
-        unfinished = GaugeMetricFamily(
-            "workqueue_unfinished_work_seconds",
-            "Total running time of the requests that are being processed.",
-            labels=label,
-        )
-        longest = GaugeMetricFamily(
-            "workqueue_longest_running_processor_seconds",
-            "Running time of the oldest request that is being processed.",
-            labels=label,
-        )
+    def _queues(self) -> Iterable[Family]:
+        adds, retries, depth = table.QUEUE_ADDS.family(), table.QUEUE_RETRIES.family(), table.QUEUE_DEPTH.family()
+        waited, worked = table.QUEUE_TIME.family(), table.WORK_TIME.family()
+        unfinished, longest = table.UNFINISHED.family(), table.LONGEST_RUNNING.family()
         for controller in self._controllers:
             queue, running = controller.queue, controller.queue.running_seconds()
-            adds.add_metric([controller.name], queue.adds)
-            retries.add_metric([controller.name], queue.retries)
-            depth.add_metric([controller.name], len(queue))
-            _add(waited, controller.name, queue.waited)
-            _add(worked, controller.name, queue.worked)
-            unfinished.add_metric([controller.name], sum(running))
-            longest.add_metric([controller.name], max(running, default=0.0))
+            adds.add([controller.name], queue.adds)
+            retries.add([controller.name], queue.retries)
+            depth.add([controller.name], len(queue))
+            waited.add_buckets([controller.name], queue.waited)
+            worked.add_buckets([controller.name], queue.worked)
+            unfinished.add([controller.name], sum(running))
+            longest.add([controller.name], max(running, default=0.0))
         return adds, retries, depth, waited, worked, unfinished, longest
 
-    def _planes(self) -> Iterable[Metric]:
-        engaged = GaugeMetricFamily(f"{self._prefix}planes_engaged", "Engaged planes.", labels=["kind"])
-        planes = self._fleet.planes()
-        for role, count in sorted(Counter(plane.roles[0] for plane in planes).items()):
-            engaged.add_metric([role], count)
-        labels = ["plane", "kind"]
-        objects = GaugeMetricFamily(f"{self._prefix}cache_objects", "Objects in the cache.", labels=labels)
-        watching = GaugeMetricFamily(
-            f"{self._prefix}cache_watching", "Whether the cache has an open watch.", labels=labels
-        )
-        silent = GaugeMetricFamily(
-            f"{self._prefix}cache_silent_seconds", "Time since the cache last heard from its server.", labels=labels
-        )
-        rewinds = CounterMetricFamily(
-            f"{self._prefix}cache_rewinds",
-            "Lists that were older than the cache, for example after a server was restored from a backup.",
-            labels=labels,
+    def _planes(self) -> Iterable[Family]:
+        engaged, away = table.PLANES_ENGAGED.family(self._prefix), table.PLANES_AWAY.family(self._prefix)
+        up = table.PLANE_UP.family(self._prefix)
+        for role, count in sorted(Counter(plane.roles[0] for plane in self._fleet.planes()).items()):
+            engaged.add([role], count)
+        missing: Counter[str] = Counter()
+        for plane in self._fleet.known():
+            is_up, role = self._fleet.up(plane.name), plane.roles[0]
+            up.add([plane.name, role], is_up)
+            missing[role] += not is_up
+        for role, count in sorted(missing.items()):
+            away.add([role], count)
+        return engaged, away, up
+
+    def _caches(self) -> Iterable[Family]:
+        caches: defaultdict[tuple[str, str], list[Informer[Any]]] = defaultdict(list)
+        for plane in self._fleet.planes():
+            for informer in plane.informers():
+                caches[plane.roles[0], informer.label].append(informer)
+        objects, watching, silent = (
+            metric.family(self._prefix) for metric in (table.CACHE_OBJECTS, table.CACHE_WATCHING, table.CACHE_SILENT)
         )
         now = asyncio.get_running_loop().time()
-        for plane in planes:
-            for informer in plane.informers():
-                place = [plane.name, informer.label]
-                objects.add_metric(place, len(informer))
-                watching.add_metric(place, informer.state is State.WATCHING)
-                rewinds.add_metric(place, informer.rewinds)
-                if informer.synced.is_set():
-                    silent.add_metric(place, now - informer.last_heard)
-        up = GaugeMetricFamily(
-            f"{self._prefix}plane_up", "Whether the plane is engaged and all its caches follow it.", labels=["plane"]
-        )
-        phases = ["plane", "kind", "phase"]
-        failures = CounterMetricFamily(
-            f"{self._prefix}plane_failures",
-            "Failed lists and watches by phase.",
-            labels=phases,
-        )
-        defects = CounterMetricFamily(
-            f"{self._prefix}plane_defects", "Unforeseen errors while following a plane.", labels=phases
-        )
-        for plane in self._fleet.known():
-            up.add_metric([plane.name], self._fleet.up(plane.name))
-            for family, counts in ((failures, plane.failures.by_phase), (defects, plane.failures.defects)):
-                for (kind, phase), count in sorted(counts.items()):
-                    family.add_metric([plane.name, kind, phase], count)
-        dropped = CounterMetricFamily(
-            f"{self._prefix}events_dropped", "Changes that led to no request.", labels=["controller", "reason"]
-        )
-        for controller in self._controllers:
-            for reason, count in sorted(controller.dropped.items()):
-                dropped.add_metric([controller.name, reason], count)
-        unrecorded = CounterMetricFamily(
-            f"{self._prefix}events_untold", "Kubernetes events that could not be recorded.", labels=["plane", "reason"]
-        )
-        for plane in planes:
-            for reason, count in sorted(plane.events.dropped.items()):
-                unrecorded.add_metric([plane.name, reason], count)
-        return engaged, up, failures, defects, objects, watching, silent, rewinds, dropped, unrecorded
+        for place, informers in sorted(caches.items()):
+            objects.add(place, sum(map(len, informers)))
+            open_ = sum(informer.state is State.WATCHING for informer in informers)
+            watching.add(place, open_ / len(informers))
+            heard = [informer.last_heard for informer in informers if informer.synced.is_set()]
+            if heard:
+                silent.add(place, now - min(heard))
+        return objects, watching, silent
 
-    def _writes_family(self, name: str, help_: str, counts: Counter[Write]) -> Metric:
-        labels = ["plane", "controller", "verb", "kind"]
-        total = CounterMetricFamily(f"{self._prefix}{name}", help_, labels=labels)
-        for write, count in sorted(counts.items(), key=lambda item: str(item[0])):
-            total.add_metric([write.plane, write.controller, write.verb, write.kind], count)
-        return total
+    def _totals(self) -> Iterable[Family]:
+        totals = self._left.with_planes(self._fleet.known())
+        return (
+            self._counted(table.PLANE_FAILURES, totals.failures),
+            self._counted(table.PLANE_DEFECTS, totals.defects),
+            self._counted(table.CACHE_REWINDS, totals.rewinds),
+            self._counted(table.EVENTS_UNRECORDED, totals.unrecorded),
+        )
+
+    def _requests(self) -> Iterable[Family]:
+        if self._writes is not None:
+            yield self._counted(table.API_WRITES, _by_labels(self._writes.counts))
+            yield self._counted(table.API_WRITES_DAMPED, _by_labels(self._writes.damped))
+        if self._calls is not None:
+            yield self._counted(table.CLIENT_REQUESTS, self._calls.counts)
+            seconds = table.CLIENT_TIME.family()
+            for labels, histogram in sorted(self._calls.seconds.items()):
+                seconds.add_buckets(labels, histogram)
+            yield seconds
+
+    def _leadership(self) -> Iterable[Family]:
+        if self._election is not None:
+            leads, transitions = table.LEADS.family(), table.LEASE_TRANSITIONS.family(self._prefix)
+            leads.add([self._election.name], self._election.leading)
+            transitions.add([self._election.name], self._election.transitions)
+            yield from (leads, transitions)
+        if self._heartbeat is not None:
+            lag = table.LOOP_LAG.family(self._prefix)
+            lag.add([], self._heartbeat.lag)
+            yield lag
+
+    def _counted(self, metric: Metric, counts: Mapping[Any, int]) -> Family:
+        family = metric.family(self._prefix)
+        for labels, count in sorted(counts.items()):
+            family.add(labels, count)
+        return family
 
 
-def _add(family: HistogramMetricFamily, name: str, histogram: Histogram) -> None:
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    family.add_metric([name], list(zip(bounds, histogram.cumulative(), strict=True)), sum_value=histogram.total)
+def _by_labels(writes: Counter[Write]) -> dict[tuple[str, str, str, str], int]:
+    return {(write.plane, write.controller, write.verb, write.kind): count for write, count in writes.items()}

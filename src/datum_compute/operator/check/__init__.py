@@ -1,0 +1,1 @@
+"""compute-manager check: whether a process could start and work with these settings."""
