@@ -5,6 +5,7 @@ Real store, real HTTP, one event loop in a thread. Faults and other writers can 
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -53,7 +54,7 @@ class ApiServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
         self.engine = self.do(self._open(clock, projects))
-        self._http = _Server(("127.0.0.1", 0), _handler(self))
+        self._http = _listening(self)
         self._http_thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="http", daemon=True)
         self._http_thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -151,6 +152,19 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in the middle is no news here."""
+
+
+def _listening(api: ApiServer, attempts: int = 3) -> _Server:
+    """A server to which a connection was made: some machines have refused all connections to a few new listeners."""
+    for _ in range(attempts):
+        server = _Server(("127.0.0.1", 0), _handler(api))
+        try:
+            socket.create_connection(("127.0.0.1", server.server_port), timeout=30).close()
+        except ConnectionRefusedError:
+            server.server_close()
+        else:
+            return server
+    raise AssertionError(f"{attempts} new listeners refused connections")
 
 
 def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
