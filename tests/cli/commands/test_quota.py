@@ -54,6 +54,15 @@ def test_limits_and_use_are_in_units_for_people(api: ApiServer, compute: Compute
     )
 
 
+def test_large_amounts_are_written_out(api: ApiServer, compute: Compute) -> None:
+    bucket(api, "compute.datumapis.com/memory", 2048000, 1024000)
+    bucket(api, "compute.datumapis.com/vcpus", 1234567500, 1000)
+    assert [line.split()[2:5] for line in compute("quota").lines[3:]] == [
+        ["1234567.5", "1", "1234566.5"],
+        ["2048000", "1024000", "1024000"],
+    ]
+
+
 def test_cities_are_shown_when_something_waits(api: ApiServer, compute: Compute) -> None:
     usual(api)
     waiting(api)

@@ -172,9 +172,14 @@ def _content(project: str, resources: Sequence[Resource], uses: Sequence[Use]) -
 
 
 def _row(resource: Resource) -> tuple[Piece, ...]:
-    amounts = (f"{amount:.6g}" for amount in (resource.limit, resource.used, resource.available))
+    amounts = map(_amount, (resource.limit, resource.used, resource.available))
     usage = bar(resource.used, resource.limit)
     return (resource.resource, resource.unit, *amounts, bad(usage) if resource.available <= 0 else usage)
+
+
+def _amount(value: float) -> str:
+    """Without an exponent, and with decimals only where there are any."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def bar(used: float, limit: float) -> str:
