@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from datum_compute.api.workload import WORKLOAD
+from tests.cli.commands.test_quota import usual, waiting
 from tests.cli.conftest import Compute, World, condition, nothing
+from tests.cli.server import ApiServer
 from tests.cli.show.test_progress import screens
 
 LONG = "registry.example/a-team/with-a-long-name/and-an-image-with-a-longer-one:2026-11-02"
@@ -71,6 +73,17 @@ def test_a_long_image_is_cut_in_the_middle_with_a_mark(
     assert LONG.removeprefix("registry.example/").startswith(begin)
     assert end
     assert LONG.endswith(end)
+
+
+@pytest.mark.parametrize("columns", NARROW)
+def test_the_tables_of_quota_fit_a_narrow_terminal(api: ApiServer, compute: Compute, columns: int) -> None:
+    usual(api)
+    waiting(api)
+    result = compute("quota", tty=True, columns=columns, environ={"NO_COLOR": "1"})
+    assert max(map(len, result.lines)) <= columns
+    assert [line.split() for line in result.lines if line.startswith("Memory")] == [
+        ["Memory", "MiB", "16384", "8192", "8192", "…"]
+    ]
 
 
 def test_what_does_not_fit_a_screen_that_is_drawn_again_is_marked(world: World, compute: Compute) -> None:

@@ -22,7 +22,7 @@ from datum_compute.api.quota import (
 from datum_compute.cli.shell.failures import Failure
 from datum_compute.cli.shell.flags import option, verb
 from datum_compute.cli.shell.run import Run
-from datum_compute.cli.show.lines import Item, Piece, bad, hints, table
+from datum_compute.cli.show.lines import Column, Item, Piece, bad, hints, table
 from datum_compute.cli.show.specs import instance_type
 from datum_compute.cli.show.views import Page, View
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
@@ -163,10 +163,10 @@ def _uses(run: Run) -> list[Use]:
 def _content(project: str, resources: Sequence[Resource], uses: Sequence[Use]) -> list[Item]:
     content: list[Item] = [f"Quota for project {project}"]
     if resources:
-        titles = ("RESOURCE", "UNIT", "LIMIT", "USED", "AVAILABLE", "USAGE")
-        content += ["", table(titles, map(_row, resources))]
+        columns = ("RESOURCE", "UNIT", "LIMIT", "USED", "AVAILABLE", Column("USAGE", left_out=1))
+        content += ["", table(columns, map(_row, resources))]
     if uses:
-        content += ["", table(("CITY", "TYPE", "IN USE", "WAITING"), map(_use_row, uses))]
+        content += ["", table(("CITY", Column("TYPE", shrinks=True), "IN USE", "WAITING"), map(_use_row, uses))]
         content += [f"  {city}: {message}" for city, message in _messages(uses).items()]
     return content
 
