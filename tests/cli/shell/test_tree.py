@@ -168,6 +168,13 @@ def test_every_command_has_help_that_needs_nothing(compute: Compute, path: tuple
         assert result.out.startswith(f"Usage: {' '.join(('compute', *path))}")
 
 
+@pytest.mark.parametrize("path", ALL_COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("columns", [52, 60, 80])
+def test_help_never_breaks_a_word_at_its_hyphen(compute: Compute, path: tuple[str, ...], columns: int) -> None:
+    lines = compute(*path, "--help", environ={"COLUMNS": str(columns)}).lines
+    assert [line for line in lines if line.endswith("-")] == []
+
+
 def test_the_short_help_of_the_top_level_is_that_of_the_commands_themselves() -> None:
     root = Root()
     for entry in ENTRIES:

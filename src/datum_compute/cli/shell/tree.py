@@ -4,13 +4,15 @@ The module of a verb is loaded when the verb is used, so the one-line help of th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from datum_compute.cli.shell.environment import put
 from datum_compute.cli.shell.failures import Exit, Failure
+
+_UNBREAKABLE_HYPHEN = "\u2011"
 
 # Words that set a variable: KEY=VALUE after --env, and anything that may be the like.
 _AFTER_ENV_FLAG = re.compile(r"^([^=]*=).+", re.DOTALL)
@@ -45,6 +47,19 @@ ENTRIES = (
 )
 
 
+class HelpFormatter(click.HelpFormatter):
+    """Leaves words with hyphens whole: half a flag or half a tag cannot be found or copied."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", _UNBREAKABLE_HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(term, text.replace("-", _UNBREAKABLE_HYPHEN)) for term, text in rows], col_max, col_spacing)
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(_UNBREAKABLE_HYPHEN, "-"))
+
+
 class Helped(click.Command):
     """A command whose help goes to the injected stdout and lists the global flags separately."""
 
@@ -61,6 +76,11 @@ class Helped(click.Command):
                 help="Show this help.",
             )
         )
+
+    def get_help(self, ctx: click.Context) -> str:
+        formatter = HelpFormatter(width=ctx.terminal_width, max_width=ctx.max_content_width)
+        self.format_help(ctx, formatter)
+        return formatter.getvalue().rstrip("\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from datum_compute.cli.shell.flags import GlobalOption
