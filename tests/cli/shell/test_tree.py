@@ -85,6 +85,8 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
         ),
         (["deploy"], "workload name and --image are required, or use -f to specify a manifest file"),
         (["deploy", "--image=x"], "workload name is required"),
+        (["local", "up", "--port=0"], '--port: "0" is not a port; use 1 to 65535'),
+        (["local", "up", "--port=http"], '--port: "http" is not a port; use 1 to 65535'),
         (["deploy", "api", "--city=,"], "--city: name at least one city"),
         (["deploy", "api", "--env=NOTHING"], "--env needs KEY=VALUE to set a variable, or KEY- to remove it"),
         (["deploy", "api", "--env=a b=secret"], '--env: "a b" is not a valid name of a variable'),
@@ -173,6 +175,15 @@ def test_every_command_has_help_that_needs_nothing(compute: Compute, path: tuple
 def test_help_never_breaks_a_word_at_its_hyphen(compute: Compute, path: tuple[str, ...], columns: int) -> None:
     lines = compute(*path, "--help", environ={"COLUMNS": str(columns)}).lines
     assert [line for line in lines if line.endswith("-")] == []
+
+
+def test_help_marks_a_name_that_can_be_left_out(compute: Compute) -> None:
+    assert compute("deploy", "--help").lines[0] == "Usage: compute deploy [OPTIONS] [WORKLOAD]"
+    assert compute("status", "--help").lines[0] == "Usage: compute status [OPTIONS] WORKLOAD"
+
+
+def test_help_shows_ranges_in_words_only(compute: Compute) -> None:
+    assert "<=" not in compute("local", "up", "--help").out
 
 
 def test_the_short_help_of_the_top_level_is_that_of_the_commands_themselves() -> None:

@@ -179,11 +179,11 @@ def _check_combinations(flags: DeployFlags) -> None:
 
 
 @verb("deploy", needs=ENTITLED_PROJECT, outputs=WRITE_OUTPUTS, flags=DeployFlags, check=_check)
-@click.argument("workload", type=WORKLOAD_NAME, metavar="WORKLOAD", required=False)
+@click.argument("workload", type=WORKLOAD_NAME, metavar="[WORKLOAD]", required=False)
 @option("--image", type=Image(), metavar="IMAGE", help="Image of the container; required for a new workload.")
 @option("--city", type=Cities(), multiple=True, help="Cities to run in, repeated or separated by commas.")
 @option("--min", "min_", type=MIN_REPLICAS, metavar="N", help="Instances per city; 1 for a new workload.")
-@option("--port", type=Port(), metavar="PORT", help="Port that the container listens on; 0 for none.")
+@option("--port", type=Port(optional=True), metavar="PORT", help="Port that the container listens on; 0 for none.")
 @option("--instance-type", metavar="TYPE", help=f"Size of each instance; {edits.DEFAULT_INSTANCE_TYPE} by default.")
 @option("--env", multiple=True, metavar="KEY=VALUE", help="Set a variable, or remove it with KEY-; repeatable.")
 @option(

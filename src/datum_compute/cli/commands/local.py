@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from datum_compute.cli.shell.failures import Exit, Failure, usage
-from datum_compute.cli.shell.flags import Count, option, verb, yes_option
+from datum_compute.cli.shell.flags import Count, Port, option, verb, yes_option
 from datum_compute.cli.shell.tree import Verbs
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ directory_option = option(
 
 @verb("up")
 @directory_option
-@option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port to listen on; by default the last one.")
+@option("--port", type=Port(), metavar="PORT", help="Port to listen on; by default the last one.")
 @option(
     "--city",
     "cities",

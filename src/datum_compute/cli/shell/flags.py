@@ -126,14 +126,21 @@ def not_an_image(text: str) -> str:
 
 
 class Port(click.ParamType[int]):
+    """A port; `optional` if 0 stands for none."""
+
     name = "int"
+
+    def __init__(self, *, optional: bool = False) -> None:
+        self._optional = optional
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         text = str(value)
-        if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535):
-            raise usage(f'--port: "{value}" is not a port; use 1 to 65535, or 0 for none')
+        is_number = text.isascii() and text.isdecimal() and len(text) <= 5
+        if not (is_number and (0 if self._optional else 1) <= int(text) <= 65535):
+            none = ", or 0 for none" if self._optional else ""
+            raise usage(f'--port: "{value}" is not a port; use 1 to 65535{none}')
         return int(text)
 
 

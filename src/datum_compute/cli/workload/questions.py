@@ -94,7 +94,7 @@ def _cities(run: Run, text: str, offered: Sequence[str], used: Sequence[str]) ->
 
 
 def _port(text: str) -> int:
-    return 0 if text.lower() == "none" else Port().convert(text, None, None)
+    return 0 if text.lower() == "none" else Port(optional=True).convert(text, None, None)
 
 
 def _summary(name: str, spec: Json) -> list[str | Line]:
