@@ -135,6 +135,8 @@ def _usage_failure(error: "click.UsageError", program: str) -> Failure:
     """An error that click found, in our words."""
     import click
 
+    from datum_compute.cli.shell.flags import Choice, one_of
+
     path = error.ctx.command_path if error.ctx else program
     advice = ""
     match error:
@@ -142,6 +144,8 @@ def _usage_failure(error: "click.UsageError", program: str) -> Failure:
             message = f"unknown flag: {error.option_name}"
             if suggestion := _suggested_flag(error):
                 advice = f"Did you mean: {suggestion}"
+        case click.MissingParameter(param=click.Argument(type=Choice(words=words), name=name)):
+            message = f"{name} is required: {one_of(words)}"
         case click.MissingParameter(param=click.Parameter() as param):
             message = f"{param.make_metavar(error.ctx) if error.ctx else param.name} is required"
         case _:

@@ -85,6 +85,7 @@ def test_a_stray_word_is_an_error_that_names_the_verb_it_may_belong_to(
         ),
         (["deploy"], "workload name and --image are required, or use -f to specify a manifest file"),
         (["deploy", "--image=x"], "workload name is required"),
+        (["completion"], "shell is required: bash, zsh, fish or powershell"),
         (["local", "up", "--port=0"], '--port: "0" is not a port; use 1 to 65535'),
         (["local", "up", "--port=http"], '--port: "http" is not a port; use 1 to 65535'),
         (["deploy", "api", "--city=,"], "--city: name at least one city"),
