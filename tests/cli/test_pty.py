@@ -44,6 +44,13 @@ class Sized(Session):
     def lines(self) -> list[str]:
         return self.text.replace("\r\n", "\n").splitlines()
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        local_modes = termios.tcgetattr(self._master)[3]
+        assert isinstance(local_modes, int)
+        return bool(local_modes & termios.ECHO)
+
 
 Open = Callable[..., Sized]
 
@@ -140,6 +147,27 @@ def test_a_watch_is_drawn_in_place_where_the_terminal_can(world: World, terminal
     assert session.ended() == 0
     assert f"\r{ESCAPE}[4A{ESCAPE}[J" in session.text
     assert "Rollout complete in " in session.lines[-1]
+
+
+def test_what_is_typed_during_a_watch_does_not_move_it(world: World, terminal: Open) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal("rollout", "status", "shop", NO_COLOR="1")
+    session.answer("Pending", "typed too early\n")
+    world.observe()
+    world.deployment("AMS", replicas=1)
+    world.report("AMS", 1, 1, desired=1)
+    assert session.ended() == 0
+    assert "typed" not in session.text
+    assert session.echoes
+
+
+@pytest.mark.parametrize("words", [("rollout", "status", "shop"), ("status", "shop", "-w")], ids=" ".join)
+def test_a_terminal_echoes_again_after_ctrl_c(world: World, terminal: Open, words: tuple[str, ...]) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal(*words, NO_COLOR="1")
+    session.answer("AMS" if words[0] == "rollout" else "Workload", CTRL_C)
+    assert session.ended() == 0
+    assert session.echoes
 
 
 def test_a_terminal_that_cannot_gets_a_line_for_each_change(world: World, terminal: Open) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from datum_compute.cli.shell.environment import Environment, put
 from datum_compute.cli.show.documents import json_text, yaml_text
+from datum_compute.cli.show.echo import Echo
 from datum_compute.cli.show.escapes import visible
 from datum_compute.cli.show.lines import (
     NONE,
@@ -202,6 +203,7 @@ class Drawing:
         texts = [self._stream.text(line) for line in lines]
         if texts == self._drawn:
             return
+        self._stream.echo.off()
         self._stream.write(self._erased(columns) + "".join(f"{text}\n" for text in texts))
         self._drawn = texts
         self._widths = [sum(len(text_of(piece)) for piece in line.pieces) for line in lines]
@@ -211,8 +213,9 @@ class Drawing:
         self._drawn, self._widths = [], []
 
     def end(self) -> None:
-        """Ends the drawing, and erases what was typed meanwhile, such as the ^C of an interrupt."""
+        """Ends the drawing, and erases what was echoed in spite of it."""
         self._stream.write("\r\x1b[J")
+        self._stream.echo.restore()
 
     def _erased(self, columns: int) -> str:
         """The escape sequence that erases the drawing. In a window that became narrower its lines are wrapped."""
@@ -224,6 +227,7 @@ class _Stream:
     def __init__(self, stream: TextIO, environ: Mapping[str, str], color: str) -> None:
         self._stream = stream
         self.tty = stream.isatty()
+        self.echo = Echo(stream)
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
         self._encoding = encoding
         self.unicode = encoding.replace("-", "").replace("_", "").startswith("utf")
