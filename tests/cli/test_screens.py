@@ -86,6 +86,19 @@ def test_the_tables_of_quota_fit_a_narrow_terminal(api: ApiServer, compute: Comp
     ]
 
 
+@pytest.mark.parametrize("words", [("status", "shop"), ("instances", "describe", "shop-default-ams-0")], ids=" ".join)
+def test_explanations_continue_below_themselves(world: World, compute: Compute, words: tuple[str, ...]) -> None:
+    world.workload(["AMS"], 1)
+    world.observe()
+    world.deployment("AMS", replicas=1)
+    world.report("AMS", 0, 0, desired=1)
+    message = "The configuration of shop-default-ams-0 refers to the ConfigMap shop-settings, which does not exist"
+    world.instance("AMS", 0, condition("Ready", "False", "ConfigurationError", message))
+    explanation, *_ = compute(*words, tty=True, columns=60, environ={"NO_COLOR": "1"}).out.partition("Runtime")
+    assert max(map(len, explanation.splitlines())) <= 60
+    assert message in " ".join(explanation.split())
+
+
 def test_what_does_not_fit_a_screen_that_is_drawn_again_is_marked(world: World, compute: Compute) -> None:
     world.settled()
 

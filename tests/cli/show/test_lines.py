@@ -1,3 +1,5 @@
+import pytest
+
 from datum_compute.cli.show.lines import Column, Line, Table, good, laid_out, text_of
 
 
@@ -46,6 +48,12 @@ def test_names_are_never_cut() -> None:
 
 def test_nothing_is_cut_where_there_is_no_terminal() -> None:
     assert lines_of(IMAGES)[1] == "shop   team/with/a/very/long/path/and/a/long/name/for/an/image:2026.11.02-0815   3m"
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_a_last_column_without_text_has_nothing_to_wrap(text: str) -> None:
+    table = Table((Column("TYPE"), Column("MESSAGE", wraps=True)), [("Ready", text)])
+    assert len(laid_out(table, columns=80, headers=True, ellipsis="…")) == 2
 
 
 def test_the_text_of_the_last_column_wraps() -> None:

@@ -17,7 +17,14 @@ from datum_compute.cli.shell.flags import INSTANCE_NAME, WORKLOAD_NAME, Choice, 
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.shell.tree import listing_verbs
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.fragments import condition_table, event_table, fact_lines, labelled_line, next_steps
+from datum_compute.cli.show.fragments import (
+    condition_table,
+    event_table,
+    fact_lines,
+    labelled_line,
+    labelled_prose,
+    next_steps,
+)
 from datum_compute.cli.show.lines import Column, Item, Line, Piece, Table, bad, busy, good, table
 from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.show.views import Page, View, Watch, object_view
@@ -179,10 +186,9 @@ def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]
         "Age": age(instance.metadata.creation_timestamp, now),
         "Status": _TONES[entry.group](health.line),
     }
-    if health.message:
-        head[""] = health.message
     return [
         *(labelled_line(label, value, width=14) for label, value in head.items()),
+        *([labelled_prose("", health.message, width=14)] if health.message else []),
         *_explanation(instance, now),
         "",
         "Runtime",
@@ -202,12 +208,10 @@ def _explanation(instance: Instance, now: datetime) -> list[Item]:
     since = condition.last_transition_time
     is_plausible = _EPOCH < since <= now  # a default is dated 1970, and another machine's clock may be ahead
     explained = explain(condition.reason, now - since if is_plausible else None)
-    texts = {
-        "What this means": explained.sentence,
-        "What to do": explained.line,
-        "In this state for": age(since, now) if is_plausible else "",
-    }
-    lines: list[Item] = [labelled_line(label, text, width=18) for label, text in texts.items() if text]
+    texts = {"What this means": explained.sentence, "What to do": explained.line}
+    lines: list[Item] = [labelled_prose(label, text, width=18) for label, text in texts.items() if text]
+    if is_plausible:
+        lines.append(labelled_line("In this state for", age(since, now), width=18))
     return ["", *lines] if lines else []
 
 

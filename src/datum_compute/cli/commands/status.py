@@ -20,6 +20,7 @@ from datum_compute.cli.show.fragments import (
     health_line,
     labelled_line,
     next_steps,
+    prose,
     revision_text,
     updated_at,
 )
@@ -131,10 +132,10 @@ def _troubles(status: _Status) -> list[tuple[City, Trouble]]:
     return [(city, city.trouble) for city in status.cities if city.trouble is not None]
 
 
-def _trouble_lines(city: City, trouble: Trouble) -> list[str | Line]:
+def _trouble_lines(city: City, trouble: Trouble) -> list[Item]:
     state = "not ready" if trouble.waiting else "could not start"
     sentence = line(f"  {city.place.city}: {city.numbers.missing} instances {state} — {trouble.cause}")
-    return ["", sentence, *([f"    {trouble.message}"] if trouble.message else [])]
+    return ["", sentence, *([prose(trouble.message, indent=4)] if trouble.message else [])]
 
 
 def _next_steps(run: Run, status: _Status) -> list[Line]:

@@ -1,5 +1,5 @@
-"""Fragments of pages that several verbs share. Entry points: `labelled_line`, `health_line`, `fact_lines`,
-`next_steps`, `condition_table`, `event_table`."""
+"""Fragments of pages that several verbs share. Entry points: `labelled_line`, `labelled_prose`, `prose`, `health_line`,
+`fact_lines`, `next_steps`, `condition_table`, `event_table`."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -21,7 +21,7 @@ from datum_compute.api.deployment import WorkloadDeployment
 from datum_compute.api.workload import Workload
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.lines import Column, Item, Line, Piece, Span, Tone, hints, line, table
+from datum_compute.cli.show.lines import Column, Item, Line, Piece, Span, Table, Tone, hints, line, table
 from datum_compute.cli.show.specs import Fact
 from datum_compute.cli.talk.project import Read
 from datum_compute.cli.workload.revisions import Revisions
@@ -42,6 +42,16 @@ TONES = {
 
 def labelled_line(label: str, value: Piece, *, width: int = 12) -> Line:
     return line(f"{label:<{width}} ", value)
+
+
+def labelled_prose(label: str, text: str, *, width: int = 12) -> Table:
+    """A labelled text that continues below itself."""
+    return table((Column("", least=width - 2), Column("", wraps=True)), [(label, text)])
+
+
+def prose(text: str, *, indent: int) -> Table:
+    """A text that continues below itself."""
+    return table((Column("", wraps=True),), [(text,)], indent)
 
 
 def heading(label: str, value: str, right: str) -> Line:

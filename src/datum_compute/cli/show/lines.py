@@ -160,7 +160,8 @@ def _wrapped(table: Table, columns: int, *, headers: bool) -> Table:
 
     rows: list[tuple[Piece, ...]] = []
     for row in table.rows:
-        first, *more = wrap(text_of(row[-1]), room) if len(row) == len(table.columns) else [""]
+        text = text_of(row[-1]) if len(row) == len(table.columns) else ""
+        first, *more = wrap(text, room, break_on_hyphens=False) or [""]  # names have hyphens
         rows.append((*row[:-1], first) if first else row)
         rows += [(*[""] * len(before), text) for text in more]
     return Table(table.columns, rows, table.indent)
