@@ -74,9 +74,9 @@ def test_cities_and_limits_are_chosen_at_the_start_and_kept(compute: Run) -> Non
 
     compute("local up --city=FRA,DFW --limit=instances=3")  # which is what runs
     refused = compute("local up --city=DFW", code=1).stderr
-    assert "with cities DFW, FRA already; stop it with 'compute local down' to change that" in refused
+    assert "with cities DFW, FRA; stop it with 'compute local down' to change that" in refused
     refused = compute("local up --limit=instances=4", code=1).stderr
-    assert "with limits of 3 instances, 40 vCPUs, 16 GiB of memory already; stop it with" in refused
+    assert "with limits of 3 instances, 40 vCPUs, 16 GiB of memory; stop it with" in refused
 
     compute("local down")
     compute("local up")

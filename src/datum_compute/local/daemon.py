@@ -76,7 +76,7 @@ def _suited(found: Running, port: int, wanted: Settings) -> Running:
     else:
         return found
     raise LocalError(
-        f"a federation runs in {found.directory} {difference} already; stop it with 'compute local down' to change that"
+        f"a federation already runs in {found.directory} {difference}; stop it with 'compute local down' to change that"
     )
 
 

@@ -59,10 +59,10 @@ def read_cities(texts: Iterable[str]) -> dict[str, str]:
         code = code.upper()
         if not _CODE.fullmatch(code):
             raise ValueError(
-                f'"{text}" is no city: write a code of 2 to 8 letters and digits, like FRA or FRA=Frankfurt'
+                f'"{text}" is not a city: write a code of 2 to 8 letters and digits, like FRA or FRA=Frankfurt'
             )
         if len(name) > _LONGEST_NAME or not name.isprintable():
-            raise ValueError(f"the name of city {code} is no name: use at most {_LONGEST_NAME} printable characters")
+            raise ValueError(f"the name of city {code} is not valid: use at most {_LONGEST_NAME} printable characters")
         if name and cities.get(code, name) not in ("", name):
             raise ValueError(f"city {code} has two names, {cities[code]} and {name}; choose one")
         cities[code] = name or cities.get(code, "")
@@ -80,7 +80,7 @@ def read_limits(texts: Iterable[str]) -> dict[str, int]:
     for text in _items(texts):
         name, _, amount = (part.strip() for part in text.partition("="))
         if name.lower() not in _LIMITS or not amount:
-            raise ValueError(f'"{text}" is no limit: write it like instances=50, vcpus=16 or memory=64Gi')
+            raise ValueError(f'"{text}" is not a limit: write it like instances=50, vcpus=16 or memory=64Gi')
         type_ = _LIMITS[name.lower()]
         limits[type_] = _amount(type_, text, amount)
     return limits
@@ -93,7 +93,7 @@ def _amount(type_: str, text: str, amount: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ValueError(f'"{text}" is no limit: write it like {example}')
+        raise ValueError(f'"{text}" is not a limit: write it like {example}')
     if number > _LARGEST:
         raise ValueError(f'"{text}" is more than quota can count; choose less')
     return number
