@@ -165,6 +165,7 @@ def test_another_project_of_a_local_federation_can_be_named(
     result = alone("workloads", "--project=nope")
     assert result.code == 13
     assert "project nope does not exist or does not serve workloads" in result.err
+    assert result.err.endswith("\n\ncompute local status\n")  # which lists those that exist
 
 
 def test_the_environment_can_name_a_project_of_the_local_federation(

@@ -113,6 +113,7 @@ class Advice(Struct, frozen=True):
     start: Callable[[], str] = lambda: ""  # the command that starts the server, if it is a local federation
     origin: str = ""  # where the address of the server comes from
     context: str = ""  # the context of the kubeconfig, if there is one
+    projects: str = ""  # the command that lists the projects of the server, if there is one
 
 
 class Project:
@@ -263,7 +264,7 @@ class Project:
         match error:
             case NotFound() if verb in ("list", "create"):
                 text = f"project {self.name} does not exist or does not serve {nouns(kind)}{self._origin}"
-                return Failure(text, Exit.UNAVAILABLE, details=[error.message])
+                return Failure(text, Exit.UNAVAILABLE, details=[error.message], next_command=self._advice.projects)
             case NotFound():
                 text = f"{what} not found in project {self.name}"
                 return Failure(text, Exit.NOT_FOUND, details=context, next_command=_lister(kind))

@@ -221,7 +221,8 @@ def _target(address: _Address, settings: Settings, environment: Environment, ter
     def plane(endpoint: Endpoint) -> Project:
         transport = (environment.connect or connect)(endpoint)
         context = address.origin if address.mode is Mode.STANDALONE else ""
-        advice = Advice(address.sign_in, lambda: _start_command(address), address.origin, context)
+        projects = "local status" if address.mode is Mode.LOCAL else ""
+        advice = Advice(address.sign_in, lambda: _start_command(address), address.origin, context, projects)
         return Project(address.project, transport, advice, pause=clock.sleep, warn=terminal.warn)
 
     root = _root(address.endpoint.server)
