@@ -292,7 +292,9 @@ class TestSaving:
         path = tmp_path / "workload.yaml"
         path.write_text(content)
         result = compute(*NEW, "--save")
-        assert (result.code, result.err) == (0, f"  warning: workload.yaml was not overwritten: {reason}\n")
+        advice = "save it elsewhere with --save=PATH, or pass --no-save"
+        warning = f"  warning: workload.yaml was not overwritten: {reason}; {advice}\n"
+        assert (result.code, result.err) == (0, warning)
         assert path.read_text() == content
 
     def test_the_next_deploy_renews_it(self, api: ApiServer, compute: Compute, tmp_path: Path) -> None:

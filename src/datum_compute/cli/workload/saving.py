@@ -19,7 +19,8 @@ def save(run: Run, body: Json, file: str) -> None:
     name = str(body["metadata"]["name"])
     try:
         if path.exists() and (reason := overwrite_problem(path.read_text(encoding="utf-8", errors="replace"), name)):
-            run.terminal.warn(f"  warning: {file} was not overwritten: {reason}")
+            advice = "save it elsewhere with --save=PATH, or pass --no-save"
+            run.terminal.warn(f"  warning: {file} was not overwritten: {reason}; {advice}")
             return
         # Without flags for the target: others may apply it elsewhere.
         _replace(path, saved_text(body, f"{run.program} deploy -f {shlex.quote(file)}"))
