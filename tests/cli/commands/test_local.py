@@ -151,12 +151,21 @@ def test_not_running_is_an_error_with_the_command_to_start(compute: Compute, pre
     assert result.err == "Error: the local federation is not running\n\ncompute local up --dir=/some/where\n"
 
 
+def test_reset_says_that_backups_are_kept(
+    compute: Compute, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = "Its backups are kept. Run 'compute local restore --dir=/some/where' to list them."
+    assert compute("local", "reset", "-y", "--dir=/some/where").lines[1:] == [note]
+    monkeypatch.setattr(backups, "backups", lambda directory: [])
+    assert compute("local", "reset", "-y").lines[1:] == []
+
+
 def test_reset_asks_first(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
     assert compute("local", "reset").code == 2
     assert compute("local", "reset", tty=True, stdin="n\n").out == "Aborted.\n"
     assert pretended.calls == []
     assert compute("local", "reset", tty=True, stdin="y\n").code == 0
-    assert compute("local", "reset", "-y").out == "The local federation was removed.\n"
+    assert compute("local", "reset", "-y").lines[0] == "The local federation was removed."
     assert pretended.calls == [("reset", tmp_path / "local")] * 2
 
 

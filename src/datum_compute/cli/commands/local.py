@@ -250,7 +250,7 @@ def _document(backup: "Backup") -> dict[str, object]:
 @yes_option
 def reset(run: "Run", directory: Path | None, yes: bool) -> None:
     """Stop the federation and remove everything that it stored, except backups."""
-    from datum_compute.local import daemon
+    from datum_compute.local import backups, daemon
 
     state_directory = _directory(directory)
     if not yes:
@@ -265,6 +265,8 @@ def reset(run: "Run", directory: Path | None, yes: bool) -> None:
             return
     _call(run, directory, daemon.reset, state_directory)
     run.terminal.show("The local federation was removed.")
+    if backups.backups(state_directory):
+        run.terminal.note(f"Its backups are kept. Run '{run.program} local restore{_flag(directory)}' to list them.")
 
 
 @verb("logs", outputs=("table", "json"))
