@@ -273,6 +273,7 @@ def test_logs_can_be_followed_until_ctrl_c(
     monkeypatch.setattr(clock, "sleep", sleep)
     result = compute("local", "logs", "-f", "--tail=1")
     assert (result.code, result.out) == (0, "three\nfour\nfive\n")
+    assert compute("local", "logs", "-f", "--tail=1", tty=True).out == "five\n\n"  # after the ^C that was echoed
 
 
 _UID = "1211d6ac-e74e-4899-be2a-4e885881cec2"

@@ -304,7 +304,8 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
             "the local federation has logged nothing yet", next_command=f"local up{_flag(directory)}"
         ) from None
     except KeyboardInterrupt:
-        return
+        if run.terminal.live:
+            run.terminal.show("")  # ends the line on which the terminal echoed ^C
 
 
 def _few(names: Sequence[str]) -> str:
