@@ -21,6 +21,10 @@ def waiting(ordinal: int, name: str = "", *, current: bool = True) -> Member:
     return Member(name or f"web-{ordinal}", ordinal, ready=False, deleting=False, current=current)
 
 
+def starving(ordinal: int) -> Member:
+    return replace(waiting(ordinal), starving=True)
+
+
 def deleting(ordinal: int | None, name: str = "", *, current: bool = True) -> Member:
     return Member(name or f"web-{ordinal}", ordinal, ready=True, deleting=True, current=current)
 
@@ -51,6 +55,16 @@ TABLE: dict[str, tuple[list[Member], int, list[Step]]] = {
     "surplus goes after the roll": ([outdated(0), ready(1)], 1, [Delete("web-0"), Delete("web-1")]),
     "surplus is no part of the roll": ([outdated(0), outdated(1)], 1, [Delete("web-0"), Delete("web-1")]),
     "surplus goes after what is waited for": ([waiting(0), ready(1)], 1, [Wait(0), Delete("web-1")]),
+    "surplus goes first while one that stays lacks quota": (
+        [starving(0), ready(1), ready(2)],
+        1,
+        [Delete("web-2"), Delete("web-1"), Wait(0)],
+    ),
+    "surplus that lacks quota is no reason to hurry": (
+        [outdated(0), starving(1)],
+        1,
+        [Delete("web-0"), Delete("web-1")],
+    ),
     "surplus goes from the highest": ([ready(n) for n in range(4)], 2, [Delete("web-3"), Delete("web-2")]),
     "surplus goes by number, not by name": ([ready(9), ready(10)], 0, [Delete("web-10"), Delete("web-9")]),
     "surplus that goes already is not deleted twice": ([ready(0), deleting(1)], 1, []),

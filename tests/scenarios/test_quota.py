@@ -128,6 +128,15 @@ async def test_a_rollout_at_full_quota_reuses_what_it_frees(tight: Federation) -
     await project.until_ready("web", 3)
 
 
+async def test_scaling_down_frees_the_quota_that_an_instance_which_stays_waits_for(tight: Federation) -> None:
+    project = tight.project()
+    await project.deploy("web", ["DFW"], replicas=4)
+    await _until_denied(tight, "web-main-dfw-3")
+    await project.set_image("web", "registry.example/hello:2")
+    await project.place("web", ["DFW"], 2)  # web-main-dfw-3 takes what the replaced instance had
+    await project.until_ready("web", 2)
+
+
 async def test_a_deleted_workload_gives_its_quota_back(tight: Federation) -> None:
     project = tight.project()
     await project.deploy("web", ["DFW"], replicas=3)

@@ -294,7 +294,13 @@ def _member(instance: Instance, hash_: str) -> Member:
         is_ready(instance),
         instance.metadata.deleting,
         current=template_hash_of(instance) == hash_,
+        starving=_is_starving(instance),
     )
+
+
+def _is_starving(instance: Instance) -> bool:
+    quota = conditions.find(conditions.of(instance), QUOTA_GRANTED)
+    return quota is not None and quota.status == "False" and quota.reason == reasons.QUOTA_EXCEEDED
 
 
 def _is_terminating(plane: Plane, name: str) -> bool:

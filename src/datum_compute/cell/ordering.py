@@ -1,7 +1,8 @@
 """Which single thing to do next for a deployment's Instances. Entry point: `steps`.
 
-Instances are created in ascending order, replaced in descending order, and surplus ones are deleted last. A broken
-Instance on an old template is replaced at once, so that it can never block its own fix.
+Instances are created in ascending order, replaced in descending order, and surplus ones are deleted last, unless one
+that stays lacks the quota that they may hold. A broken Instance on an old template is replaced at once, so that it can
+never block its own fix.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ class Member(Struct, frozen=True):
     ready: bool
     deleting: bool
     current: bool  # created from the desired template
+    starving: bool = False  # waits for quota
 
 
 class Create(Struct, frozen=True, tag=True):
@@ -45,10 +47,15 @@ def steps(deployment: str, members: Iterable[Member], desired: int, *, paused: b
     slots, strays = _slots(deployment, [replace(member, current=True) for member in members] if paused else members)
     desired_ordinals = [ordinal for ordinal in sorted(slots) if ordinal < desired]
     surplus = [ordinal for ordinal in sorted(slots, reverse=True) if ordinal >= desired]
+    removals = [Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting]
+    is_short_of_quota = any(slots[ordinal].starving for ordinal in desired_ordinals)
     yield from (Delete(stray.name) for stray in strays if not stray.deleting)
+    if is_short_of_quota:
+        yield from removals  # else they would wait for each other forever
     yield from _ascending(slots, desired)
     yield from (Delete(slots[ordinal].name) for ordinal in reversed(desired_ordinals) if _outdated(slots[ordinal]))
-    yield from (Delete(slots[ordinal].name) for ordinal in surplus if not slots[ordinal].deleting)
+    if not is_short_of_quota:
+        yield from removals
 
 
 def _ascending(slots: dict[int, Member], desired: int) -> Iterable[Step]:
