@@ -69,6 +69,7 @@ class Worker:
                 pass_.no_later_than(300)
             case "slow":  # still running when its plane has left
                 await asyncio.sleep(3)
+                self.remembered.add(request)
                 widget = pass_.get(WIDGET)
                 assert widget is not None
                 await pass_.write.patch(widget, {"spec": {}})

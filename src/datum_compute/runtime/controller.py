@@ -81,7 +81,10 @@ class Grouping(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A reconciler that keeps state about planes; called for each that leaves, also if it was never engaged."""
+    """A reconciler that keeps state about planes; called for each that leaves, also if it was never engaged.
+
+    Called again when a pass ends that was under way when its plane left.
+    """
 
     def disengaged(self, plane: Plane) -> None: ...
 
@@ -380,6 +383,16 @@ class Controller:
                 _log.debug("requeue after", controller=self.name, request=str(request), seconds=pass_.floor)
                 self.queue.add_after(request, pass_.floor)
         self.pass_seconds.observe(loop.time() - began)
+        if not self._fleet.knows(request.plane):
+            self._forget(pass_.plane)
+
+    def _forget(self, plane: Plane) -> None:
+        """Called once more for a plane that left during a pass, which may have remembered something since."""
+        if isinstance(self._reconciler, Remembering):
+            try:
+                self._reconciler.disengaged(plane)
+            except Exception as error:
+                plane.failures.crashed("", "disengage", error)
 
     async def _in_scope(self, pass_: Pass) -> bool:
         for role, scope in self._scoped:
