@@ -308,6 +308,16 @@ async def test_a_held_deployment_is_no_longer_held_when_its_original_returns(
     assert await _is_left(cell)
 
 
+async def test_a_held_deployment_of_a_cell_that_left_is_not_counted(cell: Site, registry: CollectorRegistry) -> None:
+    await _running(cell)
+    await _lost(cell)
+    await cell.advance(2 * GRACE_SECONDS)
+    assert _held(registry) == 1
+    cell.fleet.remove("cell")
+    await cell.settle()
+    assert _held(registry) == 0
+
+
 @pytest.mark.parametrize(
     ("note", "goes"),
     [

@@ -60,6 +60,14 @@ async def test_an_instance_is_counted_at_its_gate_until_it_may_start(site: Site,
     assert differences(registry, COMPUTE) == set()
 
 
+async def test_instances_of_a_cell_that_left_are_not_counted(site: Site, registry: CollectorRegistry) -> None:
+    await site.create()
+    await site.advance(5)
+    site.fleet.remove("cell")
+    await site.settle()
+    assert gated(registry) == {}
+
+
 def test_instances_of_a_plane_that_left_are_not_counted(registry: CollectorRegistry, metrics: Metrics) -> None:
     for plane in ("a", "b"):
         metrics.gated(Request(plane, "ns", "web-0"), [("Quota", "QuotaExceeded")])

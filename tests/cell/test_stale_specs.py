@@ -138,6 +138,15 @@ async def test_a_hold_ends_when_the_newest_spec_arrives_again(cell: Site, regist
     assert await _names(cell) == ALL[:2]
 
 
+async def test_a_held_spec_of_a_cell_that_left_is_not_counted(cell: Site, registry: CollectorRegistry) -> None:
+    await _running(cell)
+    await _arrives(cell, "a", 4, replicas=1)
+    assert registry.get_sample_value("compute_cell_specs_held") == 1
+    cell.fleet.remove("cell")
+    await cell.settle()
+    assert registry.get_sample_value("compute_cell_specs_held") == 0
+
+
 async def test_a_hold_survives_a_restart(cell: Site) -> None:
     await _running(cell)
     await _arrives(cell, "a", 4, replicas=1)
