@@ -423,7 +423,7 @@ async def test_a_deployment_that_returns_to_the_hub_in_time_stays(cell: Site) ->
 @pytest.fixture
 def switched_off(runner: asyncio.Runner, simulation: Simulation, metrics: Metrics) -> Iterator[Site]:
     def build(fleet: Fleet) -> Sequence[Reconciler]:
-        return [DeploymentController(fleet, metrics=metrics, remove_leftovers=False)]
+        return cell_controllers(fleet, simulation, cell_name, metrics=metrics, quota=False, remove_leftovers=False)
 
     site = Site(simulation, build)
     runner.run(site.start())
