@@ -179,7 +179,12 @@ async def test_a_cell_without_its_name_keeps_working_locally_and_reports_the_hol
         "give one of the two another discovery.clusterName"
     )
     instance = await world.b.get(INSTANCE, "api-0", NAMESPACE_NAME)
-    assert instance.status is not None, "it has conditions, as every Instance has"
+    granted = conditions.find(conditions.of(instance), "QuotaGranted")
+    assert granted is not None
+    assert (granted.reason, granted.message) == (
+        "QuotaMisconfigured",
+        "The site cannot ask for quota, because another cluster has its name",
+    )
     assert [(event.reason, event.message) for event in await warnings(world.b, "kube-system")] == [
         ("CellNameTaken", sentence)
     ]
