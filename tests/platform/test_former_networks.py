@@ -68,6 +68,19 @@ async def test_a_deleted_network_is_released(cell: Cell) -> None:
     assert await cell.remaining() == (0, 0)
 
 
+async def test_a_deleted_network_is_held_until_its_contexts_are_gone(cell: Cell) -> None:
+    (context,) = (await cell.client.list(NETWORK_CONTEXT)).items
+    stopping = [*context.metadata.finalizers, "example.com/stopping"]
+    await cell.client.merge_patch(NETWORK_CONTEXT, context.name, "ns", {"metadata": {"finalizers": stopping}})
+    await cell.client.delete(NETWORK, "default", "ns")
+    await cell.start_controllers()
+    await cell.simulation.advance(5 * RECHECK_SECONDS)
+    assert await cell.remaining() == (1, 1)
+    await cell.client.merge_patch(NETWORK_CONTEXT, context.name, "ns", {"metadata": {"finalizers": None}})
+    await cell.simulation.advance(RECHECK_SECONDS)
+    assert await cell.remaining() == (0, 0)
+
+
 async def test_a_network_that_may_not_be_deleted_is_held_and_reported_once(cell: Cell) -> None:
     await cell.client.delete(NETWORK, "default", "ns")
     refusal = cell.faults["cell"].refuse(calls("DELETE", "networkcontexts"), Forbidden("not yours"))
