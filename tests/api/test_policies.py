@@ -7,7 +7,7 @@ from datum_compute.api.accounts import Accounts
 from datum_compute.api.policies import POLICIES, files
 from datum_compute.api.validation.deployments import deployment_refusal
 from datum_compute.kube.meta import Json
-from tests.api.deployment_writes import NEVER, ONCE, WRITES, Write, changed
+from tests.api.deployment_writes import BARE, NEVER, ONCE, WRITES, Write, changed
 from tests.policies import manifests, refusal
 
 GC = "system:serviceaccount:kube-system:generic-garbage-collector"
@@ -33,13 +33,13 @@ def test_the_rule_in_python_agrees_with_the_policy(case: Write) -> None:
     assert deployment_refusal("UPDATE", "", case.before, case.after) == write(case)
 
 
-@pytest.mark.parametrize(
-    ("operation", "before", "after", "subresource"),
-    [("CREATE", None, ONCE, ""), ("DELETE", ONCE, None, ""), ("UPDATE", ONCE, ONCE, "status")],
-)
+@pytest.mark.parametrize("deployment", [ONCE, BARE], ids=["annotated", "bare"])
+@pytest.mark.parametrize(("operation", "subresource"), [("CREATE", ""), ("DELETE", ""), ("UPDATE", "status")])
 def test_others_may_not_create_delete_or_report_on_deployments(
-    operation: str, before: Json | None, after: Json | None, subresource: str
+    operation: str, subresource: str, deployment: Json
 ) -> None:
+    before = None if operation == "CREATE" else deployment
+    after = None if operation == "DELETE" else deployment
     refused = refusal(DEPLOYMENTS, "jo", operation, before, after, subresource=subresource)
     assert refused.startswith("deployment web-main-dfw follows from its Workload")
     assert deployment_refusal(operation, subresource, before, after) == refused
