@@ -20,7 +20,16 @@ from datum_compute.api.karmada import CLUSTER, MANAGED, ORIGINAL_UID, PROPAGATIO
 from datum_compute.api.labels import CITY_CODE, SOURCE_CLUSTER, TOPOLOGY_CITY, UPSTREAM_NAMESPACE, WORKLOAD_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.api.networking import LOCATION_BINDING, NETWORK, NETWORK_BINDING
-from datum_compute.api.permissions import PERMISSIONS, WEBHOOK_SECRET, On, Rule, When, Who
+from datum_compute.api.permissions import (
+    CELL_LEASE,
+    MANAGEMENT_LEASE,
+    PERMISSIONS,
+    WEBHOOK_SECRET,
+    On,
+    Rule,
+    When,
+    Who,
+)
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
@@ -778,6 +787,17 @@ def test_nobody_may_do_everything_or_read_secrets() -> None:
             assert rule.names == (WEBHOOK_SECRET,) or rule.verbs == ("create",)
         is_own = (who, on) == (Who.CELL, On.CELL) and rule.in_namespace
         assert "configmaps" not in rule.resources or who is Who.USER or is_own
+
+
+def test_a_leader_may_use_only_its_own_lease() -> None:
+    """Except for its creation, which a role cannot limit by name."""
+    election = {(who, rule.verbs, rule.names) for who, _, rule in ROWS if rule.when is When.LEADER_ELECTION}
+    assert election == {
+        (Who.MANAGEMENT, ("get", "update"), (MANAGEMENT_LEASE,)),
+        (Who.MANAGEMENT, ("create",), ()),
+        (Who.CELL, ("get", "update"), (CELL_LEASE,)),
+        (Who.CELL, ("create",), ()),
+    }
 
 
 def test_resources_are_spelled_as_they_are_served() -> None:
