@@ -732,6 +732,15 @@ def test_many_silent_connections_do_not_block_others(api: Background) -> None:
         assert api.ask("GET", f"{DEMO}/api/v1/namespaces").code == 200
 
 
+def test_the_oldest_of_too_many_silent_connections_are_closed(api: Background) -> None:
+    with ExitStack() as connections:
+        silent = [
+            connections.enter_context(socket.create_connection(("127.0.0.1", api.server.port), timeout=10))
+            for _ in range(300)
+        ]
+        assert [connection.recv(1) for connection in silent[:100]] == [b""] * 100
+
+
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01" + bytes(500), b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000])
 def test_a_connection_without_tls_is_closed_at_once(api: Background, junk: bytes) -> None:
     with socket.create_connection(("127.0.0.1", api.server.port), timeout=20) as connection:
