@@ -287,6 +287,22 @@ async def test_a_terminating_project_namespace_is_tried_once_without_a_warning(
         assert await site.condition("QuotaGranted", f"web-{number}") == PENDING
 
 
+async def test_the_lost_claim_of_a_running_instance_is_created_again_after_a_moment(site: Site) -> None:
+    """If it was deleted with the project's namespace, the Instance is deleted within that time."""
+    await site.create()
+    await site.grant()
+    await site.runs()
+    await site.advance(700)  # on the slowest tier
+    before = len(site.faults["demo"].written)
+    await site.project.delete(RESOURCE_CLAIM, "instance-web-0", "default")
+    await site.advance(4)
+    assert len(site.faults["demo"].written) == before
+    assert (await site.condition("QuotaGranted"))[:2] == ("True", "QuotaAvailable")
+    assert await site.event_reasons() == []
+    await site.advance(2)
+    assert await site.claims() == ["instance-web-0"]
+
+
 async def test_nothing_is_claimed_for_instances_of_a_terminating_namespace(site: Site) -> None:
     namespace = await site.cell.get(NAMESPACE, NAMESPACE_NAME)
     metadata = replace(namespace.metadata, resource_version="1000", deletion_timestamp=site.simulation.now())

@@ -61,7 +61,10 @@ async def test_a_deleted_namespace_fails_no_pass(embedded: EmbeddedFederation, s
         return len((await client.list(INSTANCE, "team")).items) == 8
 
     await embedded.until(is_projected, 120, "eight instances in the project")
+    await embedded.simulation.settle()
     before = failures(embedded)
+    written = embedded.local.faults["demo"].written
+    written.clear()
 
     async def gone() -> bool:
         return "team" not in [found.name for found in (await client.list(NAMESPACE)).items]
@@ -72,3 +75,4 @@ async def test_a_deleted_namespace_fails_no_pass(embedded: EmbeddedFederation, s
         await embedded.until(gone, 60, "the namespace is gone")
     assert failures(embedded) == before
     assert warned(logs) == []
+    assert [call.path for call in written if call.method == "POST" and "/namespaces/team/" in call.path] == []

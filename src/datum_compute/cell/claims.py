@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.instance import INSTANCE, QUOTA_GATE, Instance
 from datum_compute.api.labels import CITY_CODE, INSTANCE_NAMESPACE, SOURCE_CLUSTER, WORKLOAD_UID
 from datum_compute.api.names import claim_name, claimed_instance, deployment_of, ordinal_of
 from datum_compute.api.quota import GRANTED, INSTANCES, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
+from datum_compute.cell.gates import gates
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.name_lease import CellName, NameNotHeld
@@ -53,6 +54,7 @@ ABANDON_SECONDS = 3600.0
 _ENGAGING_SECONDS = 2.0  # until then a project's plane may still be discovered, and nothing is wrong
 _MISSED_AT_MOST = 1000
 _TERMINATING_SECONDS = 60.0  # until a claim is tried again in a namespace that was being deleted
+_LOST_SECONDS = 5.0  # until the claim of a running Instance is created again
 
 _log = structlog.get_logger(__name__)
 
@@ -110,6 +112,7 @@ class Claims:
         self._refusals: dict[Request, float] = {}  # since when the deletion of a claim has been refused
         self._missed: dict[str, float] = {}  # by project, since when its plane has not been engaged
         self._terminating: dict[str, float] = {}  # by namespace, until when no claims are created for it
+        self._lost: dict[Request, float] = {}  # since when a running Instance has had no claim
 
     # Asking for quota
 
@@ -132,6 +135,8 @@ class Claims:
         try:
             project = self._engaged(identity.project)
             claim = await _read(project, identity, instance)
+            if (delay := self._delay_of_lost(cell, instance, claim)) > 0:
+                return waiting(within=delay)
             if claim is not None and self._must_recreate(cell, instance, claim, age):
                 claim = await self._withdraw(project, identity, instance, claim)
             if claim is None:
@@ -196,6 +201,19 @@ class Claims:
         except Conflict:
             return await _read(project, identity, instance)
         return None
+
+    def _delay_of_lost(self, cell: Plane, instance: Instance, claim: ResourceClaim | None) -> float:
+        """Seconds until the lost claim of a running Instance is created again; 0 in all other cases.
+
+        Mostly it was deleted with the project's namespace. A new one would be refused there, and the Instance is about
+        to be deleted as well.
+        """
+        request = Request(cell.name, instance.namespace, instance.name)
+        if claim is not None or QUOTA_GATE in gates(instance):
+            self._lost.pop(request, None)
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        return max(self._lost.setdefault(request, now) + _LOST_SECONDS - now, 0.0)
 
     async def _create(
         self, cell: Plane, project: Plane, identity: Identity, instance: Instance, age: timedelta
@@ -338,6 +356,7 @@ class Claims:
     def forget(self, request: Request) -> None:
         self._denials.pop(request, None)
         self._refusals.pop(request, None)
+        self._lost.pop(request, None)
 
     def _is_ours(self, cell: Plane, claim: ResourceClaim) -> bool:
         return _cell_of(claim) == self._cell_name(cell)

@@ -3,6 +3,7 @@
 Entry points: `Verdict`, `claim_verdict`, `refusal_verdict`, `reported_verdict`, `tier`.
 """
 
+import math
 from datetime import timedelta
 
 from msgspec import Struct
@@ -25,8 +26,8 @@ class Verdict(Struct, frozen=True):
     """What is known now. `status` is that of the condition: True opens the gate, False keeps it shut.
 
     `failed` means that nothing could be learned, which never affects what already runs; `error` is the cause where a
-    server did not answer. `waits` means that asking again before the tier is over will not help. `fresh` means that the
-    claim was only just created.
+    server did not answer. `waits` means that asking again before the tier is over, or `within` seconds if that is less,
+    will not help. `fresh` means that the claim was only just created.
     """
 
     status: str
@@ -35,6 +36,7 @@ class Verdict(Struct, frozen=True):
     failed: bool = False
     fresh: bool = False
     waits: bool = False
+    within: float = math.inf
     error: ApiError | None = None
 
     @property
@@ -51,9 +53,9 @@ def pending(*, fresh: bool = False) -> Verdict:
     return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING, fresh=fresh)
 
 
-def waiting(error: ApiError | None = None) -> Verdict:
+def waiting(error: ApiError | None = None, *, within: float = math.inf) -> Verdict:
     """Nothing is wrong, and nothing can be learned yet."""
-    return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING, failed=True, waits=True, error=error)
+    return Verdict("Unknown", reasons.PENDING_EVALUATION, _WAITING, failed=True, waits=True, within=within, error=error)
 
 
 def failed(reason: str, message: str, error: ApiError | None = None) -> Verdict:
@@ -107,7 +109,7 @@ def tier(verdict: Verdict, age: timedelta) -> float | None:
 
     Never by the condition's transition time, which stays 1970 until the first verdict.
     """
-    return None if verdict.granted else tier_at(age)
+    return None if verdict.granted else min(tier_at(age), verdict.within)
 
 
 def tier_at(age: timedelta) -> float:
