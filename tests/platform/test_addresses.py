@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,10 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import NETWORK_ADDRESSES
 from datum_compute.api.networking import NETWORK, NETWORK_CONTEXT, SUBNET, SUBNET_CLAIM
 from datum_compute.kube import conditions
+from datum_compute.kube.errors import NotFound
+from datum_compute.kube.kinds import Kind
 from datum_compute.platform.addresses import AddressController
+from datum_compute.runtime.caches.informer import UNSERVED_SECONDS
 from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.platform.cell import LOCATION, Cell, ready
@@ -134,6 +138,22 @@ async def test_a_lost_answer_does_not_give_an_address_twice(cell: Cell) -> None:
     assert lost.fired
     assert len(await cell.all_addresses()) == 2
     cell.check_history()
+
+
+@pytest.mark.parametrize("kind", [NETWORK, NETWORK_CONTEXT, SUBNET], ids=lambda kind: kind.plural)
+async def test_a_cell_that_lacks_a_kind_is_engaged_and_addresses_are_assigned_once_it_has_it(
+    simulation: Simulation, kind: Kind[Any]
+) -> None:
+    cell = Cell(simulation)
+    missing = cell.faults["cell"].refuse(calls(path=f"/{kind.plural}"), NotFound("no such kind"))
+    await cell.start()
+    await cell.create("web-0")
+    assert cell.fleet.has("cell")
+    missing.lift()
+    await simulation.advance(2 * UNSERVED_SECONDS)
+    await cell.prepare()
+    assert len(await cell.addresses("web-0")) == 1
+    await cell.stop()
 
 
 async def test_addresses_forged_in_a_template_are_replaced(cell: Cell) -> None:
