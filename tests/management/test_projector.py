@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -245,6 +246,17 @@ async def test_nothing_is_written_into_a_terminating_namespace(federation: Feder
     federation.controller.enqueue(Request("hub", f"ns-{await federation.uid()}", NAME))
     await federation.settle()
     assert len(federation.faults["demo"].written) == before
+    assert federation.controller.results["error"] == 0
+
+
+async def test_nothing_is_written_into_a_terminating_namespace_that_still_has_its_deployment(
+    federation: Federation,
+) -> None:
+    namespace = await federation.project.get(NAMESPACE, "default")
+    metadata = replace(namespace.metadata, resource_version="1000", deletion_timestamp=federation.simulation.now())
+    federation.fleet.plane("demo").informer(NAMESPACE).fold(replace(namespace, metadata=metadata))
+    await federation.write_back()
+    assert federation.faults["demo"].written == []
     assert federation.controller.results["error"] == 0
 
 
