@@ -836,6 +836,23 @@ async def test_a_refused_change_is_reported_beside_the_status_until_it_is_accept
     assert as_dict((await federation.deployment()).status_json) == more
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
+async def test_the_report_of_a_refused_projection_is_left_to_the_projector(
+    federation: Federation, answered: bool
+) -> None:
+    await federation.deploy()
+    if answered:
+        await federation.report(STATUS)
+    refused = STATUS["conditions"][0] | {"type": "Projected", "reason": "SpecRefused"}
+    reported = STATUS | {"conditions": [*(STATUS["conditions"] if answered else ()), refused]}
+    await federation.project.replace_status(WORKLOAD_DEPLOYMENT, await federation.deployment(), reported)
+    await federation.settle()
+    assert as_dict((await federation.deployment()).status_json) == reported
+    if answered:
+        await federation.report(STATUS | {"replicas": 5})
+        assert as_dict((await federation.deployment()).status_json) == reported | {"replicas": 5}
+
+
 async def test_a_refusal_that_is_worded_differently_each_time_is_written_once(federation: Federation) -> None:
     refusal = federation.faults["hub"].refuse(calls("POST", "workloaddeployments"), ChangingRefusal())
     deployment = await federation.deploy()

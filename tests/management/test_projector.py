@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.federation.roles import HUB, PROJECT
+from datum_compute.kube import conditions
 from datum_compute.kube.errors import Cause, Forbidden, Invalid
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, as_dict
@@ -110,6 +111,10 @@ class Federation(ControllerHarness):
 
     async def deployment(self) -> WorkloadDeployment:
         return await self.project.get(WORKLOAD_DEPLOYMENT, "web", "default")
+
+    async def projected(self) -> tuple[str, str] | None:
+        found = conditions.find(conditions.of(await self.deployment()), "Projected")
+        return (found.reason, found.message) if found is not None else None
 
     async def hand_on(self, finalizers: Sequence[str] = ()) -> None:
         """The federator's copy of the deployment."""
@@ -280,6 +285,47 @@ async def test_a_refused_projection_is_reported_once_on_its_deployment(federatio
     federation.controller.enqueue(Request("hub", await federation.home(), NAME))
     await federation.settle()
     assert await federation.projections() == [NAME]
+
+
+async def test_refused_projections_are_reported_on_their_deployment_until_all_are_shown(
+    federation: Federation,
+) -> None:
+    refusal = federation.faults["demo"].refuse(calls("POST", "/instances"), Invalid("metadata.labels: no"))
+    await federation.write_back("web-1")
+    await federation.write_back("web-0")
+    await federation.write_back("web-2")
+    assert await federation.projected() == (
+        "SpecRefused",
+        "The view of instance web-0 was refused: metadata.labels: no",
+    )
+    before = (await federation.deployment()).metadata.resource_version
+    await federation.simulation.advance(3600)
+    assert (await federation.deployment()).metadata.resource_version == before
+    refusal.lift()
+    await federation.remove("web-0")
+    assert await federation.projected() == (
+        "SpecRefused",
+        "The view of instance web-1 was refused: metadata.labels: no",
+    )
+    for name in ("web-1", "web-2"):
+        federation.controller.enqueue(Request("hub", await federation.home(), name))
+    await federation.settle()
+    assert await federation.projections() == ["web-1", "web-2"]
+    assert await federation.projected() is None
+
+
+async def test_the_report_of_a_refused_projection_survives_a_restart(federation: Federation) -> None:
+    federation.faults["demo"].refuse(calls("POST", "/instances"), Invalid("metadata.labels: no"))
+    await federation.write_back()
+    before = await federation.deployment()
+    again = Projector(federation.fleet, "hub")
+    await federation.write_back("web-1")
+    body = INSTANCE.body("web-1", "default") | {"spec": TEMPLATE["spec"]}
+    await federation.project.create(INSTANCE, body)
+    await federation.settle()
+    request = Request("hub", await federation.home(), "web-1")
+    await again.reconcile(federation.controller.new_pass(request))
+    assert (await federation.deployment()).status_json == before.status_json
 
 
 async def test_a_recreated_deployment_owns_the_projections(federation: Federation) -> None:

@@ -20,6 +20,7 @@ from datum_compute.kube.meta import Condition, KubeObject, optional_part, part, 
 AVAILABLE = "Available"
 REPLICAS_READY = "ReplicasReady"
 FEDERATED = "Federated"  # in a project, and only while the deployment cannot be sent to the hub
+PROJECTED = "Projected"  # in a project, and only while it refuses to show an Instance
 
 
 class WorkloadReference(Struct, frozen=True, rename="camel"):
@@ -61,7 +62,8 @@ class WorkloadDeploymentStatus(Struct, frozen=True, rename="camel"):
         schema(
             "Available is True while at least one instance is ready. ReplicasReady is False while something, such as "
             "quota, keeps instances from running. Federated is present only while the deployment cannot be sent to its "
-            "site, and Progressing only while the rollout is paused."
+            "site, Projected only while an instance cannot be shown in the project, and Progressing only while the "
+            "rollout is paused."
         ),
     ] = ()
 

@@ -76,6 +76,11 @@ class Obstacles:
             self._known[request] = generation, current
         return current
 
+    def known(self, request: Request) -> Mapping[str, Obstacle]:
+        """The obstacles per subject that the last update of a request left."""
+        _, obstacles = self._known.get(request, (0, {}))
+        return obstacles
+
     def forget(self, request: Request) -> None:
         self._known.pop(request, None)
 

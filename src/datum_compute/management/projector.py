@@ -7,7 +7,7 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
+from datum_compute.api.deployment import PROJECTED, WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, READY, Instance
 from datum_compute.api.labels import (
     CLAIM_FINALIZER,
@@ -17,16 +17,17 @@ from datum_compute.api.labels import (
     UPSTREAM_CLUSTER,
     UPSTREAM_NAMESPACE,
 )
-from datum_compute.api.names import hub_namespace
+from datum_compute.api.names import deployment_of, hub_namespace
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.metrics import HUB_TO_PROJECTION
-from datum_compute.federation.obstacles import obstacles
+from datum_compute.federation.obstacles import Obstacles
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
-from datum_compute.kube.errors import AlreadyExists, ApiError
+from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference
+from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference, same_json
 from datum_compute.kube.patches import changes
+from datum_compute.management.federated_status import with_obstacle, without_refused_view
 from datum_compute.management.metrics import ManagementMetrics
 from datum_compute.management.projection import projected_status
 from datum_compute.runtime import (
@@ -37,6 +38,7 @@ from datum_compute.runtime import (
     Pass,
     Plane,
     Problem,
+    Problems,
     Request,
     Source,
     Unfinished,
@@ -68,7 +70,7 @@ class Projector:
         self._hub = hub
         self._metrics = metrics or ManagementMetrics()
         self._logged: Once[tuple[str, str]] = Once()  # where, and what was wrong there
-        self._refusals: dict[Request, str] = {}  # the last message reported to the project
+        self._obstacles = Obstacles()
 
     def sources(self) -> Sequence[Source[Any]]:
         return (
@@ -79,6 +81,9 @@ class Projector:
             Source(PROJECT, WORKLOAD_DEPLOYMENT, self._of_owner, when=_is_new),
             Source(PROJECT, NAMESPACE, self._of_project_namespace),
         )
+
+    def disengaged(self, plane: Plane) -> None:
+        self._obstacles.forget_plane(plane.name)
 
     def group(self, request: Request) -> str:
         """All requests name the hub, but each writes to one project: a slow project holds up only itself."""
@@ -98,8 +103,11 @@ class Projector:
             return
         original = pass_.get(INSTANCE)
         if original is None:
-            self._refusals.pop(pass_.request, None)
+            self._obstacles.forget(pass_.request)
             await self._remove(home, pass_.request.name)
+            owner = home.project.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment_of(pass_.request.name))
+            if owner is not None:
+                await self._report_refusals(pass_, home, owner, ())
         elif not original.metadata.deleting:
             await self._show(pass_, home, original)
 
@@ -139,21 +147,39 @@ class Projector:
             if deployment and _is_withdrawn(pass_.plane, original.namespace, deployment):
                 return  # the Instance will be deleted as well, once its site has stopped it
             raise Unfinished(f"deployment {deployment or '(no label)'} of {original.name} is not in the project (yet)")
-        try:
+        problems = Problems()
+        with problems.collect(f"The view of instance {original.name}"):
             await self._project(pass_, home, original, owner)
-        except ApiError as error:
-            self._report_refusal(pass_.request, home, original, owner, error)
-            raise
-        self._refusals.pop(pass_.request, None)
+        with problems.collect(f"Deployment {owner.name}"):
+            await self._report_refusals(pass_, home, owner, tuple(problems))
+        problems.raise_worst()
 
-    def _report_refusal(
-        self, request: Request, home: _Home, original: Instance, owner: WorkloadDeployment, error: ApiError
+    async def _report_refusals(
+        self, pass_: Pass, home: _Home, owner: WorkloadDeployment, problems: Sequence[Problem]
     ) -> None:
-        """A refused projection has no status to report it; its deployment gets one event instead."""
-        for refusal in obstacles([Problem(f"The view of instance {original.name}", error)]).values():
-            if self._refusals.get(request) != refusal.message:
-                self._refusals[request] = refusal.message
-                home.project.events.warning(owner, refusal.reason, refusal.message)
+        """A refused projection has no status to report it, so its deployment does, for the first of them by name."""
+        request = pass_.request
+        earlier = self._obstacles.known(request)
+        current = self._obstacles.update(request, owner.metadata.generation, problems)
+        for subject in current.keys() - earlier.keys():
+            home.project.events.warning(owner, current[subject].reason, current[subject].message)
+        if not current and conditions.find(conditions.of(owner), PROJECTED) is None:
+            return
+        instances = [
+            instance
+            for instance in sorted(pass_.informer(INSTANCE).all(request.namespace), key=lambda instance: instance.name)
+            if instance.metadata.labels.get(DEPLOYMENT_NAME) == owner.name
+        ]
+        requests = [Request(request.plane, instance.namespace, instance.name) for instance in instances]
+        refusals = [obstacle for other in requests for obstacle in self._obstacles.known(other).values()]
+        if refusals:
+            answered = owner.status is not None
+            status = with_obstacle(owner, (PROJECTED,), refusals[0], pass_.now(), answered=answered)
+        elif problems or not all(_is_shown(home, instance) for instance in instances):
+            return  # an outage, or a refusal before the last restart that has not been tried again
+        else:
+            status = without_refused_view(owner)
+        await home.project.write.status(owner, status)
 
     async def _project(self, pass_: Pass, home: _Home, original: Instance, owner: WorkloadDeployment) -> None:
         write = home.project.write
@@ -264,6 +290,11 @@ def _emit_events(project: Handle, before: Instance | None, after: Instance) -> N
 
 def _condition(instance: Instance | None, type_: str) -> Condition | None:
     return conditions.find(conditions.of(instance), type_) if instance is not None else None
+
+
+def _is_shown(home: _Home, original: Instance) -> bool:
+    projection = home.project.informer(INSTANCE).get(home.namespace, original.name)
+    return projection is not None and same_json(projection.spec_json, original.spec_json)
 
 
 def _is_original(instance: Instance) -> bool:
