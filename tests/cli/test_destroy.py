@@ -127,6 +127,24 @@ def test_claims_of_a_new_workload_of_the_name_are_not_waited_for(
 
 
 @pytest.mark.usefixtures("metered")
+def test_instances_of_a_workload_that_is_replaced_at_once_are_waited_for(
+    api: ApiServer, compute: Compute, clock: FakeClock, later: Later, world: World
+) -> None:
+    """By the claims that were noted before the deletion: afterwards the name belongs to the other workload."""
+
+    def replaced() -> None:
+        withdraw(api)
+        world.workload()
+
+    api.before("GET", "/workloads/shop", lambda: None)
+    api.before("GET", "/workloads/shop", replaced)
+    later.after(20, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-ams-0")))
+    later.after(60, lambda: api.delete(RESOURCE_CLAIM, claim_name("shop-default-dfw-0")))
+    assert compute("destroy", "shop", "-y", "--wait").lines[-1] == GONE
+    assert clock.monotonic() == 60
+
+
+@pytest.mark.usefixtures("metered")
 def test_a_city_that_was_removed_before_and_has_not_stopped_is_named(
     api: ApiServer, compute: Compute, later: Later, world: World
 ) -> None:
