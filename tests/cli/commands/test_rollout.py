@@ -161,6 +161,17 @@ def test_a_timeout_names_an_earlier_deployment_that_is_waited_for(compute: Compu
     assert (result.code, f"  DFW: Stopping — {sentence}" in result.err.splitlines()) == (5, True)
 
 
+def test_an_instance_that_takes_long_to_stop_is_named(compute: Compute, world: World) -> None:
+    """Others are ready meanwhile, so the deployment reports no cause."""
+    rolling(world)
+    world.instance("DFW", 0)
+    world.instance("DFW", 1, condition("Ready", "False", "Stopping", "The instance is stopping"))
+    result = compute("rollout", "shop", "--timeout=40s", steps=[nothing] * 20)
+    assert "    Blocked reason: Stopping — shop-default-dfw-1 is stopping" in result.lines
+    assert "rovision" not in result.out + result.err
+    assert (result.code, "  DFW: Stopping — shop-default-dfw-1 is stopping" in result.err.splitlines()) == (5, True)
+
+
 def test_times_are_those_since_the_change_with_tenths(compute: Compute, world: World, clock: FakeClock) -> None:
     rolling(world)
     clock.turn(1.5)
