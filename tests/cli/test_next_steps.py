@@ -95,10 +95,14 @@ def test_the_next_steps_of_local_up_work_as_printed(shell: Shell, line: str, env
     assert (seen.stdout, seen.stderr) == ("workload/hello\n", "")
     exported = shell(f"{step(up.stdout, 'kubectl:')}; compute workloads -o name")
     assert exported.stdout == "workload/hello\n"
-    for hint in (line for line in done.stdout.splitlines() if line.startswith("Run '")):
+    hints = [line for line in done.stdout.splitlines() if line.startswith("Run '")]
+    assert len(hints) == 1
+    for hint in hints:
         command = hint.removeprefix("Run '").rpartition("'")[0]  # a path with a space has quotes in it
         followed = shell(f"{command} --no-watch", **environ)
         assert followed.returncode == 0, followed.stderr
+    # For the next case: with a workload in both federations, a command that reaches the wrong one goes unnoticed.
+    assert shell(f"compute destroy hello -y --wait --kubeconfig={shlex.quote(str(federation))}").returncode == 0
 
 
 @pytest.mark.timeout(180)
