@@ -283,7 +283,8 @@ def test_ctrl_c_detaches_from_a_rollout(api: ApiServer, terminal: Open) -> None:
     session = terminal("deploy", "shop", "--image=x", "--city=DFW", "-y", "--no-save")
     session.answer("Pending", CTRL_C)
     assert session.ended() == 0
-    assert session.text.endswith("\x1b[JDetached. Rollout continues in background.\r\n")
+    detached = "\x1b[JDetached. Rollout continues in background.\r\n"
+    assert session.text.endswith(detached + "Run 'compute rollout status shop' to watch progress.\r\n")
     assert api.all(WORKLOAD) != []
 
 

@@ -133,7 +133,10 @@ def test_ctrl_c_detaches_from_a_watch_and_the_rollout_goes_on(world: World, term
     session = terminal("rollout", "status", "shop", TERM="dumb")
     session.answer("Pending", CTRL_C)
     assert session.ended() == 0
-    assert session.lines[-1] == "^CDetached. Rollout continues in background."  # the terminal echoes what was typed
+    assert session.lines[-2:] == [
+        "^CDetached. Rollout continues in background.",  # the terminal echoes what was typed
+        "Run 'compute rollout status shop' to watch progress.",
+    ]
     assert "Traceback" not in session.text
 
 

@@ -482,7 +482,11 @@ def test_ctrl_c_detaches(api: ApiServer, compute: Compute) -> None:
         raise KeyboardInterrupt
 
     result = compute(*NEW, steps=[interrupt])
-    assert (result.code, result.lines[-1]) == (0, "Detached. Rollout continues in background.")
+    assert result.code == 0
+    assert result.lines[-2:] == [
+        "Detached. Rollout continues in background.",
+        "Run 'compute rollout status shop' to watch progress.",
+    ]
     assert api.all(WORKLOAD) != []
 
 

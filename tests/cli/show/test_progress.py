@@ -84,7 +84,10 @@ def test_a_ctrl_c_is_erased_from_the_screen(api: ApiServer, compute: Compute, wo
     rolling(world)
     code, drawn = watched(compute, steps=[interrupt])
     assert code == 0
-    assert drawn[-1] == ["Detached. Rollout continues in background."]
+    assert drawn[-1] == [
+        "Detached. Rollout continues in background.",
+        "Run 'compute rollout status shop' to watch progress.",
+    ]
 
 
 def test_after_a_timeout_the_error_is_below_the_drawing(api: ApiServer, compute: Compute, world: World) -> None:

@@ -22,6 +22,7 @@ from datum_compute.cli.show.progress import Board, End, board_for
 from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
+from datum_compute.cli.workload.writing import hint_progress
 
 TICK_SECONDS = 2.0
 _READ_SECONDS = 10.0  # at the latest, even if no watch reports a change
@@ -94,6 +95,7 @@ def follow(
         following.board.ended(End(complete, seconds if is_known else None))
     if detached:
         run.terminal.note("Detached. Rollout continues in background.")
+        hint_progress(run, workload.name)
     return complete
 
 
