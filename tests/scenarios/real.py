@@ -134,7 +134,8 @@ class RealFederation:
                     await client.delete(WORKLOAD, workload.name, workload.namespace)
         try:
             await self.until(self._is_clear, 60, "nothing is left on any plane")
-        except AssertionError:
+        except AssertionError as failure:
+            failure.add_note("\n".join(await self._leftovers()))
             await self._remove_by_force()  # one scenario fails, not all that come after it
             raise
 
@@ -162,16 +163,27 @@ class RealFederation:
                         )
 
     async def _is_clear(self) -> bool:
-        for client in (*self._projects.values(), self.hub, *self.cells.values()):
-            if (await client.list(WORKLOAD_DEPLOYMENT)).items or (await client.list(INSTANCE)).items:
-                return False
-        for client in self._projects.values():
-            if (await client.list(WORKLOAD)).items or (await client.list(RESOURCE_CLAIM)).items:
-                return False
-        for client in self.cells.values():
-            if (await client.list(NETWORK_BINDING)).items or (await client.list(SUBNET_CLAIM)).items:
-                return False
-        return not (await self.hub.list(PROPAGATION_POLICY)).items
+        return not await self._leftovers()
+
+    async def _leftovers(self) -> list[str]:
+        """Everything of any workload that is on some plane."""
+        everywhere: list[tuple[Client, Sequence[Kind[Any]]]] = [
+            *(
+                (client, (WORKLOAD, WORKLOAD_DEPLOYMENT, INSTANCE, RESOURCE_CLAIM))
+                for client in self._projects.values()
+            ),
+            (self.hub, (WORKLOAD_DEPLOYMENT, INSTANCE, PROPAGATION_POLICY)),
+            *(
+                (client, (WORKLOAD_DEPLOYMENT, INSTANCE, NETWORK_BINDING, SUBNET_CLAIM))
+                for client in self.cells.values()
+            ),
+        ]
+        return [
+            f"{kind.name} {object_.namespace}/{object_.name} in {client.plane}"
+            for client, kinds in everywhere
+            for kind in kinds
+            for object_ in (await client.list(kind)).items
+        ]
 
     async def stop(self) -> None:
         """Leaves the planes as it found them, also after a scenario that failed."""
