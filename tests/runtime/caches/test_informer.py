@@ -459,6 +459,21 @@ async def test_a_restored_server_that_overtook_the_cache_is_compared_by_the_next
         assert setup.informer.rewinds == 1
 
 
+async def test_a_server_that_was_restored_while_it_was_away_is_listed_when_it_returns(
+    setup: Setup, simulation: Simulation
+) -> None:
+    setup.server.make("a")
+    backup = setup.server.snapshot()
+    setup.server.change("a")
+    setup.server.make("ghost")
+    async with following(setup, simulation):
+        setup.faults.take_away()
+        setup.server.restore(backup)
+        await asyncio.sleep(30)
+        setup.faults.bring_back()
+        await simulation.until(setup.agrees, within=6)
+
+
 async def test_an_object_with_the_revision_it_had_before_the_restore_is_still_another(
     setup: Setup, simulation: Simulation
 ) -> None:
