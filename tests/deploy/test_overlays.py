@@ -29,6 +29,8 @@ VARIANTS = (
     ("overlays/single-cluster", "cert-manager"),
     ("overlays/development", "cert-manager"),
     ("overlays/management-milo", "cert-manager"),
+    ("overlays/management", "webhook-client-ca"),
+    ("overlays/single-cluster", "webhook-client-ca"),
     ("overlays/management", "management-networking"),
     ("overlays/project", "project-networking"),
     ("overlays/cell", "cell-networking"),
@@ -117,6 +119,7 @@ def test_every_file_that_the_process_reads_is_mounted(case: tuple[str, ...]) -> 
     files = [
         manifests.flags.server_config,
         manifests.flags.federation_kubeconfig,
+        manifests.flags.webhook_client_ca,
         discovery.discovery_kubeconfig_path,
         discovery.project_kubeconfig_path,
         discovery.quota_kubeconfig_path,
@@ -428,6 +431,13 @@ def test_cert_manager_issues_for_the_service_and_the_registrations_trust_it() ->
     for body in manifests.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         injected = body["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
         assert injected == f"{NAMESPACE}/{certificate['metadata']['name']}"
+
+
+@pytest.mark.parametrize("overlay", ["management", "management-milo", "single-cluster", "development"])
+def test_admission_can_be_limited_to_known_api_servers(overlay: str) -> None:
+    case = f"overlays/{overlay}"
+    assert rendered(case).settings.webhook_client_ca == ""
+    assert rendered(case, "webhook-client-ca").settings.webhook_client_ca == "/etc/compute/webhook-clients/ca.crt"
 
 
 def test_karmada_leaves_the_namespace_of_compute_alone() -> None:
