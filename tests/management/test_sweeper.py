@@ -346,6 +346,16 @@ async def test_a_hub_namespace_stays_if_only_the_cache_lacks_its_project_namespa
     assert home in await sweep.homes()
 
 
+async def test_a_hub_namespace_stays_if_only_the_cache_lacks_its_deployment_even_when_released(sweep: Sweep) -> None:
+    await sweep.make_home("ns-gone", "team", USED)
+    sweep.faults["hub"].drop_event(calls(path="/workloaddeployments"))
+    await sweep.hub.create(WORKLOAD_DEPLOYMENT, CONTENTS[WORKLOAD_DEPLOYMENT])
+    await sweep.settle()
+    await sweep.hub.merge_patch(NAMESPACE, "ns-gone", "", {"metadata": {"annotations": {RELEASE: "true"}}})
+    await sweep.advance(GRACE_SECONDS)
+    assert "ns-gone" in await sweep.homes()
+
+
 @pytest.mark.parametrize("error", [Unavailable("busy"), Forbidden("no"), NotFound("no such plane")], ids=str)
 async def test_no_hub_namespace_is_removed_while_its_project_cannot_list_namespaces(
     sweep: Sweep, error: ApiError
