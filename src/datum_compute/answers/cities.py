@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from datum_compute.answers.health import State, block, instance_health
 from datum_compute.answers.owners import deployment_of
-from datum_compute.answers.places import Counts, Place, counts, desired_replicas, numbers
+from datum_compute.answers.places import Counts, Place, counts, desired_replicas, numbers, observed
+from datum_compute.answers.rollout import is_behind
 from datum_compute.api.deployment import AVAILABLE, WorkloadDeployment
 from datum_compute.api.instance import Instance
 from datum_compute.api.workload import Workload
@@ -56,6 +57,8 @@ def cities(workload: Workload, deployments: Iterable[WorkloadDeployment], instan
     for place in sorted({*by_place, *wanted}, key=lambda place: (order.get(place.placement, len(order)), place)):
         deployment = by_place.get(place)
         counted = numbers(workload, wanted[place], deployment) if place in wanted else _leaving(by_place[place])
+        if deployment is not None and observed(workload) and is_behind(workload, deployment):
+            counted = replace(counted, updated=0)
         if deployment is None:
             trouble = Trouble(cause="not set up yet", waiting=True)
         else:

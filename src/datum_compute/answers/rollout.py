@@ -79,7 +79,6 @@ def rollout_progress(
     above = block(workload.status.conditions, AVAILABLE) if workload.status and answered else None
     held = held_back(workload) if answered else ""
     wanted = desired_replicas(workload)
-    unfinished = workload.status is not None and workload.status.updated_replicas < sum(wanted.values())
     rows = []
     for place in sorted(wanted):
         deployment = by_place.get(place)
@@ -87,7 +86,7 @@ def rollout_progress(
         if deployment is None:
             rows.append(RowState(place, counted, answered=False, cause=above, certain=_needs_action(above)))
         else:
-            behind = answered and unfinished and _is_behind(workload, deployment)
+            behind = answered and is_behind(workload, deployment)
             # Without a pause, a deployment that is behind is yet to get the newest template, as after a resume.
             is_current = answered and observed(deployment) and (bool(held) or not behind)
             if behind:
@@ -117,7 +116,10 @@ def _row(
     return RowState(place, counted, answered, deployment.name, cause, certain and answered, old if answered else None)
 
 
-def _is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
+def is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
+    """Whether the deployment has an earlier template than the workload, by which its site counts what is up to date."""
+    if workload.status is None or workload.status.updated_replicas >= sum(desired_replicas(workload).values()):
+        return False
     templates = [as_dict(object_.template_json) for object_ in (workload, deployment)]
     restarts = [
         ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for template in templates

@@ -271,3 +271,4 @@ def test_a_version_that_waits_for_a_resume_is_not_called_up_to_date(
     assert "Health       Paused — 0 of 4 instances on the newest version" in compute("status", "shop").lines
     status = json.loads(compute("status", "shop", "-o", "json").out)
     assert (status["healthState"], status["paused"]) == ("Paused", True)
+    assert [(city["ready"], city["updated"], city["desired"]) for city in status["cities"]] == [(2, 0, 2)] * 2
