@@ -269,6 +269,23 @@ def test_built_in_kinds_accept_strategic_patches(api: Background, name: str) -> 
     assert reply.json["metadata"]["finalizers"] == ["x/y"]
 
 
+def test_ordinary_writes_record_no_field_managers(api: Background, name: str) -> None:
+    """Unlike on a kube-apiserver: until the first apply nobody needs them."""
+    path, named = f"{WORKLOADS}/{name}", f"fieldManager={name}"
+    created = api.ask("POST", f"{WORKLOADS}?{named}", workload(name)).json
+    labelled = created | {"metadata": created["metadata"] | {"labels": {"a": "b"}}}
+    patch = b'{"metadata":{"labels":{"a":"c"}}}'
+    replies = [
+        api.ask("PUT", f"{path}?{named}", labelled),
+        api.ask("PATCH", f"{path}?{named}", patch, headers={"Content-Type": MERGE}),
+        api.ask("GET", path),
+    ]
+    assert [reply.code for reply in replies] == [200, 200, 200]
+    assert [
+        value for value in (created, *(reply.json for reply in replies)) if "managedFields" in value["metadata"]
+    ] == []
+
+
 def test_an_unknown_accept_header_is_refused(api: Background) -> None:
     assert api.ask("GET", WORKLOADS, headers={"Accept": "application/vnd.kubernetes.protobuf"}).code == 406
     both = {"Accept": "application/vnd.kubernetes.protobuf,application/json"}
