@@ -59,6 +59,14 @@ def test_json_is_one_object_per_change(api: ApiServer, compute: Compute, world: 
     assert rows[-1] == {"complete": True, "elapsedSeconds": 4}
 
 
+def test_json_has_no_numbers_from_before_the_change(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+    api.patch(WORKLOAD, "shop", {"spec": {"placements": [placement("default", ["DFW"], 3)]}})
+    result = compute("rollout", "status", "shop", "--no-watch", "-o", "json")
+    row = json.loads(result.lines[0])
+    assert [row[key] for key in ("desired", "updated", "ready", "old", "phase")] == [3, None, 2, None, "Pending"]
+
+
 def test_json_of_one_that_takes_too_long(api: ApiServer, compute: Compute, world: World) -> None:
     rolling(world)
     result = compute("rollout", "shop", "-o", "json", "--timeout=2s", steps=[nothing])
