@@ -524,6 +524,13 @@ def test_fail_fast_gives_up_when_an_instance_has_failed_for_a_minute(
     )
 
 
+def test_fail_fast_gives_up_after_a_deploy_that_changes_nothing_as_well(compute: Compute, world: World) -> None:
+    failing(world)
+    result = compute("deploy", "shop", f"--image={IMAGE}", "--fail-fast", steps=[nothing] * 31)
+    assert (result.code, "No changes detected." in result.lines) == (6, True)
+    assert "Error: instance shop-default-dfw-0 does not start: Failed (image unavailable)\n" in result.err
+
+
 def test_fail_fast_suggests_no_undo_without_an_earlier_revision(api: ApiServer, compute: Compute, world: World) -> None:
     def fail() -> None:
         world.observe()
