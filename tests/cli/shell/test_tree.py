@@ -249,6 +249,12 @@ def test_a_value_is_not_taken_for_the_verb(compute: Compute, words: list[str]) -
         (["scale", "shop", "--min=2", "--timeout=5s"], "--timeout needs --wait: without it there is no wait"),
         (["destroy", "shop", "-y", "--timeout=5s"], "--timeout needs --wait: without it there is no wait"),
         (["restart", "shop", "--timeout", "5s"], "--timeout needs --wait: without it there is no wait"),
+        (["rollout", "undo", "shop", "--timeout=5s"], "--timeout needs --wait: without it there is no wait"),
+        (["access", "request", "--timeout=5s"], "--timeout needs --wait: without it there is no wait"),
+        (
+            ["deploy", "shop", "--image=x", "--no-wait", "--timeout=5s"],
+            "--timeout cannot be combined with --no-wait: there is no wait",
+        ),
         (["scale", "shop", "--min=2", "--wait", "--no-wait"], "--wait cannot be combined with --no-wait"),
         (["deploy", "shop", "--image=x", "--no-wait", "--wait"], "--wait cannot be combined with --no-wait"),
     ],
