@@ -62,7 +62,7 @@ ifeq ($(UV),)
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 endif
 	$(call pin,requirements.lock)
-	$(call pin,requirements-dev.lock,--extra dev --constraint requirements.lock)
+	$(call pin,requirements-dev.lock,--extra dev --extra tracing --constraint requirements.lock)
 	$(call pin,clients/requirements.lock,,clients/requirements.in)
 
 clean: ## remove .venv, caches and build output
