@@ -13,6 +13,7 @@ from msgspec import Struct
 from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict, NamespaceTerminating, NotFound
 from datum_compute.kube.kinds import NAMESPACE, Kind, Namespace
 from datum_compute.kube.meta import KubeObject
+from datum_compute.kube.tracing import Tracer
 from datum_compute.runtime.caches.informer import RELIST_SECONDS, Change
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.damping import Author, Damped, author
@@ -26,7 +27,7 @@ from datum_compute.runtime.problems import worst
 from datum_compute.runtime.queue import WorkQueue
 from datum_compute.runtime.requests import Drop, Request, Unfinished
 from datum_compute.runtime.sources import Scope, Source, itself
-from datum_compute.runtime.telemetry import logs
+from datum_compute.runtime.telemetry import logs, tracing
 from datum_compute.runtime.telemetry.histogram import PASS_SECONDS, Histogram
 
 T = TypeVar("T", bound=KubeObject)
@@ -107,7 +108,7 @@ Target = OnPlane | OfRole  # where a pass failed; a plane may have the name of a
 class Controller:
     """One queue and its workers. `run` never returns: a pass that fails is retried."""
 
-    def __init__(self, reconciler: Reconciler, fleet: Fleet, clock: Clock) -> None:
+    def __init__(self, reconciler: Reconciler, fleet: Fleet, clock: Clock, tracer: Tracer | None = None) -> None:
         self.name = reconciler.name
         self.dropped: Counter[str] = Counter()  # events without a request, by reason
         self.passes = 0
@@ -117,6 +118,8 @@ class Controller:
         self.crashes: list[Exception] = []  # defects, for tests to find
         self._reconciler = reconciler
         self._fleet = fleet
+        self._tracer = tracer
+        self._clock = clock
         self._signature = Signature(self.name, getattr(reconciler, "component", self.name), clock)
         self._named = [source for source in reconciler.sources() if source.map is itself]
         self._scoped = [(source.role, source.scope) for source in reconciler.sources() if source.scope is not None]
@@ -364,11 +367,13 @@ class Controller:
         self._failed_on.pop(request, None)
         loop = asyncio.get_running_loop()
         began = loop.time()
+        trace = tracing.begin(self.name, request, number, self._clock.now()) if self._tracer is not None else None
+        failure: Exception | None = None
         try:
             if not self._scoped or await self._in_scope(pass_):
                 await self._reconciler.reconcile(pass_)
         except Exception as error:
-            match worst_of(error):
+            match failure := worst_of(error):
                 case Conflict():
                     self._again_soon(request, pass_)
                 case NamespaceTerminating():
@@ -383,6 +388,8 @@ class Controller:
                 _log.debug("requeue after", controller=self.name, request=str(request), seconds=pass_.floor)
                 self.queue.add_after(request, pass_.floor)
         self.pass_seconds.observe(loop.time() - began)
+        if trace is not None:
+            self._end_trace(trace, pass_, failure)
         if not self._fleet.knows(request.plane):
             self._forget(pass_.plane)
 
@@ -399,6 +406,14 @@ class Controller:
             if role in pass_.plane.roles and not await scope.includes(pass_.plane, pass_.request.namespace):
                 return False
         return True
+
+    def _end_trace(self, trace: tracing.PassTrace, pass_: Pass, failure: Exception | None) -> None:
+        assert self._tracer is not None
+        try:
+            trace.end(self._tracer, pass_.subject, self._clock.now(), failure)
+        except Exception as error:  # whatever is wrong with spans, the work goes on
+            self._crashed(error)
+            _log.error("span crashed", controller=self.name, exc_info=error)
 
     def new_pass(self, request: Request, since: float = 0.0) -> Pass:
         """A pass as a reconciler gets it; also for tests that call `reconcile` themselves."""

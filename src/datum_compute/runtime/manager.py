@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from prometheus_client import CollectorRegistry
 
+from datum_compute.kube.tracing import Tracer
 from datum_compute.runtime.clock import Clock
 from datum_compute.runtime.controller import Controller, Reconciler
 from datum_compute.runtime.fleet import Fleet
@@ -40,9 +41,10 @@ class Manager:
         calls: Calls | None = None,
         prefix: str = "",
         grace_seconds: float = GRACE_SECONDS,
+        tracer: Tracer | None = None,
     ) -> None:
         self.fleet = fleet
-        self.controllers = {reconciler.name: Controller(reconciler, fleet, clock) for reconciler in reconcilers}
+        self.controllers = {reconciler.name: Controller(reconciler, fleet, clock, tracer) for reconciler in reconcilers}
         self.election = election
         self._heartbeat = Heartbeat() if registry is not None else None
         self._grace_seconds = grace_seconds

@@ -89,11 +89,18 @@ class Pass(Handle):
         self.request = request
         self.since = since  # loop time of the oldest change that led to this pass
         self.floor: float | None = None
+        self.subject: KubeObject | None = None  # the object that the pass is about, as it was first read
         self._fleet = fleet
 
     def get(self, kind: Kind[T], selection: Selection = EVERYTHING) -> T | None:
         """The object that the request names, from the cache."""
-        return self.plane.informer(kind, selection).get(self.request.namespace, self.request.name)
+        found = self.plane.informer(kind, selection).get(self.request.namespace, self.request.name)
+        self.subject = self.subject or found
+        return found
+
+    def about(self, object_: KubeObject) -> None:
+        """Names the object that the pass is about, where the one that the request names is gone."""
+        self.subject = self.subject or object_
 
     def on(self, where: Plane | str) -> Handle:
         """The handle on another plane: this one, or the only one of a role.

@@ -17,6 +17,7 @@ from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, encode, same_j
 from datum_compute.runtime.caches.informer import Informer, cache_name
 from datum_compute.runtime.clock import Clock, SystemClock
 from datum_compute.runtime.damping import Damped, Damper, author
+from datum_compute.runtime.telemetry.tracing import count_write
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -265,6 +266,7 @@ class Writer:
             key = hash((self._controller, desired, verb, object_, same, content))
             self._damp(write, key, kind, metadata)
         self._writes.count(write, f"{metadata.namespace}/{metadata.name}")
+        count_write(write.plane)
         return _Attempt(key, target, hash((self._controller, verb, object_)) if opposite else None)
 
     def _damp(self, write: Write, key: int, kind: Kind[Any], metadata: ObjectMeta) -> None:

@@ -1,1 +1,1 @@
-"""What a process reports about itself: logs, metrics and health."""
+"""What a process reports about itself: logs, metrics, spans and health."""
