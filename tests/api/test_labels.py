@@ -53,6 +53,7 @@ def test_a_key_is_never_renamed_or_dropped() -> None:
         "compute.datumapis.com/network-addresses",
         "compute.datumapis.com/simulate",
         "discovery.miloapis.com/parent-contexts",
+        "tracing.k8s.io/traceparent",
     }
     assert {mark.key for mark in labels.FINALIZERS} == {
         "compute.datumapis.com/workload-controller",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from datum_compute.api import GROUP
+from datum_compute.kube.tracing import ANNOTATION as TRACEPARENT
 
 WORKLOAD_UID = f"{GROUP}/workload-uid"
 DEPLOYMENT_UID = f"{GROUP}/workload-deployment-uid"
@@ -167,6 +168,18 @@ ANNOTATIONS = (
         "instance template",
         "the user",
         "how the simulated provider should fail, such as crashing or slow-stop",
+    ),
+    Mark(
+        TRACEPARENT,
+        "Workload",
+        "the compute command, where tracing is on",
+        "the trace of the last change, as in W3C Trace Context; anything else is ignored",
+    ),
+    Mark(
+        TRACEPARENT,
+        "WorkloadDeployment and Instance, on every plane",
+        "whoever writes the object",
+        "the value on the Workload, written only together with a spec",
     ),
     Mark(PARENT_CONTEXTS, "CustomResourceDefinition", "make generate", "Project"),
 )

@@ -10,6 +10,7 @@ from datum_compute.api.labels import (
     UPSTREAM_NAMESPACE,
     UPSTREAM_UID,
 )
+from datum_compute.kube import tracing
 from datum_compute.kube.kinds import Namespace
 from datum_compute.kube.meta import Json, controller_reference
 from datum_compute.kube.patches import changes
@@ -30,7 +31,7 @@ def copy_body(instance: Instance, labels: dict[str, str], owner: WorkloadDeploym
         instance.name,
         instance.namespace,
         labels=labels,
-        annotations=_annotations(instance),
+        annotations=_annotations(instance) | tracing.carried(instance),
         ownerReferences=[controller_reference(owner)],
     )
     return body | {"spec": instance.spec_json}
@@ -40,7 +41,8 @@ def copy_changes(copy: Instance, instance: Instance, labels: dict[str, str], own
     """The patch that makes the copy like the Instance; empty when it is."""
     owners = () if is_owned(copy, owner) else [controller_reference(owner)]
     annotations = _annotations(instance)
-    return changes(copy, labels=labels, annotations=annotations, owners=owners, spec=instance.spec_json)
+    patch = changes(copy, labels=labels, annotations=annotations, owners=owners, spec=instance.spec_json)
+    return tracing.with_spec(patch, copy, instance)
 
 
 def _annotations(instance: Instance) -> dict[str, str]:

@@ -21,6 +21,7 @@ from datum_compute.api.labels import (
     inherited_labels,
 )
 from datum_compute.api.names import instance_name, ordinal_of
+from datum_compute.kube import tracing
 from datum_compute.kube.meta import Json, as_dict, controller_reference
 
 
@@ -35,7 +36,7 @@ def instance_shape(
         instance_name(deployment.name, ordinal),
         deployment.namespace,
         labels=inherited_labels(metadata.get("labels") or {}) | labels,
-        annotations=inherited_annotations(metadata.get("annotations") or {}),
+        annotations=inherited_annotations(metadata.get("annotations") or {}) | tracing.carried(deployment),
         # Set at creation, so that neither a hub copy nor a claim can exist before its finalizer does.
         finalizers=[INSTANCE_FINALIZER, CLAIM_FINALIZER],
         ownerReferences=[controller_reference(deployment)],

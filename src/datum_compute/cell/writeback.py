@@ -210,6 +210,7 @@ class WriteBack:
             return
         if is_gone and await pass_.client.find(INSTANCE, request.name, request.namespace) is not None:
             return  # our cache of the cell missed it
+        pass_.about(copy)
         await hub.write.delete(copy)
 
     def _report_refusal(self, pass_: Pass, instance: Instance | None, error: ApiError) -> None:

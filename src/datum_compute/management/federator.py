@@ -29,7 +29,7 @@ from datum_compute.federation.scope import PROJECT_NAMESPACES
 from datum_compute.federation.sites import city_of, serving_cluster
 from datum_compute.federation.withdrawals import Note
 from datum_compute.karmada import bindings
-from datum_compute.kube import conditions
+from datum_compute.kube import conditions, tracing
 from datum_compute.kube.errors import AlreadyExists, Conflict, NamespaceTerminating
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Json, as_dict
@@ -238,7 +238,8 @@ class Federator:
             annotations[SERVING_CLUSTER] = serving  # while there is none, the last one may come back
         copy = hub.informer(WORKLOAD_DEPLOYMENT).get(namespace, deployment.name)
         if copy is None:
-            body = WORKLOAD_DEPLOYMENT.body(deployment.name, namespace, labels=labels, annotations=annotations)
+            traced = annotations | tracing.carried(deployment)
+            body = WORKLOAD_DEPLOYMENT.body(deployment.name, namespace, labels=labels, annotations=traced)
             try:
                 created = await hub.write.create(WORKLOAD_DEPLOYMENT, body | {"spec": deployment.spec_json})
                 self._metrics.arrived(PROJECT_TO_HUB, pass_)
@@ -254,7 +255,7 @@ class Federator:
             await release_policy(hub, namespace, old_city, leaving=deployment.name)
             # Karmada ignores the new city's policy while the mark of the old one is on the object.
             patch["metadata"]["labels"][_CLAIMED_BY_POLICY] = None
-        patched = await hub.write.patch(copy, patch)
+        patched = await hub.write.patch(copy, tracing.with_spec(patch, copy, deployment))
         self._metrics.arrived(PROJECT_TO_HUB, pass_)
         return patched
 

@@ -22,7 +22,7 @@ from datum_compute.federation.identity import Identity
 from datum_compute.federation.metrics import HUB_TO_PROJECTION
 from datum_compute.federation.obstacles import Obstacles
 from datum_compute.federation.roles import HUB, PROJECT
-from datum_compute.kube import conditions
+from datum_compute.kube import conditions, tracing
 from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.kinds import NAMESPACE, Namespace
 from datum_compute.kube.meta import Condition, Json, missing_or_different, owner_reference, same_json
@@ -104,7 +104,7 @@ class Projector:
         original = pass_.get(INSTANCE)
         if original is None:
             self._obstacles.forget(pass_.request)
-            await self._remove(home, pass_.request.name)
+            await self._remove(pass_, home)
             owner = home.project.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment_of(pass_.request.name))
             if owner is not None:
                 await self._report_refusals(pass_, home, owner, ())
@@ -207,12 +207,12 @@ class Projector:
         self, write: Writer, projection: Instance, original: Instance, labels: dict[str, str], owner: WorkloadDeployment
     ) -> Instance:
         if patch := changes(projection, labels=labels, owners=[owner_reference(owner)], spec=original.spec_json):
-            projection = await write.patch_if_unchanged(projection, patch)
+            projection = await write.patch_if_unchanged(projection, tracing.with_spec(patch, projection, original))
         return await write.status(projection, projected_status(original, projection.metadata.generation))
 
-    async def _remove(self, home: _Home, name: str) -> None:
+    async def _remove(self, pass_: Pass, home: _Home) -> None:
         """Deletes the projection of a deleted hub Instance, and nothing that only has its name."""
-        projection = home.project.informer(INSTANCE).get(home.namespace, name)
+        projection = home.project.informer(INSTANCE).get(home.namespace, pass_.request.name)
         if (
             projection is not None
             and not projection.metadata.deleting
@@ -220,6 +220,7 @@ class Projector:
             and any(owner.kind == WORKLOAD_DEPLOYMENT.name for owner in projection.metadata.owner_references)
             and not _is_original(projection)
         ):
+            pass_.about(projection)
             await home.project.write.delete(projection)
 
     def _of_projection(self, project: Plane, change: Change[Instance]) -> Iterable[Request | Drop]:
@@ -303,5 +304,11 @@ def _is_original(instance: Instance) -> bool:
 
 
 def _new(home: _Home, original: Instance, labels: dict[str, str], owner: WorkloadDeployment) -> Json:
-    body = INSTANCE.body(original.name, home.namespace, labels=labels, ownerReferences=[owner_reference(owner)])
+    body = INSTANCE.body(
+        original.name,
+        home.namespace,
+        labels=labels,
+        annotations=tracing.carried(original),
+        ownerReferences=[owner_reference(owner)],
+    )
     return body | {"spec": original.spec_json}

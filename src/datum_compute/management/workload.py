@@ -11,6 +11,7 @@ from datum_compute.api.workload import PLACED, WORKLOAD, Workload
 from datum_compute.federation.obstacles import Blocked, Obstacles, warn_of_obstacle
 from datum_compute.federation.roles import PROJECT
 from datum_compute.federation.scope import PROJECT_NAMESPACES
+from datum_compute.kube import tracing
 from datum_compute.kube.errors import Conflict
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import controller_reference
@@ -133,7 +134,7 @@ class WorkloadController:
                 entry.name,
                 workload.namespace,
                 labels=labels,
-                annotations=annotations,
+                annotations=annotations | tracing.carried(workload),
                 finalizers=[FEDERATOR_FINALIZER],
                 ownerReferences=[controller_reference(workload)],
             )
@@ -144,7 +145,7 @@ class WorkloadController:
             paused = {ROLLOUT_PAUSED: annotations.get(ROLLOUT_PAUSED)}
             if patch := changes(current, labels=labels, annotations=paused, spec=entry.spec_json):
                 await freshness.check()
-                after = await pass_.write.patch(current, patch)
+                after = await pass_.write.patch(current, tracing.with_spec(patch, current, workload))
                 was, now = (deployment.spec.scale_settings.min_replicas for deployment in (current, after))
                 if was != now:
                     message = f"Scaled deployment {entry.name} from {was} to {now}"
