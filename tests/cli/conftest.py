@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,7 @@ from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.talk.watching import Watching
 from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.meta import Json, as_dict, timestamp
+from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Call
 from tests.cli.server import ApiServer
 
@@ -135,6 +137,7 @@ class Compute:
         self.environ = dict(environ)
         self.watching: Watching | None = None  # a script, unless a test sets it
         self.directory = str(directory or "")  # where files are saved and read
+        self.tracer: Tracer | None = None
 
     def __call__(
         self,
@@ -161,6 +164,8 @@ class Compute:
             clock=self.clock,
             watching=self.watching or script,
             directory=self.directory,
+            tracer=self.tracer,
+            random_bytes=random.Random(1).randbytes,
         )
         code = main(words, environment)
         return Result(code, out.getvalue(), err.getvalue())

@@ -12,7 +12,14 @@ from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import edits, history
 from datum_compute.cli.workload.follow import WaitFlags, wait_for_rollout
 from datum_compute.cli.workload.revisions import RESTART
-from datum_compute.cli.workload.writing import WRITE_OUTPUTS, check_not_paused, hint_progress, show_written, to_change
+from datum_compute.cli.workload.writing import (
+    WRITE_OUTPUTS,
+    check_not_paused,
+    hint_progress,
+    show_written,
+    to_change,
+    traced,
+)
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.meta import Json
 
@@ -47,7 +54,7 @@ def command(run: Run, flags: RestartFlags) -> None:
         def edit(body: Json) -> Json:
             return body | {"spec": edits.with_restart(body["spec"], run.clock.now())}
 
-        written = run.project.update(WORKLOAD, workload, edit)
+        written = run.project.update(WORKLOAD, workload, traced(run, edit))
         workload = written.after
         show_written(run, WORKLOAD, workload, f'Restarting workload "{name}" — rolling restart initiated.')
         history.record(run, workload, history.Change(RESTART, flags.message or "restart", written.before))
@@ -70,7 +77,7 @@ def _restart_city(run: Run, workload: Read[Workload], city: str) -> tuple[Read[W
     def edit(body: Json) -> Json:
         nonlocal time
         body, time = edits.with_city_restart(body, code, times, run.clock.now())
-        return body
+        return run.trace.noted_on(body, run.project.name)
 
     written = run.project.update(WORKLOAD, workload, edit).after
     for read in _not_restarted(run, written.object, code, time):

@@ -9,7 +9,7 @@ from datum_compute.cli.workload import edits, history
 from datum_compute.cli.workload.changes import change_lines
 from datum_compute.cli.workload.follow import WaitFlags, earlier_change, wait_for_rollout
 from datum_compute.cli.workload.revisions import SCALE
-from datum_compute.cli.workload.writing import WRITE_OUTPUTS, hint_progress, show_written, to_change
+from datum_compute.cli.workload.writing import WRITE_OUTPUTS, hint_progress, show_written, to_change, traced
 from datum_compute.kube.meta import Json
 
 
@@ -48,7 +48,7 @@ def command(run: Run, flags: ScaleFlags) -> None:
     def edit(body: Json) -> Json:
         return body | {"spec": edits.with_min_replicas(body["spec"], replicas, placement)}
 
-    written = run.project.update(WORKLOAD, workload, edit)
+    written = run.project.update(WORKLOAD, workload, traced(run, edit))
     if not written.changed:
         show_written(run, WORKLOAD, workload, f'Workload "{name}" already has min replicas {replicas}.')
     else:

@@ -25,6 +25,7 @@ from datum_compute.cli.workload.writing import (
     check_not_paused,
     show_written,
     to_change,
+    traced,
 )
 from datum_compute.kube.meta import Json
 
@@ -79,7 +80,7 @@ def command(run: Run, flags: UndoFlags) -> None:
     # A change from outside is recorded first, so that it can be undone as well.
     number = revisions.next_number + revisions.changed_outside(live)
     run.terminal.note(f"Creating revision #{number} (copy of #{target.rev})...")
-    written = run.project.update(WORKLOAD, workload, edit)
+    written = run.project.update(WORKLOAD, workload, traced(run, edit))
     text = flags.message or f"rollback to rev #{target.rev}"
     history.record(run, written.after, history.Change(ROLLBACK, text, written.before, target.rev))
     watch = "" if flags.wait else f" Run '{run.try_next(f'rollout status {name}')}' to watch progress."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datum_compute.cli.talk.watching import Watching
     from datum_compute.kube.access.kubeconfig import Endpoint
     from datum_compute.kube.blocking import BlockingTransport
+    from datum_compute.kube.tracing import Tracer
 
 
 class Clock(Protocol):
@@ -49,7 +50,8 @@ class SystemClock:
 
 class Environment:
     """`columns` is the width of the terminal, if there is one. `directory` is the base of relative file names. Tests
-    use `watching` to replace waiting for changes, and `connect` to replace connections."""
+    use `watching` to replace waiting for changes, `connect` to replace connections, and `tracer` and `random_bytes` to
+    know the spans of traces and their ids."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class Environment:
         watching: "Watching | None" = None,
         connect: "Callable[[Endpoint], BlockingTransport] | None" = None,
         directory: str = "",
+        tracer: "Tracer | None" = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.program = program
         self.environ = environ
@@ -75,6 +79,8 @@ class Environment:
         self.watching = watching
         self.connect = connect
         self.directory = directory
+        self.tracer = tracer
+        self.random_bytes = random_bytes
 
 
 def put(stream: TextIO, text: str) -> None:

@@ -274,7 +274,9 @@ def verb(
             from datum_compute.cli.shell.run import Run
 
             ctx = click.get_current_context()
-            run = Run.of(ctx.find_root().obj, ctx.meta.get(GLOBAL_FLAGS, {}), outputs)
+            environment = ctx.find_root().obj
+            command = ctx.command_path.removeprefix(environment.program).strip()
+            run = Run.of(environment, ctx.meta.get(GLOBAL_FLAGS, {}), outputs, command)
             arguments = values if flags is None else {"flags": flags(**values)}
             if check is not None:
                 check(**arguments)

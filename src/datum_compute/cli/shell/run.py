@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datum_compute.cli.show.views import View, Watch
     from datum_compute.cli.talk.project import Project
     from datum_compute.cli.talk.target import Target
+    from datum_compute.cli.talk.tracing import CommandTrace
     from datum_compute.cli.talk.watching import Changes
     from datum_compute.kube.transport import Call
 
@@ -69,26 +70,29 @@ def _timeout(environ: Mapping[str, str]) -> float:
 class Run:
     """One invocation, a context manager that closes its connections. `output` is the format to use."""
 
-    def __init__(self, environment: Environment, settings: Settings, output: str) -> None:
+    def __init__(self, environment: Environment, settings: Settings, output: str, command: str = "") -> None:
         self.environment = environment
         self.settings = settings
         self.output = output
+        self.command = command
         self._target: Target | None = None
+        self._trace: CommandTrace | None = None
         self.program = environment.program
         self.clock = environment.clock
+        self.began = self.clock.now()
         self.terminal = Terminal(
             environment,
             Style(output=output, color=settings.color, quiet=settings.quiet, headers=not settings.no_headers),
         )
 
     @classmethod
-    def of(cls, environment: Environment, flags: Mapping[str, Any], outputs: Sequence[str]) -> "Run":
-        """`outputs` are the formats that the verb supports, its default first."""
+    def of(cls, environment: Environment, flags: Mapping[str, Any], outputs: Sequence[str], command: str = "") -> "Run":
+        """`outputs` are the formats that the verb supports, its default first. `command` is how the verb is called."""
         settings = Settings.of(flags, environment.environ)
         output = settings.output or outputs[0]
         if output not in outputs:
             raise usage(f'unsupported output format "{output}": use {one_of(outputs)}')
-        return cls(environment, settings, output)
+        return cls(environment, settings, output, command)
 
     @property
     def wide(self) -> bool:
@@ -115,6 +119,14 @@ class Run:
     def project(self) -> "Project":
         return self.target.project
 
+    @property
+    def trace(self) -> "CommandTrace":
+        if self._trace is None:
+            from datum_compute.cli.talk.tracing import CommandTrace
+
+            self._trace = CommandTrace(self.environment, self.command, self.began, self.terminal.warn)
+        return self._trace
+
     def watching(self, calls: Sequence["Call"]) -> AbstractContextManager["Changes"]:
         """Waits for changes that these watch calls report; a test brings its own way to wait."""
         from datum_compute.cli.talk.watching import watch
@@ -128,6 +140,8 @@ class Run:
         """Closes open connections, and reports an object that could not be decoded as a failure of the server."""
         if self._target is not None:
             self._target.close()
+        if self._trace is not None:
+            self._trace.end(error)
         if isinstance(error, MsgspecError):
             raise Failure(f"the server sent an object that makes no sense: {error}") from error
 

@@ -12,7 +12,7 @@ from datum_compute.cli.workload.changes import object_change_lines
 from datum_compute.cli.workload.networks import check_networks
 from datum_compute.cli.workload.plan import Plan
 from datum_compute.cli.workload.revisions import DEPLOY
-from datum_compute.cli.workload.writing import DRY_RUN, approved, show_written
+from datum_compute.cli.workload.writing import DRY_RUN, approved, show_written, traced
 
 
 class ApplyFlags(Struct, frozen=True):
@@ -60,14 +60,14 @@ def apply(run: Run, plan: Plan, flags: ApplyFlags) -> Outcome:
 
 
 def _create(run: Run, plan: Plan, message: str) -> Outcome:
-    created = run.project.create(WORKLOAD, plan.after)
+    created = run.project.create(WORKLOAD, run.trace.noted_on(plan.after, run.project.name))
     show_written(run, WORKLOAD, created, f"  workload/{plan.name} created")
     revision = history.record(run, created, history.Change(DEPLOY, message or "initial deploy", None))
     return Outcome(created, changed=True, revision=revision)
 
 
 def _update(run: Run, plan: Plan, live: Read[Workload], message: str) -> Outcome:
-    written = run.project.update(WORKLOAD, live, plan.edit)
+    written = run.project.update(WORKLOAD, live, traced(run, plan.edit))
     if not written.changed:
         return _unchanged(run, plan)  # somebody else made the same change meanwhile
     show_written(run, WORKLOAD, written.after, f"  workload/{plan.name} updated")

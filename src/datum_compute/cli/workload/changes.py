@@ -9,6 +9,7 @@ from typing import Any
 
 from datum_compute.cli.workload.edits import city_text, first_container, instance_type, placements
 from datum_compute.kube.meta import Json
+from datum_compute.kube.tracing import without_mark
 
 
 def change_lines(before: Json, after: Json) -> list[str]:
@@ -17,10 +18,13 @@ def change_lines(before: Json, after: Json) -> list[str]:
 
 
 def object_change_lines(before: Json, after: Json) -> list[str]:
-    """The changes of a whole workload; labels and annotations count as other fields."""
-    keys = ("labels", "annotations")
-    old, new = ({key: body["metadata"].get(key) for key in keys} for body in (before, after))
+    """The changes of a whole workload; labels and annotations count as other fields, the note of a trace as none."""
+    old, new = (_metadata(body["metadata"]) for body in (before, after))
     return _lines(before["spec"], after["spec"], len(_different(old, new)))
+
+
+def _metadata(metadata: Json) -> Json:
+    return {"labels": metadata.get("labels"), "annotations": without_mark(metadata.get("annotations") or {})}
 
 
 def _lines(before: Json, after: Json, others: int) -> list[str]:

@@ -15,6 +15,7 @@ from datum_compute.cli.show.documents import json_text, yaml_text
 from datum_compute.cli.workload.edits import containers
 from datum_compute.kube import untrusted_yaml
 from datum_compute.kube.meta import Json
+from datum_compute.kube.tracing import without_mark
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _HEADER = "# Managed by `datumctl compute deploy`."
@@ -78,6 +79,7 @@ def parsed(text: str, source: str) -> Json:
             path = f"spec.template.spec.runtime.sandbox.containers[{index}].image"
             raise _wrong(source, f"{path}: {not_an_image(container['image'])}")
     maps = {key: _texts(metadata.get(key) or {}, source, key) for key in ("labels", "annotations")}
+    maps["annotations"] = without_mark(maps["annotations"])  # of the change that it was saved after
     return WORKLOAD.body(name, "default", **maps) | {"spec": spec}
 
 
@@ -96,7 +98,8 @@ def applied(manifest: Json) -> Callable[[Json], Json]:
 def manifest_of(body: Json) -> Json:
     """The manifest of a live workload, without fields that the server sets."""
     metadata = body["metadata"]
-    annotations = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}
+    others = without_mark(metadata.get("annotations") or {})
+    annotations = {key: text for key, text in others.items() if key != LAST_APPLIED}
     manifest = WORKLOAD.body(
         metadata["name"],
         metadata.get("namespace", ""),

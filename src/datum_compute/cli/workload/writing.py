@@ -1,5 +1,7 @@
-"""What verbs that change a workload share. Entry points: `to_change`, `show_written`, `approved`."""
+"""What verbs that change a workload share. Entry points: `to_change`, `traced`, `show_written`,
+`approved`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from datum_compute.answers.health import is_paused
@@ -9,6 +11,7 @@ from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.views import Page, object_view
 from datum_compute.cli.talk.project import Read
 from datum_compute.kube.kinds import Kind
+from datum_compute.kube.meta import Json
 
 DRY_RUN = "No changes made (dry run)."
 ABORTED = "Aborted."
@@ -35,6 +38,16 @@ def check_not_paused(workload: Workload) -> None:
         raise Failure(
             f'the rollout of workload "{workload.name}" is paused', next_command=f"rollout resume {workload.name}"
         )
+
+
+def traced(run: Run, edit: Callable[[Json], Json]) -> Callable[[Json], Json]:
+    """The same edit, which notes the trace of this command on the workload if it changes the spec."""
+
+    def edit_and_note(body: Json) -> Json:
+        after = edit(body)
+        return after if after["spec"] == body.get("spec") else run.trace.noted_on(after, run.project.name)
+
+    return edit_and_note
 
 
 def show_written(run: Run, kind: Kind[Any], written: Read[Any], sentence: str) -> None:
