@@ -4,6 +4,7 @@ import platform
 import re
 import signal
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,12 +29,14 @@ from datum_compute.kube.access.kubeconfig import Endpoint, write_kubeconfig
 from datum_compute.kube.authority import CLIENT, Pair, issue, new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
 from datum_compute.kube.meta import as_dict
+from datum_compute.kube.tracing import ANNOTATION
 from datum_compute.operator import process
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.metrics import METRICS
 from tests.metrics import differences
 from tests.operator.processes import CELL_NAME, CITY, HOST_NAMESPACE, PROJECT_NAME, Manager, Site, until
 from tests.scenarios.federation import is_ready, placement, template
+from tests.tracing import Collector
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -62,7 +65,7 @@ discovery:
     )
 
 
-def _cell(start: Start, site: Site, *flags: str) -> Manager:
+def _cell(start: Start, site: Site, *flags: str, **environment: str) -> Manager:
     config = f"""
 discovery:
   clusterName: {CELL_NAME}
@@ -76,10 +79,11 @@ discovery:
         "--enable-cell-controllers",
         "--provider=simulated",
         *flags,
+        **environment,
     )
 
 
-def _deploy(site: Site, replicas: int) -> None:
+def _deploy(site: Site, replicas: int, **annotations: str) -> None:
     site.entitle()
 
     async def offered() -> bool:
@@ -87,7 +91,8 @@ def _deploy(site: Site, replicas: int) -> None:
 
     async def create() -> None:
         spec = {"template": template(), "placements": [placement("main", [CITY], replicas)]}
-        await site.client(PROJECT_NAME).create(WORKLOAD, WORKLOAD.body("web", "default") | {"spec": spec})
+        body = WORKLOAD.body("web", "default", annotations=annotations)
+        await site.client(PROJECT_NAME).create(WORKLOAD, body | {"spec": spec})
 
     site.until(offered, "the city is offered")
     site.do(create)
@@ -113,6 +118,33 @@ def test_management_and_a_cell_as_two_processes_bring_a_workload_up(site: Site, 
     _until_available(site, 2)
     assert management.terminate() == 0
     assert cell.terminate() == 0
+
+
+def test_two_processes_send_their_spans_of_one_trace_to_a_collector(site: Site, start: Start) -> None:
+    trace, root = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with Collector() as collector:
+        management = _management(start, site, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+        cell = _cell(start, site, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_SERVICE_NAME="cell-dfw")
+        management.until_ready()
+        cell.until_ready()
+        _deploy(site, 1, **{ANNOTATION: f"00-{trace}-{root}-01"})
+        _until_available(site, 1)
+        assert management.terminate() == cell.terminate() == 0  # the last spans are sent before the end
+    spans = [span for span in collector.spans if span.trace_id.hex() == trace]
+    assert {span.parent_span_id.hex() for span in spans} == {root}
+    assert {span.name for span in spans} >= {
+        *("workload", "workload-deployment-federator", "instance-projector"),
+        *("workloaddeployment", "instance", "quota-gate", "write-back"),
+    }
+    assert collector.services == {"compute-manager", "cell-dfw"}
+
+
+def test_a_collector_that_is_down_holds_up_neither_work_nor_the_end(site: Site, start: Start) -> None:
+    management = _management(start, site, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    management.until_ready()
+    until(lambda: any(line["event"] == "spans not sent" for line in management.lines()), "it is logged")
+    assert management.terminate() == 0
+    assert len([line for line in management.lines() if line["event"] == "spans not sent"]) == 1
 
 
 def test_management_starts_without_a_cell_name(site: Site, start: Start) -> None:
@@ -532,6 +564,23 @@ def test_an_impossible_configuration_is_one_sentence_and_an_exit_code(
     if code:
         assert errors.startswith(f"compute-manager: {sentence.replace('{file}', str(file))}")
         assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["check"]], ids=["start", "check"])
+def test_spans_without_the_extra_are_one_sentence_and_an_exit_code(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    monkeypatch.setattr(Assembly, "run", _nothing)
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{HEAD}discovery: {{mode: milo}}")
+    flags = [*words, f"--server-config={file}", "--health-probe-bind-address=0", "--log-level=error"]
+    with _logs_untouched():
+        assert process.start(flags, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}) == 1
+        assert process.start(flags, {}) == 0
+    found = capsys.readouterr()
+    sentence = "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed; install it with pip install"
+    assert sentence in " ".join((found.out + found.err).split())
 
 
 async def _nothing(self: Assembly) -> None:

@@ -8,7 +8,7 @@ import json
 import queue
 import shlex
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from datum_compute.cli.shell.environment import Environment
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import BlockingTransport
+from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cli.conftest import Stream
@@ -93,12 +94,21 @@ class _Changes:
 class Command:
     """The command line of a user of one project. While a command runs, nothing else does until it sleeps or ends."""
 
-    def __init__(self, simulation: Simulation, server: PlaneServer, folder: Path) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        server: PlaneServer,
+        folder: Path,
+        *,
+        environ: Mapping[str, str] = {},
+        tracer: Tracer | None = None,
+    ) -> None:
         self._simulation = simulation
         self._server = server
+        self._tracer = tracer
         path = folder / "kubeconfig"
         path.write_text(json.dumps(_KUBECONFIG))
-        self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com"}
+        self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com", **environ}
         self._directory = str(folder)
 
     async def __call__(self, line: str) -> Result:
@@ -138,6 +148,8 @@ class Command:
             watching=watching,
             connect=lambda endpoint: _InThisProcess(endpoint, self._server),
             directory=self._directory,
+            tracer=self._tracer,
+            random_bytes=self._simulation.random.randbytes,
         )
         code = main(shlex.split(line), environment)
         return Result(line, code, out.getvalue(), err.getvalue())

@@ -9,6 +9,7 @@ from datum_compute.embedded.storage.log import Log, Row
 from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
+from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Transport
 from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
@@ -55,6 +56,7 @@ class EmbeddedFederation:
         projects: Sequence[str] = PROJECTS,
         cities: Mapping[str, str] = CITIES,
         names: Mapping[str, str] = {},
+        tracer: Tracer | None = None,
     ) -> None:
         log = Log()
         log.append(list(rows))
@@ -73,6 +75,7 @@ class EmbeddedFederation:
             clock=simulation,
             generator=simulation.random,
             behaviour=behaviour,
+            tracer=tracer,
         )
         self.local = self._new_local()
         self.root = self.local.client(ROOT_PLANE)

@@ -23,6 +23,7 @@ from datum_compute.kube.errors import AlreadyExists
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import NAMESPACE, Kind
 from datum_compute.kube.meta import Json
+from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Transport
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ProjectDiscovery
@@ -56,6 +57,7 @@ class Federation:
         generator: random.Random,
         behaviour: Behaviour,
         names: Mapping[str, str] = {},
+        tracer: Tracer | None = None,
     ) -> None:
         self.engine = engine
         self.projects = tuple(projects)
@@ -84,6 +86,7 @@ class Federation:
                 ExecutionSpaces(),
             ],
             clock,
+            tracer=tracer,
         )
         for name, role in {ROOT_PLANE: ROOT, HUB_PLANE: HUB, **dict.fromkeys(self.cities.values(), CELL)}.items():
             fleet.add(self._plane(name, role))

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from datum_compute import __version__
 from datum_compute.admission.rules import admit
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.quota import ALLOWANCE_BUCKET
@@ -30,6 +31,7 @@ from datum_compute.kube.access.kubeconfig import Kubeconfig, KubeconfigError, wr
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.files import write_private
+from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
 from datum_compute.local.engine import compute_engine
@@ -49,6 +51,7 @@ BEHAVIOUR = Behaviour(start_seconds=0.3, stop_seconds=0.2)
 
 _LOOK_SECONDS = 0.01
 _WATCH_SECONDS = 3600
+_LAST_SPANS_SECONDS = 1.0
 _EVENT_TTL = timedelta(hours=1)  # as on a kube-apiserver
 
 _log = structlog.get_logger(__name__)
@@ -109,7 +112,7 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    engine = _open(paths)
+    engine, tracer = _open(paths), _open_tracer()
     try:
         settings = await settle(engine, wanted)
         federation = Federation(
@@ -121,10 +124,26 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
             clock=SystemClock(),
             generator=random.Random(),
             behaviour=BEHAVIOUR,
+            tracer=tracer,
         )
         await first(federation.run(), _answer(federation, settings, paths, port, report), stop.wait())
     finally:
         engine.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close, _LAST_SPANS_SECONDS)
+
+
+def _open_tracer() -> Tracer | None:
+    """A federation for trying things out runs without spans rather than not at all."""
+    try:
+        return open_tracer(os.environ, "compute-local", __version__, os.urandom, _report_unsent)
+    except TracingUnavailable as error:
+        _report_unsent(str(error))
+        return None
+
+
+def _report_unsent(text: str) -> None:
+    _log.warning("spans not sent", error=text)
 
 
 async def _answer(federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter") -> None:

@@ -22,6 +22,7 @@ from datum_compute.kube.access.credentials import EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
+from datum_compute.kube.tracing import Tracer
 from datum_compute.operator.builtins import in_cell, in_projects, provider
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE
 from datum_compute.operator.controllers import cell_controllers, management_controllers
@@ -70,7 +71,15 @@ class Assembly:
     replica may be called for admission.
     """
 
-    def __init__(self, settings: Settings, endpoints: Endpoints, *, clock: Clock, generator: random.Random) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        endpoints: Endpoints,
+        *,
+        clock: Clock,
+        generator: random.Random,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._settings = settings
         self._endpoints = endpoints
         self.clock = clock
@@ -106,6 +115,7 @@ class Assembly:
             writes=self._writes,
             calls=self._calls,
             prefix=PREFIX,
+            tracer=tracer,
         )
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from datum_compute import __version__
+from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.certificates import ServingError
 from datum_compute.operator.config import ConfigError, read
@@ -23,6 +24,7 @@ from datum_compute.runtime.process import allow_many_files, collect_rarely
 from datum_compute.runtime.telemetry import logs
 
 FAILED, MISUSED = 1, 2
+_LAST_SPANS_SECONDS = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -51,14 +53,16 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logs.configure(flags.log_level, flags.log_format)
     try:
         settings = settled(flags, read(Path(flags.server_config)))
-        asyncio.run(_run(settings, Endpoints.read(settings, environment)))
-    except (ConfigError, Refused, ServingError, LeaseLost) as error:
+        endpoints = Endpoints.read(settings, environment)
+        tracer = open_tracer(environment, "compute-manager", __version__, os.urandom, _report_unsent)
+        asyncio.run(_run(settings, endpoints, tracer))
+    except (ConfigError, Refused, ServingError, LeaseLost, TracingUnavailable) as error:
         return _fail(FAILED, str(error))
     return 0
 
 
-async def _run(settings: Settings, endpoints: Endpoints) -> None:
-    assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random())
+async def _run(settings: Settings, endpoints: Endpoints, tracer: Tracer | None) -> None:
+    assembly = Assembly(settings, endpoints, clock=SystemClock(), generator=random.Random(), tracer=tracer)
     servers = Servers(settings, assembly)
 
     def leave() -> None:
@@ -77,6 +81,7 @@ async def _run(settings: Settings, endpoints: Endpoints) -> None:
         builtins=sorted(settings.builtins),
         discovery=settings.config.discovery.mode,
         networking=settings.networking,
+        tracing=tracer is not None,
     )
     try:
         await servers.start()
@@ -84,7 +89,13 @@ async def _run(settings: Settings, endpoints: Endpoints) -> None:
     finally:
         await servers.stop()
         await assembly.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close, _LAST_SPANS_SECONDS)
     _log.info("stopped")
+
+
+def _report_unsent(text: str) -> None:
+    _log.warning("spans not sent", error=text)
 
 
 def _fail(code: int, sentence: str) -> int:

@@ -15,6 +15,7 @@ from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.tracing import TracingUnavailable, check_available
 from datum_compute.operator.certificates import Pair, ServingError, Source, server_context, with_authority
 from datum_compute.operator.check import judgement, needs, validity
 from datum_compute.operator.check.diagnoses import Diagnosis, Result, document, failed, fine, table
@@ -95,7 +96,8 @@ def _endpoints(settings: Settings, environment: Mapping[str, str]) -> tuple[list
             refuse_homeless_lease(settings, namespace)
             refuse_homeless_certificate(settings, namespace)
         endpoints = Endpoints.of(settings, usable)
-    except Refused as error:
+        check_available(environment)
+    except (Refused, TracingUnavailable) as error:
         found[str(error)] = failed("configuration", "", str(error), _CORRECT)
     if not found:
         groups = {"management": settings.management, "cell": settings.cell}
