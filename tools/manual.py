@@ -56,6 +56,8 @@ VARIABLES: tuple[Row, ...] = (
     ("DATUM_COMPUTE_QUIET", "1 is the same as --quiet"),
     ("DATUM_COMPUTE_VERBOSE", "1 is the same as -v, 2 as -vv"),
     ("DATUM_COMPUTE_REQUEST_TIMEOUT", "the same as --request-timeout"),
+    ("TRACEPARENT", "the trace that a change continues, as in W3C Trace Context"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "the collector that traces of changes are sent to; needs the extra tracing"),
     ("NO_COLOR, CLICOLOR_FORCE", "never and always use colour, unless --color is given"),
 )
 
