@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from datum_compute.api import reasons
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.instance import INSTANCE, QUOTA_GATE, Instance
+from datum_compute.api.instance import INSTANCE, QUOTA_GRANTED, Instance
 from datum_compute.api.labels import CITY_CODE, INSTANCE_NAMESPACE, SOURCE_CLUSTER, WORKLOAD_UID
 from datum_compute.api.names import claim_name, claimed_instance, deployment_of, ordinal_of
 from datum_compute.api.quota import GRANTED, INSTANCES, RESOURCE_CLAIM, ResourceClaim
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import RESOURCE_MANAGER_GROUP
-from datum_compute.cell.gates import gates
 from datum_compute.cell.ledger import AbandonedClaim, Ledger
 from datum_compute.cell.metrics import Metrics
 from datum_compute.cell.name_lease import CellName, NameNotHeld
@@ -54,7 +53,7 @@ ABANDON_SECONDS = 3600.0
 _ENGAGING_SECONDS = 2.0  # until then a project's plane may still be discovered, and nothing is wrong
 _MISSED_AT_MOST = 1000
 _TERMINATING_SECONDS = 60.0  # until a claim is tried again in a namespace that was being deleted
-_LOST_SECONDS = 5.0  # until the claim of a running Instance is created again
+_LOST_SECONDS = 5.0  # until the lost claim of an Instance with quota is created again
 
 _log = structlog.get_logger(__name__)
 
@@ -112,7 +111,7 @@ class Claims:
         self._refusals: dict[Request, float] = {}  # since when the deletion of a claim has been refused
         self._missed: dict[str, float] = {}  # by project, since when its plane has not been engaged
         self._terminating: dict[str, float] = {}  # by namespace, until when no claims are created for it
-        self._lost: dict[Request, float] = {}  # since when a running Instance has had no claim
+        self._lost: dict[Request, float] = {}  # since when an Instance with quota has had no claim
 
     # Asking for quota
 
@@ -203,13 +202,14 @@ class Claims:
         return None
 
     def _delay_of_lost(self, cell: Plane, instance: Instance, claim: ResourceClaim | None) -> float:
-        """Seconds until the lost claim of a running Instance is created again; 0 in all other cases.
+        """Seconds until the lost claim of an Instance that has its quota is created again; 0 in all other cases.
 
         Mostly it was deleted with the project's namespace. A new one would be refused there, and the Instance is about
         to be deleted as well.
         """
         request = Request(cell.name, instance.namespace, instance.name)
-        if claim is not None or QUOTA_GATE in gates(instance):
+        granted = conditions.find(conditions.of(instance), QUOTA_GRANTED)
+        if claim is not None or granted is None or granted.status != "True":
             self._lost.pop(request, None)
             return 0.0
         now = asyncio.get_running_loop().time()
