@@ -34,7 +34,7 @@ def _run(options: Namespace, engine: Engine) -> int:
         case "build":
             build.build([tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.standard)])
         case "up":
-            engine.up(dict(options.cell), options.kwok)
+            engine.up(dict(options.cell), options.kwok, empty=options.empty)
             _show_planes(engine)
         case "down":
             engine.remove() if options.remove else engine.down()
@@ -74,6 +74,7 @@ def _parser() -> ArgumentParser:
     up = commands.add_parser("up", help="bring up what is not up, and wait until it is ready")
     up.add_argument("--cell", type=_cell, action="append", default=[], metavar="NAME=CITY", help="one more cell")
     up.add_argument("--kwok", action="append", default=[], metavar="CELL", help="give a cell nodes that run Pods")
+    up.add_argument("--empty", action="store_true", help="Kubernetes and Karmada alone, to install on; a new engine")
 
     down = commands.add_parser("down", help="stop every process of this engine, and no other")
     down.add_argument("--remove", action="store_true", help="and forget all objects, certificates and logs")

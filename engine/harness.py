@@ -54,11 +54,16 @@ class Engine:
         self.processes = Processes(self.folder.processes, self.folder.logs)
         self._say = say
 
-    def up(self, cells: Mapping[str, str] | None = None, kwok_cells: Collection[str] = ()) -> None:
-        """Starts whatever is not running, with these additional cells. Returns when everything is ready."""
+    def up(
+        self, cells: Mapping[str, str] | None = None, kwok_cells: Collection[str] = (), *, empty: bool = False
+    ) -> None:
+        """Starts whatever is not running, with these additional cells. Returns when everything is ready.
+
+        An `empty` engine knows nothing of compute, and stays so until somebody installs it.
+        """
         with self._alone():
             for last in (False, False, True):
-                site = self._site(cells or {}, kwok_cells)
+                site = self._site(cells or {}, kwok_cells, empty)
                 try:
                     _Start(self, site, self._say).all()
                     return
@@ -190,13 +195,19 @@ class Engine:
             raise EngineError(f'there is no log of "{name}"; `status` lists the processes')
         return path
 
-    def _site(self, cells: Mapping[str, str], kwok_cells: Collection[str]) -> Site:
+    def _site(self, cells: Mapping[str, str], kwok_cells: Collection[str], empty: bool) -> Site:
         """The desired engine, saved before anything is started."""
         settings = Settings.read(self.folder).with_cells(cells, kwok_cells)
+        if empty and not settings.empty:
+            if self.folder.settings.exists():
+                raise EngineError(f"the engine in {self.folder.root} is not empty; remove it, or name another folder")
+            settings = replace(settings, empty=True)
         if strangers := [name for name in settings.kwok if name not in settings.cells]:
             raise EngineError(f'"{strangers[0]}" is no cell; add it with --cell {strangers[0]}=CITY')
         settings = self._with_usable_ports(settings)
         settings.write(self.folder)
+        if settings.empty:
+            self.folder.egress.write_text(planes.egress(self.folder.services), "utf-8")
         site = Site(self.folder, settings, Certificates.ensure(self.folder.certificates))
         self.folder.kubeconfigs.mkdir(mode=0o700, exist_ok=True)
         for plane in settings.planes:
@@ -212,7 +223,7 @@ class Engine:
             return known
         self._say("a port of this engine was taken by another program; choosing new ones")
         self._stop_all()
-        return Settings(settings.cells, settings.kwok).with_ports(_listeners(settings))
+        return replace(settings, ports={}).with_ports(_listeners(settings))
 
     def _lost_a_port(self, settings: Settings) -> bool:
         """Whether another process listens on the port of one of ours that does not run."""
@@ -283,7 +294,7 @@ class _Start:
         self.all_of([planes.api_server(site, plane) for plane in every])
 
         # Kinds first: the garbage collector and Karmada look for new ones only every 30 s.
-        for plane in every:
+        for plane in every if not site.settings.empty else ():
             with self._engine.connected(plane.name) as api:
                 planes.install_kinds(api, plane)
         with self._engine.connected(HUB_PLANE) as hub:
@@ -292,7 +303,8 @@ class _Start:
             self.all_of([karmada.aggregated_server(site), karmada.webhook(site)])
             karmada.register(site, hub, sources)
             self._until_registered(hub)
-            hub.apply(karmada.interpreter())
+            if not site.settings.empty:
+                hub.apply(karmada.interpreter())
             for plane in every:
                 self.run(planes.controllers(site, plane))
             self.all_of([karmada.controllers(site), karmada.scheduler(site)])
@@ -305,8 +317,9 @@ class _Start:
         for cell in cells:
             if cell.kwok:
                 self._add_nodes(cell)
-        self._engine.admit()
-        self._tell("identities admitted")
+        if not site.settings.empty:
+            self._engine.admit()
+            self._tell("identities admitted")
 
     def again(self, plane: Plane) -> None:
         """Starts the servers and controllers of a plane that already has all its objects."""
@@ -354,7 +367,7 @@ class _Start:
 
     def _until_joined(self, hub: Api, cell: Plane) -> None:
         until(f"{cell.name} joining the hub", lambda: karmada.joined(hub, cell), _READY_SECONDS)
-        self._tell(f"{cell.name} joined for {cell.city}")
+        self._tell(f"{cell.name} joined for {cell.city or 'no city'}")
 
     def _add_nodes(self, cell: Plane) -> None:
         sources = build.module_folder(tool_of("kwok"))

@@ -148,7 +148,7 @@ def join(site: Site, hub: Api, member: Api, cell: Plane) -> None:
         {
             "apiVersion": "cluster.karmada.io/v1alpha1",
             "kind": "Cluster",
-            "metadata": {"name": cell.name, "labels": {TOPOLOGY_CITY: cell.city}},
+            "metadata": {"name": cell.name, "labels": {TOPOLOGY_CITY: cell.city} if cell.city else {}},
             "spec": {"syncMode": "Push", "apiEndpoint": site.url(cell.server), **references},
         }
     )

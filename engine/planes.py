@@ -1,5 +1,5 @@
 """Planes made of etcd, kube-apiserver and kube-controller-manager. Entry points: `listeners`, `store_listeners`,
-`etcd`, `api_server`, `controllers`, `install_kinds`.
+`etcd`, `api_server`, `controllers`, `egress`, `install_kinds`.
 """
 
 from collections.abc import Sequence
@@ -71,6 +71,7 @@ def api_server(site: Site, plane: Plane) -> Process:
         f"--secure-port={site.port(plane.server)}",
         *site.serving(),
         *site.etcd(plane.store, plane.name),
+        *site.services(plane),
         "--authorization-mode=RBAC",
         "--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount",
         "--endpoint-reconciler-type=none",
@@ -105,6 +106,18 @@ def controllers(site: Site, plane: Plane) -> Process:
         "--kube-api-burst=400",
     )
     return Process(name, "kube-controller-manager", arguments, f"{site.url(name)}/healthz")
+
+
+def egress(socket: Path) -> str:
+    """The configuration by which an API server sends what it has for Services through a socket, by HTTP CONNECT."""
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(socket)}}}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "apiserver.k8s.io/v1beta1",
+            "kind": "EgressSelectorConfiguration",
+            "egressSelections": [{"name": "cluster", "connection": connection}],
+        }
+    )
 
 
 def install_kinds(api: Api, plane: Plane) -> None:

@@ -52,6 +52,16 @@ class Folder(Struct, frozen=True):
         return self.root / "logs"
 
     @property
+    def services(self) -> Path:
+        """The socket of whoever plays the network of Services for an engine to install on."""
+        return self.root / "services.sock"
+
+    @property
+    def egress(self) -> Path:
+        """Tells an API server to reach Services through that socket."""
+        return self.root / "egress.yaml"
+
+    @property
     def kubeconfigs(self) -> Path:
         return self.root / "kubeconfigs"
 
@@ -63,7 +73,7 @@ class Folder(Struct, frozen=True):
 class Plane(Struct, frozen=True):
     name: str
     role: str
-    city: str = ""  # of a cell
+    city: str = ""  # of a cell; none before compute is installed
     kwok: bool = False  # whether a cell has nodes that pretend to run Pods
 
     @property
@@ -81,6 +91,7 @@ class Settings(Struct, frozen=True):
     cells: dict[str, str]  # name -> city
     kwok: tuple[str, ...] = ()
     ports: dict[str, int] = {}  # by listener
+    empty: bool = False  # Kubernetes and Karmada alone, to install on
 
     @classmethod
     def read(cls, folder: Folder) -> "Settings":
@@ -95,8 +106,9 @@ class Settings(Struct, frozen=True):
     @property
     def planes(self) -> list[Plane]:
         """The hub first, because it takes longest."""
-        cells = [Plane(name, CELL, city, name in self.kwok) for name, city in self.cells.items()]
-        return [Plane(HUB_PLANE, HUB), *cells, *(Plane(name, PROJECT) for name in PROJECT_PLANES)]
+        cells = [Plane(name, CELL, "" if self.empty else city, name in self.kwok) for name, city in self.cells.items()]
+        projects = (HOST_PLANE,) if self.empty else PROJECT_PLANES
+        return [Plane(HUB_PLANE, HUB), *cells, *(Plane(name, PROJECT) for name in projects)]
 
     @property
     def stores(self) -> list[str]:

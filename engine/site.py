@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from datum_compute.kube.access.kubeconfig import Endpoint
 from engine.certificates import Certificates
-from engine.settings import Folder, Settings
+from engine.settings import HOST_PLANE, Folder, Plane, Settings
 
 HOST = "127.0.0.1"
 
@@ -34,6 +34,12 @@ class Site(Struct, frozen=True):
 
     def url(self, listener: str) -> str:
         return f"https://{self.address(listener)}"
+
+    def services(self, plane: Plane) -> tuple[str, ...]:
+        """How an API server reaches Services: there is no network of them, and only one plane of a test needs it."""
+        if not self.settings.empty or plane.name != HOST_PLANE:
+            return ()
+        return (f"--egress-selector-config-file={self.folder.egress}",)
 
     def kubeconfig(self, plane: str) -> Path:
         return self.folder.kubeconfig(plane)

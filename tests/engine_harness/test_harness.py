@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from datum_compute.kube.access.kubeconfig import load
 from engine import EngineError
@@ -43,6 +44,22 @@ def test_every_plane_has_a_kubeconfig_that_only_its_owner_reads(engine: Engine) 
         path = engine.kubeconfig(plane)
         assert path.stat().st_mode & 0o777 == 0o600
         assert load([path]).server == f"https://127.0.0.1:{ports(engine)[f'{plane}-apiserver']}"
+
+
+def test_an_engine_to_install_on_has_members_without_cities_and_stays_empty(engine: Engine) -> None:
+    with pytest.raises(EngineError, match="not built"):
+        engine.up(empty=True)
+    up(engine)
+    cities = {plane.name: plane.city for plane in engine.planes()}
+    assert cities == {"downstream": "", "pop-dfw": "", "pop-ord": "", "control-plane": ""}
+    [connection] = yaml.safe_load(engine.folder.egress.read_text())["egressSelections"]
+    assert connection["connection"]["transport"] == {"uds": {"udsName": str(engine.folder.services)}}
+
+
+def test_an_engine_with_compute_does_not_become_empty(engine: Engine) -> None:
+    up(engine)
+    with pytest.raises(EngineError, match="is not empty; remove it, or name another folder"):
+        engine.up(empty=True)
 
 
 def test_every_process_is_known_by_name(engine: Engine) -> None:
