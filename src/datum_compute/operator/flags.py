@@ -134,16 +134,26 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
     return Flags(**vars(parser.parse_args(arguments)))
 
 
-def parse_check(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> tuple[Flags, str]:
-    """The flags behind the word `check`, which are those of a start, and the form of the output."""
+class CheckFlags(Struct, frozen=True):
+    """What only a check has."""
+
+    output: str
+    running: bool
+
+
+def parse_check(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> tuple[Flags, CheckFlags]:
+    """The flags behind the word `check`: those of a start, and its own."""
     description = "Checks whether compute-manager could start and work with the same flags. Changes nothing."
     parser = _parser(f"compute-manager {CHECK}", description, environment, version)
     parser.add_argument(
         "-o", "--output", choices=OUTPUTS, default=OUTPUTS[0], help="The form of the output (default: table)."
     )
+    parser.add_argument(
+        "--running", action="store_true", help="The process runs here already, so its addresses have to be in use."
+    )
     values = vars(parser.parse_args(arguments))
-    output = str(values.pop("output"))
-    return Flags(**values), output
+    own = CheckFlags(values.pop("output"), values.pop("running"))
+    return Flags(**values), own
 
 
 def _parser(program: str, description: str, environment: Mapping[str, str], version: str) -> "_Parser":

@@ -193,8 +193,14 @@ webhookServer: {{host: 127.0.0.1, port: 0, tls: {{certDir: {self.directory}/webh
         file.write_text(file.read_text().replace(old, new, 1))
         return flags
 
-    async def check(self, flags: Flags, patience: Patience = Patience()) -> list[Diagnosis]:  # noqa: B008, frozen
-        return await diagnoses(flags, {}, lambda: datetime.now(UTC) + self.late, patience)
+    async def check(
+        self,
+        flags: Flags,
+        patience: Patience = Patience(),  # noqa: B008, frozen
+        *,
+        running: bool = False,
+    ) -> list[Diagnosis]:
+        return await diagnoses(flags, {}, lambda: datetime.now(UTC) + self.late, patience, running=running)
 
     async def troubles(self, flags: Flags) -> list[Diagnosis]:
         return [diagnosis for diagnosis in await self.check(flags) if diagnosis.result is not Result.FINE]

@@ -32,7 +32,7 @@ from datum_compute.operator.flags import FLAGS, Flags
 from tests.https import Scripted, say_nothing
 from tests.operator.check.surroundings import CELL_NAME, PROJECT_NAME, WEBHOOK_HOST, Alter, Surroundings, unaltered
 
-FAILED, WARNING = Result.FAILED, Result.WARNING
+FAILED, FINE, WARNING = Result.FAILED, Result.FINE, Result.WARNING
 
 
 class Seed:
@@ -432,6 +432,18 @@ async def test_everything_wrong_is_found_in_one_run(surroundings: Surroundings) 
         ("health server", ""),
     ]
     assert troubles[-1].advice == "end what listens there, or change --health-probe-bind-address"
+
+
+async def test_addresses_have_to_be_in_use_where_the_process_runs(surroundings: Surroundings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as running:
+        address = f"127.0.0.1:{running.getsockname()[1]}"
+        flags = surroundings.management(health_probe_bind_address=address)
+        found = await surroundings.check(flags, running=True)
+    assert [(each.result, each.found) for each in found if each.check == "health server"] == [(FINE, "it listens")]
+    found = await surroundings.check(flags, running=True)
+    [trouble] = [each for each in found if each.check == "health server" and each.result is FAILED]
+    assert trouble.found == "nobody listens on the address in --health-probe-bind-address"
+    assert trouble.advice == "see the log of the process, or leave out --running where it does not run"
 
 
 async def test_only_a_sample_of_many_projects_is_tried(surroundings: Surroundings) -> None:

@@ -50,15 +50,15 @@ _CORRECT = "correct it; docs/operator.md describes every flag and field"
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Prints the diagnoses. Returns 0 if nothing failed, 1 if something did, 2 for bad usage."""
     try:
-        flags, output = parse_check(arguments, environment, __version__)
+        flags, own = parse_check(arguments, environment, __version__)
         if not flags.server_config:
             raise UsageError("--server-config is required: name the config file")
     except UsageError as error:
         print(f"compute-manager: {error}; see compute-manager check --help", file=sys.stderr)
         return 2
     logs.configure("error", flags.log_format)
-    found = asyncio.run(diagnoses(flags, environment, SystemClock().now))
-    print(document(found) if output == "json" else table(found))
+    found = asyncio.run(diagnoses(flags, environment, SystemClock().now, running=own.running))
+    print(document(found) if own.output == "json" else table(found))
     return 1 if any(diagnosis.result is Result.FAILED for diagnosis in found) else 0
 
 
@@ -67,15 +67,20 @@ async def diagnoses(
     environment: Mapping[str, str],
     now: Now,
     patience: Patience = Patience(),  # noqa: B008, frozen
+    *,
+    running: bool = False,
 ) -> list[Diagnosis]:
-    """All diagnoses, those about the configuration first. Nothing is changed on any plane."""
+    """All diagnoses, those about the configuration first. Nothing is changed on any plane.
+
+    `running` means that the process itself runs here, and uses its addresses.
+    """
     try:
         settings = settled(flags, read(Path(flags.server_config)))
     except (ConfigError, Refused) as error:
         return [failed("configuration", "", str(error), _CORRECT)]
     found, endpoints, fields = _endpoints(settings, environment)
     async with AsyncExitStack() as stack:
-        return [*found, *await _Check(settings, endpoints, fields, now, patience, stack).diagnoses()]
+        return [*found, *await _Check(settings, endpoints, fields, now, patience, stack, running).diagnoses()]
 
 
 def _endpoints(settings: Settings, environment: Mapping[str, str]) -> tuple[list[Diagnosis], Endpoints, dict[str, str]]:
@@ -118,8 +123,10 @@ class _Check:
         now: Now,
         patience: Patience,
         stack: AsyncExitStack,
+        running: bool,
     ) -> None:
         self._settings = settings
+        self._running = running
         self._endpoints = endpoints
         self._fields = fields
         self._now = now
@@ -320,7 +327,7 @@ class _Check:
     async def _server(
         self, name: str, field: str, address: Address, source: Source | None = None, place: str = ""
     ) -> "_Observed":
-        facts, pair = ServingFacts(name, field, certificate_source=place), None
+        facts, pair = ServingFacts(name, field, running=self._running, certificate_source=place), None
         try:
             listen(name, address).close()
         except ServingError as error:

@@ -103,7 +103,8 @@ class ServingFacts(Struct, frozen=True):
 
     server: str  # health, metrics, webhook
     field: str  # the flag or field with its address
-    occupied: str = ""  # why it cannot listen
+    running: bool = False  # whether the process is expected to use the address
+    occupied: str = ""  # why nobody else can listen
     unusable: str = ""  # why the certificate cannot be used
     certificate: Validity | None = None
     certificate_source: str = ""

@@ -228,9 +228,12 @@ def projects(observed: ProjectsFacts) -> list[Diagnosis]:
 
 def serving(observed: ServingFacts, now: datetime) -> list[Diagnosis]:
     check, diagnoses = f"{observed.server} server", []
-    if observed.occupied:
+    if observed.occupied and not observed.running:
         advice = f"end what listens there, or change {observed.field}"
         diagnoses.append(failed(check, "", observed.occupied, advice))
+    elif observed.running and not observed.occupied:
+        advice = "see the log of the process, or leave out --running where it does not run"
+        diagnoses.append(failed(check, "", f"nobody listens on the address in {observed.field}", advice))
     certificate, source = observed.certificate, observed.certificate_source
     if observed.unusable:
         diagnoses.append(failed(check, "", observed.unusable, f"provide certificate and key in {source}"))
@@ -245,7 +248,8 @@ def serving(observed: ServingFacts, now: datetime) -> list[Diagnosis]:
         diagnoses.append(warning(check, "", certificate.sentence, advice))
     if not diagnoses:
         names = f" for {_listed(certificate.names)}" if certificate is not None and certificate.names else ""
-        found = f"it can listen; {certificate.sentence}{names}" if certificate is not None else "it can listen"
+        able = "it listens" if observed.running else "it can listen"
+        found = f"{able}; {certificate.sentence}{names}" if certificate is not None else able
         diagnoses.append(fine(check, "", found))
     return diagnoses
 
