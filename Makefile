@@ -142,6 +142,14 @@ endef
 test-engine-long: export LONG := 1
 test-engine-long: test-engine ## test-engine with full counts, and two managers whose leader is killed repeatedly
 
+.PHONY: test-install
+
+INSTALL ?= $(CURDIR)/build/install
+
+test-install: .venv/.installed ## the commands of docs/install.md, on an engine of its own that knows nothing of compute
+	$(RUN) engine build
+	INSTALL=$(INSTALL) $(RUN) pytest --timeout 1200 -rs tests/install/test_install.py $(PYTEST_ARGS)
+
 .PHONY: test-clients
 
 test-clients: .venv/.installed build/clients/.installed ## other people's clients on the embedded engine and a kube-apiserver
