@@ -1,6 +1,7 @@
 """The pages of `docs/reference/`, from the tables of this package. Entry point: `files`."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
@@ -9,12 +10,22 @@ from datum_compute.api import labels
 from datum_compute.api.crd import OURS, AnyKind, definition, schema_of
 from datum_compute.api.labels import Mark
 from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
-from datum_compute.api.reasons import REASONS, Acts, Reason, deployment_rank, instance_rank, span, workload_rank
+from datum_compute.api.reasons import (
+    REASONS,
+    REPAIRS,
+    Acts,
+    Reason,
+    deployment_rank,
+    instance_rank,
+    span,
+    workload_rank,
+)
 from datum_compute.api.roles import role_name
 from datum_compute.api.template import InstanceSpec, InstanceTemplate
 from datum_compute.api.workload import ScaleSettings
 from datum_compute.federation.metrics import GATED, OTHER
 from datum_compute.kube.meta import Condition, Json
+from datum_compute.operator.alerts import ALERTS
 from datum_compute.operator.metrics import METRICS
 from datum_compute.runtime.telemetry.table import Label, Metric
 
@@ -54,16 +65,19 @@ def _reasons() -> str:
 
     return _page(
         "# Reasons",
-        "Every condition has a reason. This page says what each one means and who can act on it. A reason that is not "
-        "listed here is shown as received.",
+        "Every condition and every event has a reason. This page says what each one means and who can act on it. A "
+        "reason that is not listed here is shown as received.",
         "## You can act",
         _table(
             ("Reason", "Means", "What to do"),
             [(_code(reason.name), reason.sentence, reason.todo) for reason in of(Acts.YOU)],
         ),
         "## The platform has to act",
-        "No change to the workload helps. Contact whoever runs the platform.",
-        _table(("Reason", "Means"), [(_code(reason.name), reason.sentence) for reason in of(Acts.PLATFORM)]),
+        "No change to the workload helps. Contact whoever runs the platform; the last column is for them.",
+        _table(
+            ("Reason", "Means", "What an operator does"),
+            [(_code(reason.name), reason.sentence, REPAIRS[reason.name]) for reason in of(Acts.PLATFORM)],
+        ),
         "## Wait",
         "These are normal up to the given time. After that the object has stalled: something is slow or stuck, and no "
         "cause was reported.",
@@ -180,17 +194,20 @@ def _metrics() -> str:
         "# Metrics",
         "What `/metrics` of compute-manager serves. [Labels](#labels) have the listed values and no others, or as many "
         "as their source has. No series is labelled with an object, and only few metrics with a plane: their series "
-        "end when the plane leaves.",
+        "end when the plane leaves. If a metric needs action, an alert says so, and its runbook what to do; the others "
+        "help to find the cause.",
     ]
     for group in dict.fromkeys(metric.group for metric in METRICS):
         rows = [_metric(metric) for metric in METRICS if metric.group == group]
-        blocks += [f"## {group}", _table(("Metric", "Type", "Labels", "Emitted by", "Meaning"), rows)]
+        blocks += [f"## {group}", _table(("Metric", "Type", "Labels", "Emitted by", "Meaning", "Alerts"), rows)]
     return _page(*blocks, "## Labels", _table(("Label", "Of", "Values"), map(_label, _labels_of_metrics())))
 
 
 def _metric(metric: Metric) -> Sequence[str]:
     labels = ", ".join(_code(label.name) for label in metric.labels)
-    return _code(metric.name), metric.type.value, labels, metric.emitter, metric.help
+    using = [alert.name for alert in ALERTS if re.search(rf"\b{metric.name}(_bucket)?\b", alert.expression)]
+    alerts = ", ".join(f"[{name}](../runbooks/{name}.md)" for name in using)
+    return _code(metric.name), metric.type.value, labels, metric.emitter, metric.help, alerts
 
 
 def _labels_of_metrics() -> list[Label]:

@@ -5,7 +5,17 @@ from datetime import timedelta
 import pytest
 
 from datum_compute.api import reasons
-from datum_compute.api.reasons import REASONS, WARNINGS, Acts, deployment_rank, explain, instance_rank, workload_rank
+from datum_compute.api.reasons import (
+    REASONS,
+    REPAIRS,
+    WARNINGS,
+    Acts,
+    deployment_rank,
+    explain,
+    instance_rank,
+    workload_rank,
+)
+from datum_compute.runtime.writes import WRITES_DAMPED
 
 INSTANCE = {
     7: {"NetworkFailedToCreate"},
@@ -97,7 +107,7 @@ OURS_PLATFORM = {
     *("NetworkFailedToCreate", "QuotaClaimOrphaned", "FederationFailed", "LabelsMissing", "StrayInstance", "Held"),
     *("LocationMismatch", "CityCodeMismatch", "AmbiguousServingLocation", "WriteForbidden", "InstanceNameTaken"),
     *("CellNameTaken", "CellNameNotHeld", "HeldByFormerSetup", "HubRefused", "ProjectSuspended", "QuotaClaimAbandoned"),
-    *("HubNamespaceTaken", "CityServedElsewhere"),
+    *("HubNamespaceTaken", "CityServedElsewhere", "WritesDamped"),
 }
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}
 OURS_POINTER = {"ProvisioningInstances"}  # an older name
@@ -125,6 +135,15 @@ def test_only_reasons_that_users_can_act_on_say_what_to_do() -> None:
         assert bool(reason.todo) == (reason.acts is Acts.YOU)
         assert bool(reason.normal) == (reason.acts is Acts.WAIT)
         assert reason.todo == "" or reason.todo.endswith(".")
+
+
+def test_operators_know_what_to_do_about_every_reason_that_users_cannot_act_on() -> None:
+    assert REPAIRS.keys() == acting(Acts.PLATFORM)
+    assert all(repair.endswith(".") for repair in REPAIRS.values())
+
+
+def test_events_of_the_runtime_are_in_the_table() -> None:
+    assert reasons.WRITES_DAMPED == WRITES_DAMPED
 
 
 @pytest.mark.parametrize("name", sorted(YOU))

@@ -11,6 +11,7 @@ from datum_compute.api.crd import OURS, definition
 from datum_compute.api.permissions import PERMISSIONS
 from datum_compute.api.reasons import REASONS
 from datum_compute.api.roles import role_name
+from datum_compute.operator.alerts import ALERTS
 from datum_compute.operator.metrics import METRICS
 from tools.reference import files, operator_files
 
@@ -127,7 +128,7 @@ def test_a_field_is_listed_with_type_requirement_default_and_description() -> No
 
 
 def test_every_metric_is_listed_with_its_labels_and_their_values() -> None:
-    listed = {cells[0]: cells[1:] for cells in rows("metrics.md") if len(cells) == 5}
+    listed = {cells[0]: cells[1:] for cells in rows("metrics.md") if len(cells) == 6}
     for metric in METRICS:
         names = ", ".join(f"`{label.name}`" for label in metric.labels)
         assert listed[f"`{metric.name}`"][:2] == [metric.type.value, names]
@@ -135,3 +136,10 @@ def test_every_metric_is_listed_with_its_labels_and_their_values() -> None:
             described = [cells for cells in rows("metrics.md", "Labels") if cells[0] == f"`{label.name}`"]
             assert any(f"`{metric.name}`" in cells[1].split(", ") for cells in described)
     assert len(listed) == len(METRICS) + 1  # the head
+
+
+def test_a_metric_names_the_alerts_that_use_it() -> None:
+    alerts = {cells[0]: cells[5] for cells in rows("metrics.md") if len(cells) == 6}
+    assert alerts["`compute_cell_name_held`"] == "[ComputeCellNameNotHeld](../runbooks/ComputeCellNameNotHeld.md)"
+    linked = set(re.findall(r"\[(\w+)\]", " ".join(alerts.values())))
+    assert linked == {alert.name for alert in ALERTS} - {"ComputeManagerAbsent"}  # whose metric is Prometheus' own

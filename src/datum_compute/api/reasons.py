@@ -1,4 +1,4 @@
-"""Reasons for the state of an object, and who can act on them. Entry points: `REASONS`, the ranks, `explain`.
+"""Reasons for the state of an object, and who can act on them. Entry points: `REASONS`, `REPAIRS`, ranks, `explain`.
 
 A reason replaces another only if its rank is strictly higher. Rank 0 never replaces the general reason.
 """
@@ -88,6 +88,9 @@ CELL_NAME_NOT_HELD = "CellNameNotHeld"
 
 # Events only, on Clusters of the hub
 CITY_SERVED_ELSEWHERE = "CityServedElsewhere"
+
+# Event only, on any object
+WRITES_DAMPED = "WritesDamped"
 
 # Workload and WorkloadDeployment: Progressing
 ROLLOUT_PAUSED = "RolloutPaused"
@@ -279,6 +282,9 @@ REASONS = (
         acts=_PLATFORM,
     ),
     Reason(
+        WRITES_DAMPED, "Somebody else keeps undoing a change, so it is made only once per minute.", acts=_PLATFORM
+    ),
+    Reason(
         ROLLOUT_PAUSED, "The rollout is paused.",
         acts=_YOU, todo="Resume the rollout to replace the remaining instances.",
     ),
@@ -324,6 +330,39 @@ REASONS = (
         "AmbiguousServingLocation", "The site cannot determine which location it serves.", deployment=8, acts=_PLATFORM
     ),
 )  # fmt: skip
+
+REPAIRS = {
+    NETWORK_FAILED_TO_CREATE: "The message has the error of the network operator. Correct what it names in the cell.",
+    QUOTA_NO_BUDGET: "Grant the project what the message names, in a ResourceGrant.",
+    QUOTA_BACKEND_UNAVAILABLE: "See alert ComputeQuotaSilent. `compute-manager check` in the cell says what is wrong.",
+    QUOTA_PROJECT_NOT_FOUND: "Add the project to the quota credentials of the cell, or find out why its plane is gone.",
+    QUOTA_NAMESPACE_NOT_FOUND: "Create the namespace in the project again, or release what came from it.",
+    QUOTA_MISCONFIGURED: "The message has the refusal. Compare the cell's role and the registrations with it.",
+    QUOTA_PROJECT_ID_UNRESOLVABLE: "Restore the labels of the namespace on the hub, which name its project.",
+    PROJECT_SUSPENDED: "Resume the project, or tell its owners why it is suspended.",
+    QUOTA_CLAIM_ORPHANED: "Look in the project for a claim with the instance's name, and delete it.",
+    QUOTA_CLAIM_ABANDONED: "Let the cell delete claims in the project again. It retries every ten minutes.",
+    LABELS_MISSING: "Restore the labels of the namespace on the hub, and find out who removed them.",
+    HUB_REFUSED: "The message has the refusal. Compare the cell's account, role and policy on the hub with it.",
+    NO_MATCHING_LOCATION: "Label a ready Cluster with the city; with networking, publish a Location in the cell.",
+    WRITE_FORBIDDEN: "Bind the role that is missing; `compute-manager check` names it.",
+    INSTANCE_NAME_TAKEN: "Find out what has the name in the cell, and remove it.",
+    STRAY_INSTANCE: "Nothing, unless it happens again: then find out who else creates Instances in the cell.",
+    HELD_BY_FORMER_SETUP: "Bind the role of the former provider or built-in again until it has cleaned up.",
+    FEDERATION_FAILED: "The message has the hub's answer. If there is none, see alert ComputePlaneAway.",
+    CITY_SERVED_ELSEWHERE: "Nothing, if this cluster is a standby. Otherwise label it with another city.",
+    CELL_NAME_TAKEN: "Give one of the two clusters another `clusterName`.",
+    CELL_NAME_NOT_HELD: "See alert ComputeCellNameNotHeld.",
+    HUB_NAMESPACE_TAKEN: "Find out which installation labelled the namespace on the hub, and remove it if it is empty.",
+    HELD: "Decide with the owners of the project, then release it; see alert ComputeLeftoversHeld.",
+    WRITES_DAMPED: "Find out who else writes the object; see alert ComputeWritesDamped.",
+    "Suspended": "Resume the project, or tell its owners why it is suspended.",
+    "SourceUnauthorized": "Let the project read the ConfigMap or Secret that the message names.",
+    "LocationMismatch": "Correct the Location of the cell, or the city of its Cluster.",
+    "CityCodeMismatch": "Correct the Location of the cell, or the city of its Cluster.",
+    "AmbiguousServingLocation": "Leave one Location in the cell.",
+}
+"""What whoever runs the platform can do about a reason that users cannot act on."""
 
 _BY_NAME = {reason.name: reason for reason in REASONS}
 _UNKNOWN = Reason("", "", acts=Acts.UNKNOWN)
