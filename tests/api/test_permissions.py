@@ -656,7 +656,7 @@ COMMANDS: list[tuple[str, dict[str, str]]] = [
         },
     ),
     ("", {"configmaps": "get create update delete", "events": READ}),  # history, which destroy deletes; describe
-    ("networking.datumapis.com", {"networks": "get create", "locationbindings": READ, "locations": READ}),
+    ("networking.datumapis.com", {"networks": "get create use", "locationbindings": READ, "locations": READ}),
     ("quota.miloapis.com", dict.fromkeys(("allowancebuckets", "resourceregistrations", "resourceclaims"), READ)),
     ("services.miloapis.com", {"serviceentitlements": f"{READ} create"}),  # the gate, and access request
 ]

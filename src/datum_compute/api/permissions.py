@@ -254,7 +254,7 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_READ, COMPUTE, "instances", "see running instances"),
         _may("get create update delete", CORE, "configmaps", "keep the revisions of workloads"),
         _may(_READ, CORE, "events", "see what happened to workloads"),
-        _may("get create", NETWORKING, "networks", "create the networks of workloads"),
+        _may("get create use", NETWORKING, "networks", "create networks, and attach workloads to them"),
         _may(_READ, NETWORKING, "locationbindings locations", "see the cities on offer"),
         _may(_READ, QUOTA, "allowancebuckets resourceregistrations resourceclaims", "see quota and its usage"),
         _may(f"{_READ} create", SERVICES, "serviceentitlements", "request compute"),
