@@ -35,7 +35,6 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_SECONDS = 3600
 _LOOK_SECONDS = 0.3
 _FILL_SECONDS = 3.0  # a real one takes a minute
-_STOP_SECONDS = 30
 _PROGRAMS = Path(sys.executable).parent  # where the image has /opt/compute/bin
 _NAMESPACES = ("--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child")
 
@@ -80,7 +79,7 @@ class Replica:
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["unshare", *_NAMESPACES, sys.executable, str(launcher.__file__), str(self.folder)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # which tells it when the test is gone
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -121,6 +120,8 @@ class Replica:
 
     def close(self) -> None:
         if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process.kill()
             self._process.wait()
 
@@ -171,6 +172,7 @@ class Kubelet:
             self._leave(self.replicas)
         for replica in [replica for replica in self._leaving if replica.ended()]:
             self._leaving.remove(replica)
+            replica.close()
 
     def _sync(self, deployment: Json) -> None:
         metadata, spec = deployment["metadata"], deployment["spec"]
@@ -215,6 +217,7 @@ class Kubelet:
         for replica in [replica for replica in self.replicas if replica.ended()]:
             self.failures.append(f"{replica.folder.name} ended by itself:\n{replica.log()[-3000:]}")
             self.replicas.remove(replica)
+            replica.close()
 
     def _leave(self, replicas: list[Replica]) -> None:
         for replica in list(replicas):

@@ -38,7 +38,9 @@ async def _run(folder: Path, pod: Mapping[str, Any]) -> int:
         await _relay_from_port(port, folder.parent / "planes" / f"{port}.sock")
     for port in pod["ports"]:
         await _relay_to_port(folder / f"{port}.sock", port)
-    process = await asyncio.create_subprocess_exec(*pod["command"], env=pod["environment"], cwd="/")
+    process = await asyncio.create_subprocess_exec(
+        *pod["command"], env=pod["environment"], cwd="/", stdin=asyncio.subprocess.DEVNULL
+    )
 
     async def execute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A line with the command, answered by its exit code and what it printed."""
@@ -59,6 +61,7 @@ async def _run(folder: Path, pod: Mapping[str, Any]) -> int:
     await asyncio.start_unix_server(execute, folder / "exec.sock")
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, process.send_signal, signal.SIGTERM)
+    loop.add_reader(sys.stdin.fileno(), os._exit, 1)  # its other end closes when the test ends, however it ends
     return await process.wait()
 
 

@@ -33,7 +33,7 @@ ALSO = {"demo": "management"}  # a context for the same plane
 _FOLDER = Path(os.environ.get("INSTALL") or ROOT / "build" / "install")
 
 # What comes and goes by itself.
-_VOLATILE = ("events", "leases.coordination.k8s.io", "componentstatuses")
+_VOLATILE = ("events", "componentstatuses")
 
 # There is nobody to exec into a container but the launcher of the Pod; everything else is kubectl itself.
 _KUBECTL = """#!/bin/sh
@@ -60,7 +60,7 @@ class Machines(Struct):
     def objects(self, context: str) -> Found:
         """Everything on a plane, by kind, namespace and name, with the metadata that people and programs add."""
         kinds = self._kubectl(context, "api-resources", "--verbs=list", "-o", "name").split()
-        listed = ",".join(kind for kind in kinds if not kind.startswith(_VOLATILE) and kind not in _VOLATILE)
+        listed = ",".join(kind for kind in kinds if kind.partition(".")[0] not in _VOLATILE)
         items = msgspec.json.decode(self._kubectl(context, "get", listed, "-A", "-o", "json"))["items"]
         return {
             (body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]): {
@@ -150,11 +150,19 @@ def test_the_page_installs_a_workload_runs_in_two_cities_and_uninstall_leaves_no
     assert workload == {"pop-dfw": ["hello-default-dfw-0"], "pop-ord": ["hello-default-ord-0"]}
     assert machines.services.connections > 0  # the API server asked the webhook
     assert [failure for kubelet in machines.kubelets for failure in kubelet.failures] == []
-    for context in PLANES:
-        after = machines.objects(context)
-        assert sorted(after.keys() - before[context].keys()) == [], f"left on {context}"
-        assert sorted(before[context].keys() - after.keys()) == [], f"removed from {context}"
-        assert {key: after[key] for key in after} == before[context], f"changed on {context}"
+    differences = {context: _differences(before[context], machines.objects(context)) for context in PLANES}
+    assert differences == {context: [] for context in PLANES}
+
+
+def _differences(before: Found, after: Found) -> list[str]:
+    left = [f"{'/'.join(filter(None, key))} is left" for key in sorted(after.keys() - before.keys())]
+    removed = [f"{'/'.join(filter(None, key))} was removed" for key in sorted(before.keys() - after.keys())]
+    changed = [
+        f"{'/'.join(filter(None, key))} was {before[key]} and is {after[key]}"
+        for key in sorted(before.keys() & after.keys())
+        if before[key] != after[key]
+    ]
+    return [*left, *removed, *changed]
 
 
 def _instances(found: Found) -> list[str]:
