@@ -120,13 +120,20 @@ def is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
     """Whether the deployment has an earlier template than the workload, by which its site counts what is up to date."""
     if workload.status is None or workload.status.updated_replicas >= sum(desired_replicas(workload).values()):
         return False
-    templates = [as_dict(object_.template_json) for object_ in (workload, deployment)]
-    restarts = [
-        ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None) for template in templates
-    ]
     of_city = city_restarts(workload.metadata.annotations).get(deployment.spec.city_code)
-    is_restarted = newest(restarts[1], restarts[0], of_city) != newest(restarts[1])
-    return is_restarted or template_hash(encode(templates[0])) != template_hash(encode(templates[1]))
+    (asked, wanted), (restarted, version) = map(_restart_and_version, (workload, deployment))
+    return newest(restarted, asked, of_city) != newest(restarted) or wanted != version
+
+
+def version(object_: Workload | WorkloadDeployment) -> str:
+    """A digest of what runs: the template, whenever it was restarted."""
+    return _restart_and_version(object_)[1]
+
+
+def _restart_and_version(object_: Workload | WorkloadDeployment) -> tuple[str | None, str]:
+    template = as_dict(object_.template_json)
+    restarted = ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None)
+    return restarted, template_hash(encode(template))
 
 
 def _cause(

@@ -4,12 +4,12 @@ from collections.abc import Callable
 import pytest
 
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
-from datum_compute.api.labels import ROLLOUT_PAUSED
+from datum_compute.api.labels import RESTARTED_AT, ROLLOUT_PAUSED
 from datum_compute.api.networking import NETWORK
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.workload.history import name_of
 from datum_compute.kube.kinds import CONFIG_MAP
-from datum_compute.kube.meta import as_dict
+from datum_compute.kube.meta import as_dict, timestamp
 from tests.cli.conftest import IMAGE, Compute, FakeClock, World, condition, nothing, placement, template
 from tests.cli.server import ApiServer
 
@@ -79,6 +79,39 @@ def test_after_an_update_the_undo_command_is_suggested(api: ApiServer, compute: 
         "    Instances:   compute instances --workload=shop",
         "    Roll back:   compute rollout undo shop",
     ]
+
+
+def test_a_deploy_that_is_overtaken_by_another_one_is_not_called_complete(
+    api: ApiServer, compute: Compute, world: World
+) -> None:
+    world.settled(("DFW",))
+
+    def finish_another() -> None:
+        api.patch(WORKLOAD, "shop", {"spec": {"template": template("shop:10")}})
+        world.observe()
+        world.report("DFW", 2, 2)
+
+    result = compute("deploy", "shop", "--image=shop:9", steps=[finish_another])
+    assert (result.code, result.err) == (
+        1,
+        'Error: workload "shop" was changed again, so this version is no longer rolled out\n'
+        "\n"
+        "compute rollout history shop\n",
+    )
+    assert "complete" not in result.out
+
+
+def test_a_restart_meanwhile_does_not_end_the_wait_of_a_deploy(api: ApiServer, compute: Compute, world: World) -> None:
+    world.settled(("DFW",))
+
+    def restart() -> None:
+        metadata = {"annotations": {RESTARTED_AT: timestamp(compute.clock.now())}}
+        api.patch(WORKLOAD, "shop", {"spec": {"template": {"metadata": metadata}}})
+        world.observe()
+        world.report("DFW", 2, 2)
+
+    result = compute("deploy", "shop", "--image=shop:9", steps=[restart])
+    assert (result.code, result.err) == (0, "")
 
 
 def test_a_deploy_does_not_wait_while_the_rollout_is_paused(api: ApiServer, compute: Compute, world: World) -> None:

@@ -9,6 +9,7 @@ import click
 
 from datum_compute.answers.health import is_paused
 from datum_compute.answers.owners import Owners
+from datum_compute.answers.rollout import version
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.workload import Workload
 from datum_compute.cli.commands.instances import first_addresses
@@ -259,10 +260,11 @@ def _wait(run: Run, outcome: Outcome, patience: Patience | None) -> None:
         if outcome.changed:
             hint_progress(run, workload.name)
     elif not outcome.changed:
-        follow(run, workload, patience, earlier=earlier_change(run, outcome.workload), quietly=True)
+        earlier = earlier_change(run, outcome.workload)
+        follow(run, workload, patience, earlier=earlier, quietly=True, only=version(workload))
     else:
         run.terminal.note("Waiting for rollout. Ctrl-C to detach (rollout continues in background).")
-        if follow(run, workload, patience):
+        if follow(run, workload, patience, only=version(workload)):
             _show_instances(run, workload, can_undo=outcome.revision > 1)
 
 

@@ -1,5 +1,6 @@
 """Goes back to an earlier revision of a workload. Entry point: `command`."""
 
+from datum_compute.answers.rollout import version
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.commands.history import entry_of, spec_of
 from datum_compute.cli.shell.failures import Failure
@@ -86,7 +87,7 @@ def command(run: Run, flags: UndoFlags) -> None:
     watch = "" if flags.wait else f" Run '{run.try_next(f'rollout status {name}')}' to watch progress."
     show_written(run, WORKLOAD, written.after, f"Rollout started.{watch}")
     if flags.wait:
-        wait_for_rollout(run, written.after.object, flags)
+        wait_for_rollout(run, written.after.object, flags, only=version(written.after.object))
 
 
 def _target(revisions: Revisions, workload: str, live: Json, number: int) -> Entry:

@@ -10,7 +10,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from datum_compute.answers.health import instance_health, workload_health
-from datum_compute.answers.rollout import Progress, Tracker, rollout_progress
+from datum_compute.answers.rollout import Progress, Tracker, rollout_progress, version
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.workload import WORKLOAD, Workload
@@ -69,13 +69,15 @@ def follow(
     *,
     earlier: Earlier | None = None,
     quietly: bool = False,
+    only: str = "",
 ) -> bool:
     """Shows the rollout of this generation. Returns True when it is complete, False when the user detached.
 
     `earlier` is the change to wait for, if another command made it; `quietly` shows nothing if the rollout is complete
-    already. Raises `Failure` when it takes too long, is paused, an instance fails, or the workload is deleted.
+    already. `only` is a version whose rollout is meant: later ones, which count as well otherwise, end the wait. Raises
+    `Failure` for that, and when it takes too long, is paused, an instance fails, or the workload is deleted.
     """
-    following = _Following(run, workload, patience, board or board_for(run))
+    following = _Following(run, workload, patience, board or board_for(run), only)
     if quietly and following.is_complete():
         return True
     complete = detached = False
@@ -99,9 +101,11 @@ def follow(
     return complete
 
 
-def wait_for_rollout(run: Run, workload: Workload, flags: WaitFlags, *, earlier: Earlier | None = None) -> None:
+def wait_for_rollout(
+    run: Run, workload: Workload, flags: WaitFlags, *, earlier: Earlier | None = None, only: str = ""
+) -> None:
     announce(run, workload)
-    follow(run, workload, patience(run, flags.timeout), earlier=earlier)
+    follow(run, workload, patience(run, flags.timeout), earlier=earlier, only=only)
 
 
 def announce(run: Run, workload: Workload, revisions: Revisions | None = None) -> None:
@@ -127,8 +131,8 @@ def show_once(run: Run, workload: Workload, board: Board) -> None:
     _Following(run, workload, Patience(0), board).show_once()
 
 
-class _Deleting(Failure):
-    """The workload is being deleted, so that its rollout never ends."""
+class _Pointless(Failure):
+    """The rollout that is waited for never ends, because the workload is being deleted or was changed again."""
 
 
 class _Snapshot(Struct, frozen=True):
@@ -139,8 +143,9 @@ class _Snapshot(Struct, frozen=True):
 
 
 class _Following:
-    def __init__(self, run: Run, workload: Workload, patience: Patience, board: Board) -> None:
+    def __init__(self, run: Run, workload: Workload, patience: Patience, board: Board, only: str = "") -> None:
         self.run = run
+        self.only = only
         self.board = board
         self.workload = workload
         self.name = workload.name
@@ -224,7 +229,7 @@ class _Following:
         try:
             snapshot = self._read()
         except Failure as failure:
-            if failure.code is Exit.NOT_FOUND or isinstance(failure, _Deleting):
+            if failure.code is Exit.NOT_FOUND or isinstance(failure, _Pointless):
                 raise
             if self.silent_since is None:
                 self.silent_since = now
@@ -239,11 +244,16 @@ class _Following:
         workload = self.run.project.get(WORKLOAD, self.name).object
         if workload.metadata.uid != self.uid:
             raise Failure(f'workload "{self.name}" was deleted while it was rolling out', Exit.NOT_FOUND)
+        if self.only and version(workload) != self.only:
+            raise _Pointless(
+                f'workload "{self.name}" was changed again, so this version is no longer rolled out',
+                next_command=f"rollout history {self.name}",
+            )
         deployments = self.run.project.list(WORKLOAD_DEPLOYMENT, of_workload(workload)).items
         if workload.metadata.deleting:
             detail = workload_health(workload, deployments).detail
             sentence = ": ".join(filter(None, (f'workload "{self.name}" is being deleted', detail)))
-            raise _Deleting(sentence, next_command=f"status {self.name}")
+            raise _Pointless(sentence, next_command=f"status {self.name}")
         instances = self.run.project.list(INSTANCE, of_workload(workload)).items
         return _Snapshot(rollout_progress(workload, deployments, instances, self.target), instances)
 
