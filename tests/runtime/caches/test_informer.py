@@ -18,6 +18,7 @@ from datum_compute.kube.errors import (
     Gone,
     NotFound,
     ServerError,
+    Timeout,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -29,6 +30,7 @@ from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.runtime.caches.informer import (
     LONGEST_RETRY,
     PAGE,
+    RELIST_RETRY_SECONDS,
     RELIST_SECONDS,
     STALL_SECONDS,
     UNSERVED_SECONDS,
@@ -37,7 +39,7 @@ from datum_compute.runtime.caches.informer import (
     State,
 )
 from datum_compute.runtime.plane import Plane
-from datum_compute.runtime.testing.faults import Faults, calls
+from datum_compute.runtime.testing.faults import Faults, calls, reads
 from datum_compute.runtime.testing.server import GADGET, NAMESPACE, WIDGET, Server, Widget, background
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writer, Writes
@@ -471,7 +473,7 @@ async def test_a_server_that_was_restored_while_it_was_away_is_listed_when_it_re
         setup.server.restore(backup)
         await asyncio.sleep(30)
         setup.faults.bring_back()
-        await simulation.until(setup.agrees, within=6)
+        await simulation.until(setup.agrees, within=RELIST_RETRY_SECONDS + LONGEST_RETRY)
 
 
 async def test_an_object_with_the_revision_it_had_before_the_restore_is_still_another(
@@ -624,6 +626,38 @@ async def test_a_relist_that_fails_does_not_stop_the_stream(setup: Setup, simula
         setup.server.make("a")
         await simulation.until(setup.agrees, within=LONGEST_RETRY * 1.2)
         assert setup.informer.state is State.WATCHING
+
+
+class WithoutLists:
+    """A server that does not answer lists in time, from the moment on at which it is `tired`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.tired = False
+        self._transport = transport
+        self.stream = transport.stream
+
+    async def call(self, call: Call) -> Answer:
+        if self.tired and reads(call):
+            raise Timeout("no answer in time")
+        return await self._transport.call(call)
+
+
+async def test_lists_without_an_answer_do_not_stop_the_stream(simulation: Simulation) -> None:
+    servers: list[WithoutLists] = []
+
+    def through(transport: Transport) -> Transport:
+        servers.append(WithoutLists(transport))
+        return servers[0]
+
+    setup = Setup(through=through)
+    async with following(setup, simulation):
+        servers[0].tired = True
+        setup.faults.take_away()
+        await asyncio.sleep(60)
+        setup.faults.bring_back()
+        await asyncio.sleep(RELIST_SECONDS * 1.1)
+        setup.server.make("a")
+        await simulation.until(setup.agrees, within=RELIST_RETRY_SECONDS + LONGEST_RETRY)
 
 
 # Planes that refuse

@@ -210,9 +210,9 @@ class Informer(Generic[T]):
                 self._failed(error)
                 if error.answered or not isinstance(error, Unavailable | Timeout):
                     self.last_heard = loop.time()
-                elif not self._was_watching:
-                    # It may be restored from a backup, and would then keep a watch from before that silent for minutes.
-                    self.state = State.EMPTY
+                elif self._doing is Phase.WATCH and not self._streaming:
+                    # The server is away. If it returns restored from a backup, it keeps this watch silent for minutes.
+                    self._relist_at = loop.time()
             except Exception as error:
                 # A defect, here or in the server, must only affect this cache.
                 failed = True
@@ -227,16 +227,12 @@ class Informer(Generic[T]):
                 await asyncio.sleep(delay * self._generator.uniform(0.8, 1.2))
 
     def _failed(self, error: ApiError) -> None:
-        if self._was_watching and not isinstance(error, Unreadable):
+        was_open = self._doing is Phase.WATCH and self._streaming
+        if was_open and not isinstance(error, Unreadable):
             # Watches end in many ways; the next attempt shows whether it is an outage.
             _log.debug("watch broke off", plane=self._client.plane, kind=self.kind.name, error=str(error))
         else:
             self.failures.failed(self.name, self.kind.name, error, self._doing)
-
-    @property
-    def _was_watching(self) -> bool:
-        """Whether the last call was a watch that had been opened."""
-        return self._doing is Phase.WATCH and self._streaming
 
     async def _round(self) -> None:
         match self.state:
