@@ -6,7 +6,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
 
@@ -36,7 +36,9 @@ class RecordedTracer:
 
     def begin(self, name: str, parent: Traceparent | None, at: datetime) -> RecordedSpan:
         draw = self._generator.randbytes
-        traceparent = parent.child(draw) if parent is not None else Traceparent.new(draw)
+        traceparent = Traceparent.new(draw)
+        if parent is not None:
+            traceparent = structs.replace(traceparent, trace_id=parent.trace_id, flags=parent.flags)
         span = RecordedSpan(name, parent, traceparent, at)
         self.spans.append(span)
         return span

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -39,6 +40,9 @@ class Sized(Session):
         )
         os.close(slave)
         self.text = ""
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     @property
     def lines(self) -> list[str]:
@@ -171,6 +175,19 @@ def test_a_terminal_echoes_again_after_ctrl_c(world: World, terminal: Open, word
     session.answer("AMS" if words[0] == "rollout" else "Workload", CTRL_C)
     assert session.ended() == 0
     assert session.echoes
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_echoes_again_after_a_signal(world: World, terminal: Open, number: signal.Signals) -> None:
+    world.workload(["AMS"], 1)
+    session = terminal("rollout", "status", "shop", NO_COLOR="1")
+    session.answer("AMS", "")
+    echoed = [session.echoes]
+    session.send_signal(number)
+    assert session.ended() == 128 + number
+    echoed.append(session.echoes)
+    assert echoed == [False, True]
+    assert "Traceback" not in session.text
 
 
 def test_a_terminal_that_cannot_gets_a_line_for_each_change(world: World, terminal: Open) -> None:

@@ -16,6 +16,7 @@ from datum_compute.runtime.testing.simulation import Simulation
 from tests.harness import ControllerHarness
 from tests.management.test_federator import Federation
 from tests.management.test_handover import Management
+from tests.management.test_projector import Federation as Hub
 from tests.management.test_workload import Project, about
 
 PROJECT = "demo"
@@ -102,6 +103,21 @@ async def test_the_workload_controller_forgets_a_project_that_leaves(simulation:
     await project.deploy(["DFW"])
     await _leaves(project, project.reconciler)
     await project.stop()
+
+
+async def test_the_projector_forgets_what_a_project_refused_that_left_before_the_instance(
+    simulation: Simulation,
+) -> None:
+    hub = Hub(simulation)
+    await hub.start()
+    hub.faults[PROJECT].refuse(calls("POST", "/instances"), Invalid("metadata.labels: no"))
+    await hub.write_back("web-7")
+    assert remembers(hub.reconciler, "web-7")
+    hub.fleet.remove(PROJECT)
+    await hub.settle()
+    await hub.remove("web-7")
+    assert not remembers(hub.reconciler, "web-7")
+    await hub.stop()
 
 
 async def test_the_handover_forgets_a_project_that_leaves(simulation: Simulation) -> None:

@@ -121,8 +121,9 @@ def is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
     if workload.status is None or workload.status.updated_replicas >= sum(desired_replicas(workload).values()):
         return False
     of_city = city_restarts(workload.metadata.annotations).get(deployment.spec.city_code)
-    (asked, wanted), (restarted, version) = map(_restart_and_version, (workload, deployment))
-    return newest(restarted, asked, of_city) != newest(restarted) or wanted != version
+    asked, wanted = _restart_and_version(workload)
+    restarted, current = _restart_and_version(deployment)
+    return newest(restarted, asked, of_city) != newest(restarted) or wanted != current
 
 
 def version(object_: Workload | WorkloadDeployment) -> str:

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from datum_compute import __version__
 from datum_compute.cli.shell.environment import Environment, program_name, put
@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
         # Even if it was started with interrupts ignored, as nohup and many job runners do: a Ctrl-C typed here is meant
         # for us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _end)  # what was changed in the terminal is restored on the way out
     environment = environment or _process_environment()
     try:
         if "--plugin-manifest" in words:
@@ -39,6 +42,10 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
     finally:
         _finish(environment.stdout)
         _finish(environment.stderr)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _process_environment() -> Environment:

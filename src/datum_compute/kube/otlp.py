@@ -24,6 +24,7 @@ from datum_compute.kube.tracing import Attributes, RandomBytes, Traceparent, ran
 REPORT_SECONDS = 300.0
 _UNKNOWN = "unknown_service"
 _LIBRARY = "opentelemetry"
+_LONGEST = 500
 
 
 def otlp_exporter() -> SpanExporter:
@@ -110,7 +111,7 @@ class _Troubles(logging.Handler):
         now = time.monotonic()
         if now - self._last >= REPORT_SECONDS:
             self._last = now
-            self._report(record.getMessage())
+            self._report(record.getMessage()[:_LONGEST])  # a collector's answer may be a whole page
 
 
 def _resource(service: str, version: str) -> Resource:

@@ -47,10 +47,6 @@ class Traceparent(Struct, frozen=True):
     def new(cls, random_bytes: RandomBytes) -> "Traceparent":
         return cls(random_id(16, random_bytes), random_id(8, random_bytes))
 
-    def child(self, random_bytes: RandomBytes) -> "Traceparent":
-        """Another span of the same trace."""
-        return Traceparent(self.trace_id, random_id(8, random_bytes), self.flags)
-
     def __str__(self) -> str:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
@@ -135,8 +131,9 @@ _PACKAGE = __name__.partition(".")[0].replace("_", "-")
 
 def is_exported(environ: Mapping[str, str]) -> bool:
     """Whether the environment, in OpenTelemetry's own variables, asks for spans."""
-    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    return not is_disabled and any(environ.get(name) for name in _ENDPOINTS)
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    return environ.get("OTEL_TRACES_EXPORTER", "").strip() != "none" and any(environ.get(name) for name in _ENDPOINTS)
 
 
 def check_available(environ: Mapping[str, str]) -> None:

@@ -98,12 +98,13 @@ class Projector:
                     yield request
 
     async def reconcile(self, pass_: Pass) -> None:
+        original = pass_.get(INSTANCE)
+        if original is None:
+            self._obstacles.forget(pass_.request)  # also if its project left before
         home = self._home(pass_)
         if home is None:
             return
-        original = pass_.get(INSTANCE)
         if original is None:
-            self._obstacles.forget(pass_.request)
             await self._remove(pass_, home)
             owner = home.project.informer(WORKLOAD_DEPLOYMENT).get(home.namespace, deployment_of(pass_.request.name))
             if owner is not None:

@@ -55,9 +55,9 @@ class LeaseView:
         return self._snapshot.record.holder_identity if self._snapshot is not None else ""
 
     @property
-    def transitions(self) -> int:
-        """How often it had changed hands when it was last read."""
-        return self._snapshot.record.lease_transitions if self._snapshot is not None else 0
+    def transitions(self) -> int | None:
+        """How often it had changed hands when it was last read; None while none is known."""
+        return self._snapshot.record.lease_transitions if self._snapshot is not None else None
 
     @property
     def expiry(self) -> float:
@@ -203,8 +203,8 @@ class Election:
         return self._tenure.held
 
     @property
-    def transitions(self) -> int:
-        """How often the lease changed hands, as far as this replica knows."""
+    def transitions(self) -> int | None:
+        """How often the lease changed hands; None before it was first read."""
         return self._tenure.transitions
 
     def check(self, call: Call) -> None:

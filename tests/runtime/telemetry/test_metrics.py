@@ -268,7 +268,7 @@ async def test_the_number_of_times_that_the_lease_changed_hands_is_reported(simu
     world = World(simulation, election=True)
     election = world.manager.election
     assert election is not None
-    assert world.value("oven_lease_transitions_total", name="lead") == 0
+    assert world.value("oven_lease_transitions_total", name="lead") is None, "an earlier count would look like changes"
     await election.acquire()
     await election.release()
     assert world.value("oven_lease_transitions_total", name="lead") == 0, "the first holder is no change"

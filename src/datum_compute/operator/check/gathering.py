@@ -1,4 +1,4 @@
-"""Observes everything that a process will need, and changes nothing. Entry points: `Gathering`, `serving_facts`.
+"""Observes everything that a process will need, and changes nothing. Entry point: `Gathering`.
 
 Each question has a limited time, and questions that do not depend on each other are asked side by side.
 """
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from datum_compute import __version__
 from datum_compute.admission.reviews import may_self, own_name
-from datum_compute.admission.webhook import MUTATE, VALIDATE, VALIDATE_DEPLOYMENT
+from datum_compute.admission.webhook import OF_PROJECT, PATHS
 from datum_compute.api.crd import OURS, AnyKind, definition
 from datum_compute.api.karmada import CLUSTER, execution_space
 from datum_compute.api.services import READY
@@ -83,7 +83,6 @@ _CONFIGURATIONS = tuple(
     Kind("admissionregistration.k8s.io", "v1", name, f"{name.lower()}s", _Configuration, namespaced=False)
     for name in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 )
-_PATHS = (MUTATE, VALIDATE, VALIDATE_DEPLOYMENT)
 
 
 class Gathering:
@@ -279,7 +278,7 @@ class Gathering:
         """None for a webhook of somebody else."""
         address = urlsplit(config.url)
         path = config.service.path if config.service is not None else address.path
-        if not path.startswith(_PATHS):
+        if path.partition(OF_PROJECT)[0] not in PATHS:
             return None
         service = config.service
         host = f"{service.name}.{service.namespace}.svc" if service is not None else address.hostname or ""

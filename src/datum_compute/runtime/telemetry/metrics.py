@@ -199,7 +199,8 @@ class RuntimeCollector(Collector):
         if self._election is not None:
             leads, transitions = table.LEADS.family(), table.LEASE_TRANSITIONS.family(self._prefix)
             leads.add([self._election.name], self._election.leading)
-            transitions.add([self._election.name], self._election.transitions)
+            if (number := self._election.transitions) is not None:  # else the counter would begin with a jump
+                transitions.add([self._election.name], number)
             yield from (leads, transitions)
         if self._heartbeat is not None:
             lag = table.LOOP_LAG.family(self._prefix)
