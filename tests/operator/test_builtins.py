@@ -1,8 +1,14 @@
 """What the config file says reaches the built-ins and providers."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import INSTANCES, MEMORY, RESOURCE_GRANT, VCPUS
 from datum_compute.api.services import SERVICE_ENTITLEMENT, SERVICE_OBJECT
+from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, PROJECT
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import as_dict
@@ -12,6 +18,7 @@ from datum_compute.providers.pod_policy import NETWORK_POLICY
 from datum_compute.providers.pod_state import POD
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.harness import ControllerHarness
+from tests.operator.processes import PROJECT_NAME, Manager, Site
 from tests.providers.site import with_pods
 from tests.scenarios.federation import template
 
@@ -65,3 +72,46 @@ async def test_pods_are_created_as_configured(simulation: Simulation) -> None:
         }
     ]
     await harness.stop()
+
+
+@pytest.mark.timeout(300)
+def test_grants_and_pods_in_the_config_file_reach_the_controllers_of_the_process(
+    tmp_path: Path, start: Callable[..., Manager]
+) -> None:
+    with with_pods():
+        site = Site(tmp_path, cell=PROJECT_NAME)
+    client = site.client(PROJECT_NAME)
+
+    async def create() -> None:
+        await client.create(NAMESPACE, NAMESPACE.body("ns-1", labels=hub_labels("single", "default")))
+        await client.create(INSTANCE, INSTANCE.body("web-0", "ns-1") | {"spec": template()["spec"]})
+
+    async def runtime_classes() -> list[str]:
+        return [as_dict(pod.spec_json).get("runtimeClassName", "") for pod in (await client.list(POD)).items]
+
+    async def granted_instances() -> list[int]:
+        specs = [as_dict(grant.spec_json) for grant in (await client.list(RESOURCE_GRANT)).items]
+        allowances = [spec["allowances"][0] for spec in specs]
+        return [item["buckets"][0]["amount"] for item in allowances if item["resourceType"] == INSTANCES]
+
+    async def provided() -> bool:
+        return bool(await runtime_classes()) and bool(await granted_instances())
+
+    try:
+        start(
+            "both",
+            "discovery: {mode: single}\ndefaultGrants: {instances: 3}\npods: {runtimeClassName: gvisor}",
+            f"--kubeconfig={site.directory}/{PROJECT_NAME}.kubeconfig",
+            f"--federation-kubeconfig={site.directory}/hub.kubeconfig",
+            "--enable-management-controllers",
+            "--enable-cell-controllers",
+            "--provider=pods",
+            "--builtins=entitlement",
+        )
+        site.entitle()
+        site.do(create)
+        site.until(provided, "a Pod and grants are there")
+        assert site.do(runtime_classes) == ["gvisor"]
+        assert site.do(granted_instances) == [3]
+    finally:
+        site.close()
