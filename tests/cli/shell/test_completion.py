@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,7 @@ import pytest
 
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.cli.shell.completion import SHELLS, script
-from tests.cli.conftest import IMAGE, Compute, World, kubeconfig
+from tests.cli.conftest import IMAGE, NOW, Compute, World, kubeconfig
 from tests.cli.server import ApiServer
 
 
@@ -261,6 +262,27 @@ def test_contexts_come_from_the_kubeconfig_without_a_call(
     found, directive = offered(compute, "status", f"--kubeconfig={path}", *words)
     assert ([name.rpartition("=")[2] for name in found], directive) == (["there"], 4)
     assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags"), [("local", []), ("other", ["--dir", "{path}"]), ("other", ["--dir={path}"])]
+)
+def test_backups_to_restore_are_offered_newest_first(
+    offline: Compute, tmp_path: Path, folder: str, flags: list[str]
+) -> None:
+    backups = tmp_path / folder / "backups"
+    backups.mkdir(parents=True)
+    for name, hours in (("2026-11-02T100000Z", 2), ("replaced-2026-11-02T110000Z", 1)):
+        (backups / f"{name}.db").touch()
+        taken = (NOW - timedelta(hours=hours)).timestamp()
+        os.utime(backups / f"{name}.db", (taken, taken))
+    typed = [flag.format(path=tmp_path / folder) for flag in flags]
+    assert offline("__complete", "local", "restore", *typed, "").lines == [
+        "replaced-2026-11-02T110000Z\tmade by a restore, 1h ago",
+        "2026-11-02T100000Z\tbackup, 2h ago",
+        ":4",
+    ]
+    assert offered(offline, "local", "restore", *typed, "20") == (["2026-11-02T100000Z"], 4)
 
 
 def test_a_shell_of_another_character_set_gets_what_it_can_show(api: ApiServer, compute: Compute) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -66,6 +67,15 @@ def instance_types() -> Iterator[Candidate]:
 def contexts(kubeconfig: str, environ: Mapping[str, str]) -> list[str]:
     """Contexts of the kubeconfig that a flag names, or that would be used without it."""
     return sorted(Kubeconfig.read(kubeconfig_files(kubeconfig, environ)).contexts)
+
+
+def backups(directory: str, now: datetime) -> Iterator[Candidate]:
+    """Backups of the local federation in a directory, by default that of all `local` verbs, newest first."""
+    from datum_compute.local.backups import backups
+    from datum_compute.local.state import default_directory
+
+    for backup in backups(Path(directory) if directory else default_directory()):
+        yield backup.name, f"{'made by a restore' if backup.replaced else 'backup'}, {age(backup.taken, now)} ago"
 
 
 def placements(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:

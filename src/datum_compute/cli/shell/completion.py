@@ -42,7 +42,7 @@ class _Position(NamedTuple):
     command: click.Command
     option: click.Option | None  # if its value comes next
     words: tuple[str, ...]  # arguments of the command so far
-    flags: dict[str, str]  # the flags so far that choose a target
+    flags: dict[str, str]  # the flags so far that have a value, by parameter
 
 
 def answer(words: Sequence[str], environment: Environment) -> str:
@@ -105,7 +105,7 @@ def _position(ctx: click.Context, command: click.Command, before: Sequence[str])
             command = child
         else:
             words.append(word)
-    return _Position(command, option, tuple(words), {key: flags[key] for key in _TARGET_FLAGS if key in flags})
+    return _Position(command, option, tuple(words), flags)
 
 
 def _option(command: click.Command, flag: str) -> click.Option | None:
@@ -192,13 +192,16 @@ def _next_items(candidates: Iterable[Candidate], partial: str) -> list[Candidate
 
 
 def _names(kind: str, at: _Position, environment: Environment) -> list[Candidate]:
-    """Names from the kubeconfig, or from the server with one call; none when it does not answer."""
+    """Names from files on this machine, or from the server with one call; none when it does not answer."""
     from datum_compute.cli.shell import candidates
 
     if kind == "instance_type":
         return [Candidate(*pair) for pair in candidates.instance_types()]
     if kind == "context":
         return [Candidate(name) for name in candidates.contexts(at.flags.get("kubeconfig", ""), environment.environ)]
+    if kind == "backup":
+        directory = at.flags.get("directory", "")
+        return [Candidate(*pair) for pair in candidates.backups(directory, environment.clock.now())]
     read: dict[str, Callable[[Project], Iterable[tuple[str, str]]]] = {
         "workload": candidates.workloads,
         "instance": candidates.instances,
@@ -215,8 +218,9 @@ def _names(kind: str, at: _Position, environment: Environment) -> list[Candidate
         stdout=environment.stdout,
         clock=_ImpatientClock(environment.clock),
     )
+    target = {name: at.flags[name] for name in _TARGET_FLAGS if name in at.flags}
     try:
-        with candidates.connected(impatient, CALL_SECONDS, at.flags) as project:
+        with candidates.connected(impatient, CALL_SECONDS, target) as project:
             return [Candidate(*pair) for pair in read[kind](project)]
     except Exception:
         return []
