@@ -12,6 +12,10 @@ FACTS = (
     "Cities:        AMS, DFW, SIN\n"
     "Min replicas:  5\n"
 )  # fmt: skip
+STOPPING = (
+    "Its sites may still be stopping its instances; quota counts them until then.\n"
+    "Run 'compute quota' to see what is counted.\n"
+)
 
 
 def two_placements(world: World, **metadata: Any) -> None:
@@ -24,8 +28,13 @@ def test_with_yes(api: ApiServer, compute: Compute, world: World, word: str) -> 
     two_placements(world)
     result = compute(word, "shop", "-y")
     assert (result.code, result.err) == (0, "")
-    assert result.out == f"{FACTS}workload/shop deleted.\n"
+    assert result.out == f"{FACTS}workload/shop deleted.\n{STOPPING}"
     assert api.all(WORKLOAD) == []
+
+
+def test_quiet_shows_only_that_it_is_deleted(api: ApiServer, compute: Compute, world: World) -> None:
+    two_placements(world)
+    assert compute("destroy", "shop", "-y", "--quiet").out == "workload/shop deleted.\n"
 
 
 def test_without_a_terminal_destroy_needs_yes(api: ApiServer, compute: Compute, world: World) -> None:
@@ -44,7 +53,7 @@ def test_in_a_terminal_it_asks(api: ApiServer, compute: Compute, world: World, a
     result = compute("destroy", "shop", tty=True, stdin=answer)
     assert result.code == 0
     assert result.err.startswith("This will delete workload and all its instances. Continue? (y/N): ")
-    assert result.lines[-1] == ("workload/shop deleted." if gone else "Aborted.")
+    assert ("workload/shop deleted." if gone else "Aborted.") in result.lines
     assert (api.all(WORKLOAD) == []) is gone
 
 

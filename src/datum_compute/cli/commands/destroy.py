@@ -54,6 +54,11 @@ def command(run: Run, flags: DestroyFlags) -> None:
             return
         run.project.delete(WORKLOAD, name, workload.metadata.uid)
         run.terminal.show(f"workload/{name} deleted.")
+        if not flags.wait:
+            run.terminal.hint(
+                "Its sites may still be stopping its instances; quota counts them until then.",
+                f"Run '{run.try_next('quota')}' to see what is counted.",
+            )
     history.delete(run.project, name)
     run.show(object_view(WORKLOAD, read, lambda _now: Page(())))
     if remains is not None:
