@@ -4,7 +4,7 @@ import pytest
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import CITY_CODE, DEPLOYMENT_NAME, PLACEMENT_NAME, WORKLOAD_NAME
-from tests.cli.conftest import Compute, FakeClock, World, condition
+from tests.cli.conftest import Compute, FakeClock, World, condition, entitle
 from tests.cli.server import ApiServer
 
 CRASHING = condition("Programmed", "Unknown", "InstanceCrashing", "exit code 1")
@@ -105,12 +105,36 @@ def test_an_instance_that_is_being_deleted_is_terminating(api: ApiServer, comput
     ("flags", "text"),
     [
         ([], "No instances found in project demo."),
-        (["--city=XYZ"], "No instances found in project demo with city=XYZ."),
-        (["--city=XYZ", "--status=failed"], "No instances found in project demo with city=XYZ, status=failed."),
+        (["--city=sin"], "No instances found in project demo with city=sin."),
+        (["--city=SIN", "--status=failed"], "No instances found in project demo with city=SIN, status=failed."),
     ],
 )
 def test_none(api: ApiServer, compute: Compute, flags: list[str], text: str) -> None:
     assert compute("instances", *flags).out == f"{text}\n"
+
+
+@pytest.mark.parametrize(
+    ("listing", "sentence"),
+    [
+        ("instances", "No instances found in project demo with city=XYZ."),
+        ("workloads", "No workloads in project demo have a placement in city XYZ."),
+    ],
+)
+def test_an_empty_list_says_that_its_city_is_not_offered(
+    api: ApiServer, compute: Compute, listing: str, sentence: str
+) -> None:
+    result = compute(listing, "--city=XYZ")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines == [
+        sentence,
+        "City \"XYZ\" is not offered to project demo. Run 'compute cities' to list those that are.",
+    ]
+    assert compute(listing, "--city=XYZ", "--quiet").lines == [sentence]
+
+
+def test_without_a_list_of_cities_nothing_is_said_about_them(bare_api: ApiServer, compute: Compute) -> None:
+    entitle(bare_api)
+    assert compute("instances", "--city=XYZ").lines == ["No instances found in project demo with city=XYZ."]
 
 
 def test_wide_adds_the_instance_type(api: ApiServer, compute: Compute) -> None:

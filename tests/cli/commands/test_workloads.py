@@ -96,7 +96,7 @@ def test_an_empty_project(api: ApiServer, compute: Compute) -> None:
     ("flag", "text"),
     [
         ("--health=degraded", "No workloads in project demo match health=degraded."),
-        ("--city=XYZ", "No workloads in project demo have a placement in city XYZ."),
+        ("--city=SIN", "No workloads in project demo have a placement in city SIN."),
     ],
 )
 def test_nothing_left_after_a_filter(api: ApiServer, compute: Compute, flag: str, text: str) -> None:

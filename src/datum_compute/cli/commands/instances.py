@@ -30,6 +30,7 @@ from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtim
 from datum_compute.cli.show.views import Page, View, Watch, object_view
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.project import of_workload
+from datum_compute.cli.workload.cities import not_offered_hints
 from datum_compute.kube import conditions
 from datum_compute.kube.kinds import EVENT, Event
 from datum_compute.kube.meta import Condition
@@ -102,7 +103,8 @@ def _list(run: Run, filter_: Filter) -> View:
     def page(now: datetime) -> Page:
         if not rows:
             criteria = f" with {filter_}" if str(filter_) else ""
-            return Page([f"No instances found in project {run.project.name}{criteria}."])
+            sentence = f"No instances found in project {run.project.name}{criteria}."
+            return Page([sentence], not_offered_hints(run, filter_.city))
         return Page([_table(rows, now, wide=run.wide)], footer=["", _footer(rows)])
 
     return View(page, listing.document(filter_.names), listing.records)

@@ -43,6 +43,7 @@ from datum_compute.cli.show.views import Page, View, Watch, object_view
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import history
+from datum_compute.cli.workload.cities import not_offered_hints
 from datum_compute.cli.workload.revisions import Revisions
 
 RARE_STATES = (PAUSED, DELETING, IDLE)  # counted in the footer only if they occur
@@ -160,7 +161,8 @@ def _empty(run: Run, filter_: Filter) -> Page:
     if filter_.health:
         return Page([f"No workloads in project {name} match health={filter_.health}."])
     if filter_.city:
-        return Page([f"No workloads in project {name} have a placement in city {filter_.city}."])
+        sentence = f"No workloads in project {name} have a placement in city {filter_.city}."
+        return Page([sentence], not_offered_hints(run, filter_.city))
     start = f"Get started:  {run.try_next('deploy hello --image=IMAGE --city=CITY')}"
     return Page([f"No workloads found in project {name}."], hints("", start))
 
