@@ -112,13 +112,13 @@ _AMOUNTS: dict[str, tuple[Callable[[str], int], str]] = {
 
 def limits_in_words(limits: Mapping[str, int]) -> str:
     """The known limits as `10 instances, 40 vCPUs, 80 GiB of memory`."""
-    words = []
+    words = []  # ten digits are enough for the largest limit, without an exponent
     if INSTANCES in limits:
         words.append(f"{limits[INSTANCES]} instances")
     if VCPUS in limits:
-        words.append(f"{limits[VCPUS] / 1000:g} vCPUs")
+        words.append(f"{limits[VCPUS] / 1000:.10g} vCPUs")
     if MEMORY in limits:
-        words.append(f"{limits[MEMORY] / 1024:g} GiB of memory")
+        words.append(f"{limits[MEMORY] / 1024:.10g} GiB of memory")
     return ", ".join(words)
 
 

@@ -242,6 +242,18 @@ def test_cities_and_limits_are_parsed_as_people_write_them(compute: Compute, pre
     assert [call[3] for call in pretended.calls] == [wanted]
 
 
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ("vcpus=1000000,memory=1000000000Mi", "10 instances, 1000000 vCPUs, 976562.5 GiB of memory"),
+        ("instances=1000000000,vcpus=999999.999", "1000000000 instances, 999999.999 vCPUs, 80 GiB of memory"),
+        ("vcpus=0.5,memory=512Mi", "10 instances, 0.5 vCPUs, 0.5 GiB of memory"),
+    ],
+)
+def test_limits_are_shown_in_full(compute: Compute, limits: str, words: str) -> None:
+    assert f"  Limits:   {words}" in compute("local", "up", f"--limit={limits}").lines
+
+
 @pytest.fixture
 def logged(tmp_path: Path) -> Path:
     path = state.Paths(tmp_path / "local").output
