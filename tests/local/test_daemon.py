@@ -362,8 +362,19 @@ def test_reset_removes_everything_it_stored(directory: Path) -> None:
     daemon.up(directory)
     backup = directory / "federation.db.backup"
     _backup(directory, backup)
-    daemon.reset(directory)
+    assert daemon.reset(directory)
     assert list(directory.iterdir()) == [backup]  # which is not its own
+
+
+def test_reset_returns_whether_anything_was_stored(directory: Path) -> None:
+    assert not daemon.reset(directory)
+    with pytest.raises(LocalError):
+        backups.restore(directory, "unknown", datetime.now(UTC))
+    assert not daemon.reset(directory), "a restore that failed stored nothing"
+    daemon.up(directory)
+    daemon.down(directory)
+    assert daemon.reset(directory)
+    assert not daemon.reset(directory)
 
 
 def test_a_federation_killed_during_a_rollout_completes_it_after_a_restart(directory: Path) -> None:

@@ -105,14 +105,17 @@ def down(directory: Path, tell: Callable[[str], None] = lambda text: None) -> bo
     raise LocalError(f"process {pid} does not stop; end it by hand and try again")
 
 
-def reset(directory: Path) -> None:
-    """Stops the federation and removes everything it stored; backups stay."""
+def reset(directory: Path) -> bool:
+    """Stops the federation and removes everything it stored; False when there is nothing. Backups stay."""
     down(directory)
     paths = Paths(directory)
     beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
-    for path in (paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port, paths.lock):
+    stored = [paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port]
+    is_empty = not any(path.exists() for path in (*stored, paths.credentials))
+    for path in (*stored, paths.lock):
         path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well
     shutil.rmtree(paths.credentials, ignore_errors=True)
+    return not is_empty
 
 
 def _make_directory(directory: Path) -> None:

@@ -39,8 +39,10 @@ class Pretended:
         found, self.running = self.running, None
         return found is not None
 
-    def reset(self, directory: Path) -> None:
+    def reset(self, directory: Path) -> bool:
         self.calls.append(("reset", directory))
+        found, self.running = self.running, None
+        return found is not None
 
     def backup(self, directory: Path, path: Path | None, now: datetime) -> Path:
         self.calls.append(("backup", directory, path))
@@ -165,8 +167,15 @@ def test_reset_asks_first(compute: Compute, pretended: Pretended, tmp_path: Path
     assert compute("local", "reset", tty=True, stdin="n\n").out == "Aborted.\n"
     assert pretended.calls == []
     assert compute("local", "reset", tty=True, stdin="y\n").code == 0
-    assert compute("local", "reset", "-y").lines[0] == "The local federation was removed."
+    assert compute("local", "reset", "-y").code == 0
     assert pretended.calls == [("reset", tmp_path / "local")] * 2
+
+
+def test_reset_once_and_again(compute: Compute) -> None:
+    compute("local", "up")
+    assert compute("local", "reset", "-y").lines[0] == "The local federation was removed."
+    again = compute("local", "reset", "-y")
+    assert (again.code, again.lines[0]) == (0, "There is no local federation to remove.")
 
 
 def test_a_backup_goes_to_the_file_that_is_named(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:

@@ -263,8 +263,8 @@ def reset(run: "Run", directory: Path | None, yes: bool) -> None:
         if not run.terminal.confirm(question, default=False):
             run.terminal.show("Aborted.")
             return
-    _call(run, directory, daemon.reset, state_directory)
-    run.terminal.show("The local federation was removed.")
+    removed = _call(run, directory, daemon.reset, state_directory)
+    run.terminal.show("The local federation was removed." if removed else "There is no local federation to remove.")
     if backups.backups(state_directory):
         run.terminal.note(f"Its backups are kept. Run '{run.program} local restore{_flag(directory)}' to list them.")
 
