@@ -329,6 +329,30 @@ def test_logs_are_lines_for_people_and_json_for_programs(compute: Compute, logge
     assert compute("local", "logs", "-o", "json").lines == [raw for raw, _ in LOGGED]
 
 
+def test_long_names_keep_the_columns_of_logs_aligned(
+    compute: Compute, logged: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry(plane: str, controller: str, event: str) -> str:
+        return json.dumps({"plane": plane, "controller": controller, "event": event, "level": "info"}) + "\n"
+
+    def sleep(seconds: float) -> None:
+        if logged.read_text().endswith(later):
+            raise KeyboardInterrupt
+        with logged.open("a") as file:
+            file.write(later)
+
+    later = entry("hub", "sites", "third")
+    logged.write_text(
+        entry("hub", "sites", "first") + entry("a-project-of-ours", "workload-deployment-federator", "second")
+    )
+    monkeypatch.setattr(clock, "sleep", sleep)
+    assert compute("local", "logs", "--follow").lines == [
+        "  info     hub                sites                          first",
+        "  info     a-project-of-ours  workload-deployment-federator  second",
+        "  info     hub                sites                          third",
+    ]
+
+
 def test_without_logs_there_is_nothing_to_show(compute: Compute) -> None:
     result = compute("local", "logs")
     assert (result.code, result.err) == (

@@ -279,24 +279,27 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
     A line has time, level, plane, controller and message, then the object and other fields. With -o json lines are
     shown as they were logged, with all fields and whole tracebacks.
     """
-    from datum_compute.cli.show.log_lines import readable
+    from datum_compute.cli.show.log_lines import LogLines
     from datum_compute.local import state
 
-    def show(text: str) -> None:
-        if run.terminal.structured:
+    log = LogLines()
+
+    def show(*texts: str) -> None:
+        lines = [text.rstrip("\n") for text in texts]
+        if not run.terminal.structured:
+            run.terminal.show(*log.readable(lines))
+            return
+        for text in lines:
             run.terminal.name(text)
-        else:
-            run.terminal.show(readable(text))
 
     path = state.Paths(_directory(directory)).output
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for text in deque(file, maxlen=tail):
-                show(text.rstrip("\n"))
+            show(*deque(file, maxlen=tail))
             while follow:
                 text = file.readline()
                 if text:
-                    show(text.rstrip("\n"))
+                    show(text)
                 else:
                     run.clock.sleep(_POLL_SECONDS)
     except FileNotFoundError:

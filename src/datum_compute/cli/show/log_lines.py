@@ -1,6 +1,7 @@
-"""Lines of the local federation's log, formatted for people. Entry point: `readable`."""
+"""Lines of the local federation's log, formatted for people. Entry point: `LogLines`."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,32 +10,54 @@ from datum_compute.cli.show.lines import NONE, Line, Piece, bad, busy, dim, line
 
 _STANDARD = ("timestamp", "level", "plane", "controller", "event", "namespace", "name", "pass", "request", "exception")
 _REDUNDANT_NAMESPACE = re.compile(r"default|ns-[0-9a-f-]{36}")  # those that the plane implies
-_PLANE, _CONTROLLER = 10, 20  # minimum widths
+_LEAST_WIDTHS = {"plane": 10, "controller": 20}
 
 
-def readable(text: str) -> Line:
-    """Time, level, plane, controller, message, object and other fields; lines that are not ours are unchanged.
+class LogLines:
+    """Its columns are as wide as the longest name so far, so that lines that are followed stay aligned."""
 
-    Only the last line of a traceback is shown: the JSON has all of it.
-    """
+    def __init__(self) -> None:
+        self._widths = dict(_LEAST_WIDTHS)
+
+    def readable(self, texts: Iterable[str]) -> list[Line]:
+        """Time, level, plane, controller, message, object and other fields; lines that are not ours are unchanged.
+
+        Only the last line of a traceback is shown: the JSON has all of it.
+        """
+        entries = [(text, _entry(text)) for text in texts]
+        for key, width in self._widths.items():
+            names = [_name(entry, key) for _, entry in entries if entry is not None]
+            self._widths[key] = max((width, *map(len, names)))
+        return [line(text) if entry is None else self._line(entry) for text, entry in entries]
+
+    def _line(self, entry: dict[str, Any]) -> Line:
+        names = [f"{_name(entry, key):<{width}}" for key, width in self._widths.items()]
+        return line(
+            dim(_time(str(entry.get("timestamp", "")))),
+            "  ",
+            _level(str(entry.get("level", ""))),
+            f"  {'  '.join((*names, *_message(entry)))}",
+        )
+
+
+def _entry(text: str) -> dict[str, Any] | None:
     try:
         entry = msgspec.json.decode(text)
     except msgspec.MsgspecError:
-        return line(text)
-    if not isinstance(entry, dict) or "event" not in entry:
-        return line(text)
-    plane, controller = (str(entry.get(key) or NONE) for key in ("plane", "controller"))
+        return None
+    return entry if isinstance(entry, dict) and "event" in entry else None
+
+
+def _name(entry: dict[str, Any], key: str) -> str:
+    return str(entry.get(key) or NONE)
+
+
+def _message(entry: dict[str, Any]) -> list[str]:
     rest = [f"{key}={_value(item)}" for key, item in entry.items() if key not in _STANDARD and item not in ("", None)]
     if lines := str(entry.get("exception", "")).strip().splitlines():
         rest.append(f"({lines[-1].strip()})")
     subject = _subject(entry)
-    message = [str(entry["event"]), *([subject] if subject else []), *rest]
-    return line(
-        dim(_time(str(entry.get("timestamp", "")))),
-        "  ",
-        _level(str(entry.get("level", ""))),
-        f"  {plane:<{_PLANE}}  {controller:<{_CONTROLLER}}  {'  '.join(message)}",
-    )
+    return [str(entry["event"]), *([subject] if subject else []), *rest]
 
 
 def _subject(entry: dict[str, Any]) -> str:
