@@ -73,3 +73,10 @@ def test_a_bug_report_hides_a_token_in_the_error(clock: FakeClock, monkeypatch: 
         assert result.err.splitlines()[-1] == (
             r"Error: this should not happen: ValueError: Invalid header value b'Bearer (hidden)'\nnext (-v shows where)"
         )
+
+
+def test_in_the_c_locale_output_is_ascii_though_python_would_write_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "federation.log").write_text('{"event": "ready — at last…", "level": "info"}\n', "utf-8")
+    result = shell("", "local", "logs", LC_ALL="C", DATUM_COMPUTE_LOCAL_DIR=str(tmp_path))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "  info     -           -                     ready - at last...\n"

@@ -70,6 +70,30 @@ def test_other_character_sets_get_plain_signs_aligned_as_ever() -> None:
     assert screen.out.getvalue() == "a - b -> c inf ?\nIP   X\n-    y\n"
 
 
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({"LC_ALL": "C"}, "a - b... ?"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "a - b... ?"),
+        ({"LC_CTYPE": "C", "LANG": "de_DE.UTF-8"}, "a - b... ?"),
+        ({"LC_ALL": "", "LANG": "C"}, "a - b... ?"),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, "a — b… ü"),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, "a — b… ü"),
+        ({}, "a — b… ü"),
+    ],
+)
+def test_a_locale_of_ascii_gets_plain_signs_on_any_stream(environ: dict[str, str], shown: str) -> None:
+    screen = Screen(PLAIN, tty=False, **environ)
+    screen.terminal.show("a — b… ü")
+    assert screen.out.getvalue() == f"{shown}\n"
+
+
+def test_names_are_whole_in_every_locale() -> None:
+    screen = Screen(LC_ALL="C")
+    screen.terminal.name("/home/jürgen/kubeconfig.yaml")
+    assert screen.out.getvalue() == "/home/jürgen/kubeconfig.yaml\n"
+
+
 def test_latin_1_keeps_what_it_has() -> None:
     screen = Screen(encoding="iso-8859-1")
     screen.terminal.show("café — ∞")

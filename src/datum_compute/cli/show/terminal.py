@@ -119,7 +119,8 @@ class Terminal:
         self._out.write(json_text(value, indent=0, ascii_only=not self._out.unicode))
 
     def name(self, text: str) -> None:
-        self._out.write(f"{self._out.encodable(visible(text))}\n")
+        """Writes a line for programs: whole, as far as the stream can encode it."""
+        self._out.write(f"{self._out.encoded(visible(text))}\n")
 
     def confirm(self, question: str, *, default: bool) -> bool:
         """Asks on stderr. Enter chooses the default; the end of the input is a no.
@@ -228,9 +229,9 @@ class _Stream:
         self._stream = stream
         self.tty = stream.isatty()
         self.echo = Echo(stream)
-        encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
-        self._encoding = encoding
-        self.unicode = encoding.replace("-", "").replace("_", "").startswith("utf")
+        self._encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
+        self._charset = "ascii" if _is_c_locale(environ) else self._encoding
+        self.unicode = _is_unicode(self._charset)
         self.ellipsis = "…" if self.unicode else "..."
         self._color = _wants_color(color, environ, tty=self.tty)
 
@@ -252,9 +253,11 @@ class _Stream:
         put(self._stream, text)
 
     def encodable(self, text: str) -> str:
-        if self.unicode:
-            return text
-        return text.translate(_ASCII_SYMBOLS).encode(self._encoding, "replace").decode(self._encoding)
+        return _in_charset(text, self._charset)
+
+    def encoded(self, text: str) -> str:
+        """The text for programs, whose locale says nothing about what they can read."""
+        return _in_charset(text, self._encoding)
 
     def encodable_pieces(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         return pieces if self.unicode else _mapped(self.encodable, pieces)
@@ -263,6 +266,25 @@ class _Stream:
         if isinstance(piece, str) or not self._color or piece.tone is Tone.PLAIN or not piece.text:
             return text_of(piece)
         return f"\x1b[{piece.tone.value}m{piece.text}\x1b[0m"
+
+
+def _is_unicode(charset: str) -> bool:
+    return charset.replace("-", "").replace("_", "").startswith("utf")
+
+
+def _in_charset(text: str, charset: str) -> str:
+    if _is_unicode(charset):
+        return text
+    return text.translate(_ASCII_SYMBOLS).encode(charset, "replace").decode(charset)
+
+
+def _is_c_locale(environ: Mapping[str, str]) -> bool:
+    """Whether the locale promises nothing but ASCII: Python then makes its streams UTF-8 all the same.
+
+    Without LC_ALL, Python also sets LC_CTYPE to C.UTF-8 before we see it, unless PYTHONCOERCECLOCALE=0 forbids that.
+    """
+    names = (environ.get(variable) for variable in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next(filter(None, names), "") in ("C", "POSIX")
 
 
 def _wants_color(flag: str, environ: Mapping[str, str], *, tty: bool) -> bool:
