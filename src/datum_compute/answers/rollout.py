@@ -121,9 +121,9 @@ def is_behind(workload: Workload, deployment: WorkloadDeployment) -> bool:
     if workload.status is None or workload.status.updated_replicas >= sum(desired_replicas(workload).values()):
         return False
     of_city = city_restarts(workload.metadata.annotations).get(deployment.spec.city_code)
-    asked, wanted = _restart_and_version(workload)
-    restarted, current = _restart_and_version(deployment)
-    return newest(restarted, asked, of_city) != newest(restarted) or wanted != current
+    restart, wanted = _restart_and_version(workload)
+    last_restart, current = _restart_and_version(deployment)
+    return newest(last_restart, restart, of_city) != newest(last_restart) or wanted != current
 
 
 def version(object_: Workload | WorkloadDeployment) -> str:
@@ -133,8 +133,8 @@ def version(object_: Workload | WorkloadDeployment) -> str:
 
 def _restart_and_version(object_: Workload | WorkloadDeployment) -> tuple[str | None, str]:
     template = as_dict(object_.template_json)
-    restarted = ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None)
-    return restarted, template_hash(encode(template))
+    restart = ((template.get("metadata") or {}).get("annotations") or {}).pop(RESTARTED_AT, None)
+    return restart, template_hash(encode(template))
 
 
 def _cause(
