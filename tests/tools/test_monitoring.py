@@ -159,6 +159,18 @@ def test_an_alert_fires_for_its_cause_and_for_nothing_else(promtool: str, tmp_pa
     assert not fires(promtool, tmp_path, alert, calm)
 
 
+# More causes of an alert.
+ALSO: dict[str, tuple[Series, ...]] = {
+    "ComputeManagerAbsent": ({}, {'up{cluster="management"}': "0x200", 'up{cluster="pop-dfw"}': "1x200"}),
+}
+
+
+@pytest.mark.parametrize("alert", [alert for alert in ALERTS if alert.name in ALSO], ids=lambda alert: alert.name)
+def test_an_alert_fires_for_each_of_its_causes(promtool: str, tmp_path: Path, alert: Alert) -> None:
+    for series in ALSO[alert.name]:
+        assert fires(promtool, tmp_path, alert, series)
+
+
 def test_promtool_accepts_the_rules(promtool: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(FILES[RULES], "utf-8")

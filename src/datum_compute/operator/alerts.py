@@ -52,10 +52,11 @@ ALERTS = (
     Alert(
         "ComputeManagerAbsent",
         _CRITICAL,
-        f"absent(up{{{JOB}}} == 1)",
+        f"max by ({_SITE}) (up{{{JOB}}}) == 0 or absent(up{{{JOB}}})",
         "5m",
         "No compute-manager can be scraped.",
-        "No replica runs, or Prometheus may not read `/metrics`. What runs keeps running; nothing changes any more.",
+        "No replica runs, or Prometheus may not read `/metrics`. What runs keeps running; nothing changes any more. A "
+        "site without Pods has no series, so one that is scaled to nothing is only noticed by a Prometheus of its own.",
         f"`kubectl get pods -n compute-system`, then `{_LOGS} --previous`. Else look at the scrape error.",
         "A process that cannot start says in one sentence what to change. A scraper needs the right to get `/metrics`.",
     ),
