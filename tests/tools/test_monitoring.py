@@ -110,8 +110,12 @@ CASES: dict[str, tuple[Series, Series]] = {
         {'compute_cell_deployments_held{reason="unproven"}': "0x200"},
     ),
     "ComputeQuotaSilent": (
-        {'compute_cell_instances_gated{gate="Quota",reason="PendingEvaluation"}': "2x200"},
-        {'compute_cell_instances_gated{gate="Quota",reason="QuotaExceeded"}': "2x200"},
+        {'compute_cell_instances_gated{gate="Quota",reason="QuotaBackendUnavailable"}': "2x200"},
+        {
+            'compute_cell_instances_gated{gate="Quota",reason="QuotaExceeded"}': "2x200",
+            'compute_cell_instances_gated{gate="Quota",reason="PendingEvaluation"}': "2x200",  # always other ones
+            'compute_cell_instances_gated{gate="Quota",reason="ProjectSuspended"}': "2x200",
+        },
     ),
     "ComputeCertificateExpiring": (
         {'compute_certificate_expiry_timestamp_seconds{certificate="webhook"}': "500000x200"},

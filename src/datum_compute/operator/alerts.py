@@ -5,10 +5,16 @@ Rules, runbooks and their index are generated from this table.
 
 from msgspec import Struct
 
+from datum_compute.api import reasons
+from datum_compute.federation.metrics import QUOTA_FAILURES
+
 JOB = 'job="compute-metrics"'
 _SITE = "cluster, namespace"
 _WARNING, _CRITICAL = "warning", "critical"
 _LOGS = "kubectl logs -n compute-system deployment/compute-manager"
+
+# Why a claim gets no verdict. A new claim waits for its own, and a suspended project has one.
+_NO_VERDICT = [reason for reason in QUOTA_FAILURES if reason != reasons.PROJECT_SUSPENDED]
 
 
 class Alert(Struct, frozen=True):
@@ -201,12 +207,12 @@ ALERTS = (
         "ComputeQuotaSilent",
         _WARNING,
         f"sum by ({_SITE}) (compute_cell_instances_gated{{{JOB}, "
-        'gate="Quota", reason=~"PendingEvaluation|QuotaNoBudget|QuotaBackendUnavailable|QuotaProjectNotFound|'
-        'QuotaNamespaceNotFound|QuotaMisconfigured|QuotaProjectIDUnresolvable"}) > 0',
+        f'gate="Quota", reason=~"{"|".join(_NO_VERDICT)}"}}) > 0',
         "15m",
         "{{ $value }} instances wait for quota, and nobody decides.",
         "Claims get no verdict, so new instances do not start. Running ones are not affected.",
-        "`compute_cell_instances_gated` and `compute_quota_eval_failures_total` by reason.",
+        "`compute_cell_instances_gated` and `compute_quota_eval_failures_total` by reason. `PendingEvaluation` is not "
+        "part of the rule, because a busy cell always has some: if it only grows, nobody evaluates the claims.",
         "docs/reference/reasons.md explains each reason. Check the quota system and the cell's credential for claims.",
     ),
     Alert(
