@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -29,6 +30,7 @@ VARIANTS = (
     ("overlays/single-cluster", "cert-manager"),
     ("overlays/development", "cert-manager"),
     ("overlays/management-milo", "cert-manager"),
+    ("example/demo", "cert-manager-injection"),
     ("overlays/management", "webhook-client-ca"),
     ("overlays/single-cluster", "webhook-client-ca"),
     ("overlays/management", "management-networking"),
@@ -422,15 +424,39 @@ def test_the_process_issues_a_certificate_for_the_service_and_the_registrations(
     assert registered == {*webhook.tls.self_signed.mutating_webhooks, *webhook.tls.self_signed.validating_webhooks}
 
 
-def test_cert_manager_issues_for_the_service_and_the_registrations_trust_it() -> None:
-    manifests = rendered("overlays/single-cluster", "cert-manager")
-    [certificate] = manifests.of("Certificate")
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [("overlays/single-cluster", "cert-manager")],
+        [("overlays/development", "cert-manager")],
+        [("overlays/management", "cert-manager"), ("example/demo", "cert-manager-injection")],
+    ],
+)
+def test_cert_manager_issues_for_the_service_and_every_registration_trusts_it(cases: list[tuple[str, ...]]) -> None:
+    process = rendered(*cases[0])
+    [certificate] = process.of("Certificate")
     assert certificate["spec"]["dnsNames"][0] == f"webhook-service.{NAMESPACE}.svc"
-    [mounted] = [volume["secret"] for volume in manifests.pod["volumes"] if volume["name"] == "webhook-cert"]
+    [mounted] = [volume["secret"] for volume in process.pod["volumes"] if volume["name"] == "webhook-cert"]
     assert mounted == {"secretName": certificate["spec"]["secretName"]}
+    injected = {
+        body["kind"]: annotations["cert-manager.io/inject-ca-from"]
+        for case in cases
+        for body in rendered(*case).objects
+        if "cert-manager.io/inject-ca-from" in (annotations := body["metadata"].get("annotations", {}))
+    }
+    source = f"{NAMESPACE}/{certificate['metadata']['name']}"
+    assert injected == {"MutatingWebhookConfiguration": source, "ValidatingWebhookConfiguration": source}
+
+
+def test_cert_manager_leaves_other_annotations_of_a_registration() -> None:
+    parent = DEPLOY.parent / "build"
+    parent.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=parent, prefix="render-") as path:
+        kustomization = "resources: [../../deploy/overlays/single-cluster]\ncommonAnnotations: {team: edge}\n"
+        (Path(path) / "kustomization.yaml").write_text(kustomization, "utf-8")
+        manifests = rendered(f"../build/{Path(path).name}", "cert-manager")
     for body in manifests.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        injected = body["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
-        assert injected == f"{NAMESPACE}/{certificate['metadata']['name']}"
+        assert set(body["metadata"]["annotations"]) == {"team", "cert-manager.io/inject-ca-from"}
 
 
 @pytest.mark.parametrize("overlay", ["management", "management-milo", "single-cluster", "development"])
