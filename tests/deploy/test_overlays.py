@@ -424,6 +424,15 @@ def test_the_process_issues_a_certificate_for_the_service_and_the_registrations(
     assert registered == {*webhook.tls.self_signed.mutating_webhooks, *webhook.tls.self_signed.validating_webhooks}
 
 
+def test_operators_get_days_to_give_registrations_on_another_api_server_a_new_authority() -> None:
+    webhook = rendered("overlays/management-milo").config.webhook_server
+    assert webhook is not None
+    assert webhook.tls.self_signed is not None
+    assert not webhook.tls.self_signed.mutating_webhooks
+    assert not webhook.tls.self_signed.validating_webhooks
+    assert webhook.tls.self_signed.overlap_seconds >= 7 * 24 * 3600
+
+
 @pytest.mark.parametrize(
     "cases",
     [

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from datum_compute.api.permissions import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, WEBHOOK_SECRET
@@ -122,6 +123,25 @@ async def test_a_renewal_trusts_both_authorities_while_certificates_change(simul
     assert await issuer.read() == new
     assert (await stored(host)).trusted == both.trusted[:1]
     assert await host.trusted() == [bundle(await stored(host))] * 2
+
+
+async def test_a_renewal_that_waits_is_reported(simulation: Simulation) -> None:
+    registry = CollectorRegistry()
+    host = await host_of(simulation)
+    settings = SelfSigned(mutating_webhooks=(), validating_webhooks=(), overlap_seconds=14 * DAY)
+    issuer = Issuer(host.client, HOST_NAMESPACE, settings, simulation, registry)
+
+    async def waits() -> bool:
+        await issuer.read()
+        return registry.get_sample_value("compute_webhook_certificate_prepared") == 1
+
+    assert not await waits()
+    await simulation.advance(VALID_DAYS * 2 / 3 * DAY)
+    assert await waits()
+    await simulation.advance(14 * DAY - 1)
+    assert await waits()
+    await simulation.advance(1)
+    assert not await waits(), "it is served"
 
 
 async def test_a_new_certificate_is_not_served_before_webhooks_trust_it(simulation: Simulation) -> None:

@@ -121,6 +121,10 @@ CASES: dict[str, tuple[Series, Series]] = {
         {'compute_certificate_expiry_timestamp_seconds{certificate="webhook"}': "500000x200"},
         {'compute_certificate_expiry_timestamp_seconds{certificate="webhook"}': "5000000x200"},
     ),
+    "ComputeCertificatePrepared": (
+        {"compute_webhook_certificate_prepared": "1x200"},
+        {"compute_webhook_certificate_prepared": "0x40 1x125 0x35"},
+    ),
     "ComputeCellNameNotHeld": (
         {'compute_cell_name_held{name="dfw"}': "0x200"},
         {'compute_cell_name_held{name="dfw"}': "1x200", 'compute_cell_name_held{name="dfw",pod="standby"}': "0x200"},
@@ -146,7 +150,7 @@ def fires(promtool: str, folder: Path, alert: Alert, series: Series) -> bool:
     test = {
         "interval": "30s",
         "input_series": [{"series": scraped(name), "values": values} for name, values in series.items()],
-        "alert_rule_test": [{"eval_time": "80m", "alertname": alert.name, "exp_alerts": []}],
+        "alert_rule_test": [{"eval_time": "100m", "alertname": alert.name, "exp_alerts": []}],
     }
     body = {"rule_files": ["rules.yaml"], "evaluation_interval": "30s", "tests": [test]}
     (folder / "test.yaml").write_text(yaml.safe_dump(body), "utf-8")

@@ -154,6 +154,13 @@ CERTIFICATE_EXPIRY = Metric(
     "When the certificate that a server presents expires, since unix epoch in seconds.",
     (Label("certificate", CERTIFICATES),),
 )
+CERTIFICATE_PREPARED = Metric(
+    "compute_webhook_certificate_prepared",
+    Type.GAUGE,
+    WEBHOOK,
+    "Whether a renewed certificate of the webhook waits until callers trust its authority.",
+    emitter="processes that issue the certificate of their webhook",
+)
 BUILD_INFO = Metric(
     "compute_build_info",
     Type.GAUGE,
@@ -166,5 +173,5 @@ COMPUTE = (
     *(ENFORCEMENT_ENABLED, EVALUATION_FAILURES, CLAIMS_ORPHANED, ABANDONMENTS, CLAIMS_ABANDONED),
     INSTANCES_GATED,
     *(CELL_DEPLOYMENTS_HELD, CELL_SPECS_HELD, HUB_DEPLOYMENTS_HELD, HUB_NAMESPACES_HELD, LEFTOVERS_REMOVED),
-    *(HOP_SECONDS, CELL_NAME_HELD, REVIEWED, CERTIFICATE_EXPIRY, BUILD_INFO),
+    *(HOP_SECONDS, CELL_NAME_HELD, REVIEWED, CERTIFICATE_EXPIRY, CERTIFICATE_PREPARED, BUILD_INFO),
 )

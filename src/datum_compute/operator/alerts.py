@@ -226,6 +226,21 @@ ALERTS = (
         "Renew the certificate, or repair whoever should. New ones are loaded without a restart.",
     ),
     Alert(
+        "ComputeCertificatePrepared",
+        _WARNING,
+        f"max by ({_SITE}) (compute_webhook_certificate_prepared{{{JOB}}}) == 1",
+        "90m",
+        "A renewed certificate of the webhook waits to be served.",
+        "Registrations of the webhook on other API servers have to trust its authority before it is served, which is "
+        "`webhookServer.tls.selfSigned.overlapSeconds` after its creation. Those on the cluster of the process are "
+        "updated by itself; with the default overlap and no others, this lasts for an hour.",
+        "Compare `caBundle` of the registrations on other API servers with `ca.crt` of "
+        "`kubectl get secret compute-webhook-cert -n compute-system -o yaml`. "
+        f"`{_LOGS} | grep 'webhook certificate'` says whether one on this cluster cannot be written.",
+        "Copy `ca.crt` of the Secret into `caBundle` of every webhook that is registered on another API server. It has "
+        "the old authority too, so nothing fails meanwhile. The alert ends when the certificate is served.",
+    ),
+    Alert(
         "ComputeCellNameNotHeld",
         _CRITICAL,
         f"max by ({_SITE}, name) (compute_cell_name_held{{{JOB}}}) == 0",

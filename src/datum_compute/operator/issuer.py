@@ -16,7 +16,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from msgspec import field
+from prometheus_client import CollectorRegistry
 
+from datum_compute.federation.metrics import CERTIFICATE_PREPARED
 from datum_compute.kube.authority import SERVER, issue, new_authority
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import AlreadyExists, ApiError, Conflict
@@ -59,7 +61,14 @@ def issued_names(settings: config.SelfSigned, namespace: str) -> tuple[str, ...]
 class Issuer:
     """`read` is the source of the certificates to serve; each call also does what is due."""
 
-    def __init__(self, client: Client, namespace: str, settings: config.SelfSigned, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        settings: config.SelfSigned,
+        clock: Clock,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._settings = settings
@@ -71,6 +80,7 @@ class Issuer:
         ]
         self._in_place: tuple[Contents, float] | None = None  # and since when
         self._problems: dict[str, str] = {}
+        self._prepared = CERTIFICATE_PREPARED.gauge(registry)
 
     @property
     def seconds_between_reads(self) -> float:
@@ -80,6 +90,7 @@ class Issuer:
         # In this order a replica with outdated contents cannot undo what another one has registered since.
         registrations = [await self._registration(kind, name) for kind, name in self._names]
         contents = await self._advance()
+        self._prepared.set(contents.prepared is not None)
         trusted = base64.b64encode(b"".join(contents.trusted)).decode()
         is_in_place = all([await self._register(found, trusted) for found in registrations])
         if not is_in_place:

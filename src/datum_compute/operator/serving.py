@@ -222,7 +222,7 @@ def _webhook_source(tls: WebhookTls, assembly: Assembly, authority: str) -> tupl
     """The source of certificates, and how often to read it."""
     if tls.self_signed is None:
         return pair_source(tls, lambda: assembly.host, authority), RELOAD_SECONDS
-    issuer = Issuer(assembly.host, assembly.own_namespace, tls.self_signed, assembly.clock)
+    issuer = Issuer(assembly.host, assembly.own_namespace, tls.self_signed, assembly.clock, assembly.registry)
     return issuer.read, issuer.seconds_between_reads
 
 
