@@ -16,6 +16,7 @@ import structlog
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, execution_space
+from datum_compute.api.permissions import WEBHOOK_SECRET
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.embedded.https.certificates import Credentials
@@ -25,12 +26,24 @@ from datum_compute.kube.authority import new_authority
 from datum_compute.kube.kinds import LEASE, NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.operator import process
+from datum_compute.operator.certificates import SECRET
 from datum_compute.operator.check import command
 from datum_compute.operator.check.diagnoses import Result
 from datum_compute.operator.check.gathering import Patience
+from datum_compute.operator.config import SelfSigned
 from datum_compute.operator.flags import FLAGS, Flags
+from datum_compute.operator.issuer import Issuer
+from datum_compute.runtime import SystemClock
 from tests.https import Scripted, say_nothing
-from tests.operator.check.surroundings import CELL_NAME, PROJECT_NAME, WEBHOOK_HOST, Alter, Surroundings, unaltered
+from tests.operator.check.surroundings import (
+    CELL_NAME,
+    NAMESPACE_NAME,
+    PROJECT_NAME,
+    WEBHOOK_HOST,
+    Alter,
+    Surroundings,
+    unaltered,
+)
 
 FAILED, FINE, WARNING = Result.FAILED, Result.FINE, Result.WARNING
 
@@ -162,6 +175,18 @@ async def a_webhook_certificate_of_another_authority(around: Surroundings) -> Fl
 async def an_own_certificate_for_another_service(around: Surroundings) -> Flags:
     tls = f"certDir: {around.directory}/webhook"
     return around.with_config(around.management(), tls, "selfSigned: {serviceName: admission}")
+
+
+async def own_certificate(around: Surroundings) -> Flags:
+    """The certificate that a process has issued itself, and whose registrations nobody writes for it."""
+    settings = SelfSigned(service_name="compute", mutating_webhooks=(), validating_webhooks=())
+    await Issuer(around.client("root"), NAMESPACE_NAME, settings, SystemClock()).read()
+    tls = f"certDir: {around.directory}/webhook"
+    return around.with_config(around.management(), tls, "selfSigned: {serviceName: compute}")
+
+
+async def an_own_certificate_that_a_registration_does_not_trust(around: Surroundings) -> Flags:
+    return await own_certificate(around)
 
 
 async def no_webhook_certificate(around: Surroundings) -> Flags:
@@ -321,6 +346,12 @@ SEEDS = [
         f"issue a certificate for {WEBHOOK_HOST}, or correct the registration's clientConfig",
     ),
     Seed(
+        an_own_certificate_that_a_registration_does_not_trust,
+        *("webhook trust", "root", FAILED),
+        f"compute calls {WEBHOOK_HOST} and refuses it: ",
+        "put the authority that signed the certificate into caBundle of compute",
+    ),
+    Seed(
         no_webhook_certificate,
         *("webhook server", "", FAILED),
         "certificate file {directory}/webhook/tls.key cannot be read: No such file or directory",
@@ -403,6 +434,21 @@ async def test_an_installation_in_order_has_only_fine_findings(flags: str, surro
     }
     assert {diagnosis.plane for diagnosis in diagnoses} - {""} == planes[flags]
     assert surroundings.writes == [], "a check changes nothing"
+
+
+async def test_an_own_certificate_is_compared_with_the_registrations(surroundings: Surroundings) -> None:
+    flags = await own_certificate(surroundings)
+    secret = await surroundings.client("root").get(SECRET, WEBHOOK_SECRET, NAMESPACE_NAME)
+    surroundings.bundle = base64.b64decode(secret.data["ca.crt"])
+    [found] = [each for each in await surroundings.check(flags) if each.check == "webhook trust"]
+    assert (found.result, found.found) == (FINE, f"compute calls {WEBHOOK_HOST} and trusts it")
+    await surroundings.client("root").delete(SECRET, WEBHOOK_SECRET, NAMESPACE_NAME)
+    [found] = [each for each in await surroundings.check(flags) if each.check == "webhook trust"]
+    sentence = (
+        f"compute calls {WEBHOOK_HOST}, and its caBundle was not compared: Secret compute-system/{WEBHOOK_SECRET}"
+    )
+    assert found.result is FINE
+    assert found.found.startswith(f"{sentence} cannot be read: ")
 
 
 async def test_a_clock_that_differs_is_found_on_every_plane(surroundings: Surroundings) -> None:

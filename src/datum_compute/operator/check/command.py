@@ -16,13 +16,20 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.tracing import TracingUnavailable, check_available
-from datum_compute.operator.certificates import Pair, ServingError, Source, server_context, with_authority
+from datum_compute.operator.certificates import Pair, ServingError, Source, from_secret, server_context, with_authority
 from datum_compute.operator.check import judgement, needs, validity
 from datum_compute.operator.check.diagnoses import Diagnosis, Result, document, failed, fine, table
-from datum_compute.operator.check.facts import PlaneFacts, ProjectFile, ProjectsFacts, ServingFacts, TrustFacts
+from datum_compute.operator.check.facts import (
+    PlaneFacts,
+    ProjectFile,
+    ProjectsFacts,
+    Registration,
+    ServingFacts,
+    TrustFacts,
+)
 from datum_compute.operator.check.gathering import Gathering, Now, Patience, handshake_failure
 from datum_compute.operator.check.needs import HUB, OWN, PROJECT, ROOT
-from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE, ConfigError, Tls, read
+from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE, ConfigError, SelfSigned, Tls, read
 from datum_compute.operator.directory import kubeconfig_files, project_endpoint
 from datum_compute.operator.discovery import CONTROL_PLANES, PROJECTS
 from datum_compute.operator.flags import Flags, UsageError, parse_check
@@ -141,12 +148,13 @@ class _Check:
 
     async def diagnoses(self) -> list[Diagnosis]:
         mode = self._settings.config.discovery.mode
-        own, hub, root, projects, servers = await asyncio.gather(
+        own, hub, root, projects, servers, issued = await asyncio.gather(
             self._facts(self._own, OWN, registered=self._admits and mode == SINGLE),
             self._facts(self._hub, HUB),
             self._facts(self._root, ROOT, registered=self._admits),
             self._projects(),
             self._servers(),
+            self._issued(),
         )
         lease, name, clusters = await asyncio.gather(self._lease(own), self._name(own, hub), self._clusters(hub))
         found, tried = projects
@@ -160,7 +168,7 @@ class _Check:
             *(judgement.projects(found) if found is not None else ()),
             *(diagnosis for facts in tried for diagnosis in self._judged(facts)),
             *(diagnosis for server, _ in servers for diagnosis in judgement.serving(server, self._now())),
-            *self._trust([facts for facts in (own, root, *tried) if facts is not None], servers),
+            *self._trust([facts for facts in (own, root, *tried) if facts is not None], servers, issued),
         ]
 
     def _judged(self, facts: PlaneFacts | None) -> list[Diagnosis]:
@@ -341,7 +349,32 @@ class _Check:
             return replace(facts, unusable=str(error)), None
         return replace(facts, certificate=validity.of_certificate(pair.certificate, "the certificate")), pair
 
-    def _trust(self, planes: Sequence[PlaneFacts], servers: "Sequence[_Observed]") -> list[Diagnosis]:
+    async def _issued(self) -> Pair | str:
+        """The certificate that the process has issued itself, or why it is not known."""
+        webhook = self._settings.config.webhook_server
+        if webhook is None or webhook.tls.self_signed is None or self._own is None:
+            return "the cluster of the process cannot be asked for it"
+        source = from_secret(self._own.client, self._namespace, webhook.tls.self_signed.secret_name)
+        try:
+            pair = await self._own.within(source())
+            server_context(pair)
+        except (ServingError, ApiError) as error:
+            return str(error)
+        return pair
+
+    def _own_trust(self, settings: SelfSigned, found: Registration, issued: Pair | str) -> TrustFacts:
+        if found.host not in issued_names(settings, self._namespace):
+            return TrustFacts(found, "it has another name")
+        if isinstance(issued, str):
+            return TrustFacts(found, not_compared=issued)
+        certificate = validity.of_certificate(issued.certificate, "the certificate")
+        if certificate is None or certificate.is_over(self._now()) or found.host not in certificate.names:
+            return TrustFacts(found, not_compared="the certificate has to be renewed, which the process does itself")
+        return TrustFacts(found, handshake_failure(server_context(issued), found.bundle, found.host))
+
+    def _trust(
+        self, planes: Sequence[PlaneFacts], servers: "Sequence[_Observed]", issued: Pair | str
+    ) -> list[Diagnosis]:
         """Nothing about a certificate that API servers would refuse anyway."""
         webhook, mode = self._settings.config.webhook_server, self._settings.config.discovery.mode
         registering = [facts for facts in planes if self._could_register(facts.plane, mode)]
@@ -350,7 +383,7 @@ class _Check:
             return []
         if webhook.tls.self_signed is not None:
             names = issued_names(webhook.tls.self_signed, self._namespace)
-            trusts = [TrustFacts(found, "" if found.host in names else "it has another name") for found in registered]
+            trusts = [self._own_trust(webhook.tls.self_signed, found, issued) for found in registered]
         else:
             facts, pair = next(observed for observed in servers if observed[0].server == "webhook")
             if pair is None or facts.certificate is None or facts.certificate.is_over(self._now()):

@@ -115,3 +115,4 @@ class TrustFacts(Struct, frozen=True):
 
     registration: Registration
     failure: str = ""
+    not_compared: str = ""  # why it is unknown

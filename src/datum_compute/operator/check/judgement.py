@@ -274,6 +274,9 @@ def trust(observed: Iterable[TrustFacts], names: Sequence[str], *, per_project: 
             found = f"{what} at {registration.path}, which does not name the project"
             advice = f"let clientConfig's path end with {OF_PROJECT}<name>"
             diagnoses.append(failed(check, registration.plane, found, advice))
+        elif facts.not_compared:
+            found = f"{what}, and its caBundle was not compared: {facts.not_compared}"
+            diagnoses.append(fine(check, registration.plane, found))
         else:
             diagnoses.append(fine(check, registration.plane, f"{what} and trusts it"))
     return diagnoses
