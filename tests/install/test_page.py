@@ -50,6 +50,12 @@ def test_whatever_is_applied_is_deleted_again() -> None:
     assert applied == deleted
 
 
+def test_storing_one_key_of_a_secret_keeps_those_of_other_projects() -> None:
+    """A server-side apply removes whatever its manager has applied before and leaves out now."""
+    [store] = re.findall(r"^store\(\) \{\n(.*?)^\}", SCRIPT, re.MULTILINE | re.DOTALL)
+    assert re.search(r'apply --server-side --field-manager="[^"]*\$3[^"]*"', store)
+
+
 def test_links_lead_to_files() -> None:
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", TEXT)]
     assert [link for link in links if link and not (PAGE.parent / link).exists()] == []
