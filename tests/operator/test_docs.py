@@ -10,6 +10,7 @@ import pytest
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields
 
+from datum_compute.api import deployment, instance, workload
 from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
 from datum_compute.operator import config
 from datum_compute.operator.config import WorkloadOperator
@@ -36,6 +37,24 @@ def _code(value: Any) -> str:
         return ", ".join(map(_code, value))
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{text}`" if text else ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "conditions"),
+    [
+        ("Workload", [deployment.AVAILABLE, workload.PLACED]),
+        (
+            "WorkloadDeployment",
+            [deployment.AVAILABLE, deployment.REPLICAS_READY, deployment.FEDERATED, deployment.PROJECTED],
+        ),
+        ("Instance", [instance.READY, instance.QUOTA_GRANTED, instance.PROGRAMMED, instance.AVAILABLE]),
+    ],
+)
+def test_operations_explain_every_condition(kind: str, conditions: list[str]) -> None:
+    text = (DOCS.parent / "operations.md").read_text("utf-8")
+    rows = [line.split("|") for line in text.splitlines() if re.match(rf"\|.*\b{kind}\b.*\| `", line)]
+    explained = {condition for row in rows for condition in re.findall(r"`(\w+)`", row[2])}
+    assert set(conditions) <= explained
 
 
 def test_the_table_of_flags_matches_the_code() -> None:

@@ -222,7 +222,8 @@ ALERTS = (
         "15m",
         "The certificate of {{ $labels.certificate }} expires within a week.",
         "It is not renewed. When the webhook's expires, workloads can no longer be created or changed.",
-        f"`{_LOGS} | grep 'certificates not reloaded'`; `kubectl get secret -n compute-system`.",
+        f"`{_LOGS} | grep -e 'certificates not reloaded' -e 'webhook certificate'`: one that cannot be read, or one "
+        "that the process issues itself and cannot write. `kubectl get secret -n compute-system`.",
         "Renew the certificate, or repair whoever should. New ones are loaded without a restart.",
     ),
     Alert(
