@@ -37,6 +37,7 @@ from datum_compute.api.services import SERVICE_ENTITLEMENT
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.meta import Json
 from tools import catalog
+from tools.documents import yaml_text
 
 # Kinds that are installed together. All but our own belong to Milo or the network operator, and are for planes without.
 DEFINITIONS: dict[str, tuple[AnyKind, ...]] = {
@@ -136,7 +137,7 @@ def binding(who: Who, on: On, when: When, account: str, suffix: str = "", namesp
 
 
 def _cells() -> dict[str, str]:
-    """The account of a cell on other planes, as components for which the ConfigMap `cell` says the name."""
+    """The account of a cell on other planes, as components that take its name from the ConfigMap `cell`."""
     return {**_cell_on(On.HUB), **_cell_on(On.PROJECT), **_single_cluster_on_hub(), **_single_cluster()}
 
 
@@ -307,14 +308,7 @@ def _folder_of_texts(
 
 
 def _text(bodies: Iterable[Json]) -> str:
-    return "---\n".join(yaml.dump(body, Dumper=_Plain, sort_keys=False, width=120) for body in bodies)
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes equal values out, instead of as anchors."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+    return "---\n".join(map(yaml_text, bodies))
 
 
 # Parameters: kustomize knows replacements of a part of a value, between delimiters.

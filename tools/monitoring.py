@@ -2,12 +2,11 @@
 
 import json
 
-import yaml
-
 from datum_compute.kube.meta import Json
-from datum_compute.operator.alerts import ALERTS, JOB, Alert
+from datum_compute.operator.alerts import ALERTS, JOB, SITE, Alert
 from datum_compute.operator.metrics import METRICS
-from datum_compute.runtime.telemetry.table import Metric, Type
+from datum_compute.runtime.telemetry.table import Metric, Overall, Type
+from tools.documents import yaml_text
 
 _COMPONENT = "deploy/components/monitoring"
 _LABELS = {"app.kubernetes.io/name": "compute"}
@@ -23,15 +22,11 @@ def files(mark: str) -> dict[str, str]:
         "kustomization.yaml": _KUSTOMIZATION,
     }
     return {
-        **{f"{_COMPONENT}/{name}": f"# {mark}\n{_yaml(body)}" for name, body in objects.items()},
+        **{f"{_COMPONENT}/{name}": f"# {mark}\n{yaml_text(body, width=1000)}" for name, body in objects.items()},
         f"{_COMPONENT}/dashboard.json": f'{{ "description": {json.dumps(mark)},\n{_dashboard()}',
         "docs/runbooks/README.md": f"<!-- {mark} -->\n\n{_index()}",
         **{f"docs/runbooks/{alert.name}.md": f"<!-- {mark} -->\n\n{_runbook(alert)}" for alert in ALERTS},
     }
-
-
-def _yaml(body: Json) -> str:
-    return yaml.safe_dump(body, sort_keys=False, width=1000)
 
 
 def _object(kind: str, name: str, spec: Json) -> Json:
@@ -91,15 +86,22 @@ def _runbook(alert: Alert) -> str:
     return "\n\n".join([f"# {alert.name}", *(f"## {title}\n\n{text}" for title, text in parts.items())]) + "\n"
 
 
+_HEIGHT = 8  # of a panel
+
+
 def _dashboard() -> str:
     panels: list[Json] = []
+    top = 0
     for group in dict.fromkeys(metric.group for metric in METRICS):
-        panels.append({"type": "row", "title": group, "gridPos": {"h": 1, "w": 24, "x": 0, "y": 4 * len(panels)}})
-        for number, metric in enumerate(metric for metric in METRICS if metric.group == group):
-            place = {"h": 8, "w": 12, "x": 12 * (number % 2), "y": 4 * len(panels)}
-            target = {"expr": _query(metric), "refId": "A"}
-            panel = {"type": "timeseries", "title": metric.name, "description": metric.help, "gridPos": place}
-            panels.append(panel | {"targets": [target]})
+        panels.append({"type": "row", "title": group, "gridPos": {"h": 1, "w": 24, "x": 0, "y": top}})
+        top += 1
+        metrics = [metric for metric in METRICS if metric.group == group]
+        for begin in range(0, len(metrics), 2):
+            for column, metric in enumerate(metrics[begin : begin + 2]):
+                place = {"h": _HEIGHT, "w": 12, "x": 12 * column, "y": top}
+                panel = {"type": "timeseries", "title": metric.name, "description": metric.help, "gridPos": place}
+                panels.append(panel | {"targets": [{"expr": _query(metric), "refId": "A"}]})
+            top += _HEIGHT
     body: Json = {"title": "compute-manager", "uid": "compute-manager", "schemaVersion": 39, "panels": panels}
     return json.dumps(body, indent=1).removeprefix("{\n") + "\n"
 
@@ -112,4 +114,8 @@ def _query(metric: Metric) -> str:
         case Type.HISTOGRAM:
             rate = f"rate({metric.name}_bucket{{{JOB}}}[5m])"
             return f"histogram_quantile(0.99, sum by ({by}, le) ({rate}))"
-    return f"max by ({by}) ({metric.name}{{{JOB}}})"
+    value = f"{metric.name}{{{JOB}}}"
+    if metric.overall is Overall.ANY:
+        sites = ", ".join(filter(None, (SITE, by)))
+        return f"min by ({by}) (max by ({sites}) ({value}))"
+    return f"{metric.overall.value} by ({by}) ({value})"

@@ -206,6 +206,55 @@ def test_every_panel_shows_a_metric_that_exists_and_every_metric_has_a_panel() -
     assert len(queried) == len(METRICS)
 
 
+PANELS = [
+    panel
+    for panel in json.loads(FILES["deploy/components/monitoring/dashboard.json"])["panels"]
+    if panel["type"] != "row"
+]
+
+
+def test_panels_do_not_overlap_and_begin_at_the_same_height_as_those_beside_them() -> None:
+    panels = json.loads(FILES["deploy/components/monitoring/dashboard.json"])["panels"]
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    heights = [panel["gridPos"]["y"] for panel in panels]
+    assert heights == sorted(heights)
+    left = {panel["gridPos"]["y"] for panel in panels if panel["gridPos"]["x"] == 0}
+    assert set(heights) == left
+
+
+@pytest.mark.parametrize(
+    ("metric", "query"),
+    [
+        ("compute_plane_up", "min by (role)"),  # one of many planes that is down must be seen
+        ("compute_cache_watching", "min by (role, kind)"),
+        ("compute_cache_silent_seconds", "max by (role, kind)"),
+        ("compute_certificate_expiry_timestamp_seconds", "min by (certificate)"),
+        ("compute_cell_instances_gated", "sum by (gate, reason)"),
+        ("compute_cell_name_held", "min by (name) (max by (cluster, namespace, name)"),  # a standby never holds it
+    ],
+)
+def test_a_panel_shows_the_series_that_matters_among_planes_replicas_and_sites(metric: str, query: str) -> None:
+    [panel] = [panel for panel in PANELS if panel["title"] == metric]
+    assert panel["targets"][0]["expr"].startswith(f"{query} ({metric}{{")
+
+
+def test_promtool_accepts_the_queries_of_the_panels(promtool: str, tmp_path: Path) -> None:
+    rules = [{"record": f"panel_{number}", "expr": panel["targets"][0]["expr"]} for number, panel in enumerate(PANELS)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
+    subprocess.run([promtool, "check", "rules", path], check=True, capture_output=True)
+
+
+def test_generated_yaml_has_no_anchors() -> None:
+    assert [path for path, text in FILES.items() if path.endswith(".yaml") and re.search(r"[:-] [&*]id\d", text)] == []
+
+
 def test_every_alert_has_a_runbook_in_the_index() -> None:
     index = FILES["docs/runbooks/README.md"]
     for alert in ALERTS:

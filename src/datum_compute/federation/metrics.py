@@ -2,7 +2,16 @@
 
 from datum_compute.api import reasons
 from datum_compute.federation.removal import Held
-from datum_compute.runtime.telemetry.table import LEADERSHIP, PROCESS, WEBHOOK, WEBHOOK_PATH, Label, Metric, Type
+from datum_compute.runtime.telemetry.table import (
+    LEADERSHIP,
+    PROCESS,
+    WEBHOOK,
+    WEBHOOK_PATH,
+    Label,
+    Metric,
+    Overall,
+    Type,
+)
 
 # Groups
 QUOTA = "Quota"
@@ -44,7 +53,12 @@ _HELD = Label("reason", tuple(reason.value for reason in Held))
 _HOP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 ENFORCEMENT_ENABLED = Metric(
-    "compute_quota_enforcement_enabled", Type.GAUGE, QUOTA, "Whether instances wait for quota.", emitter=CELL
+    "compute_quota_enforcement_enabled",
+    Type.GAUGE,
+    QUOTA,
+    "Whether instances wait for quota.",
+    emitter=CELL,
+    overall=Overall.ANY,
 )
 EVALUATION_FAILURES = Metric(
     "compute_quota_eval_failures_total",
@@ -74,6 +88,7 @@ CLAIMS_ABANDONED = Metric(
     QUOTA,
     "Abandoned claims that still have to be deleted.",
     emitter=CELL,
+    overall=Overall.SUM,
 )
 INSTANCES_GATED = Metric(
     "compute_cell_instances_gated",
@@ -82,6 +97,7 @@ INSTANCES_GATED = Metric(
     "Instances that a gate keeps from starting, by the reason that their conditions give.",
     (Label("gate", GATES), Label("reason", GATED)),
     CELL,
+    overall=Overall.SUM,
 )
 CELL_DEPLOYMENTS_HELD = Metric(
     "compute_cell_deployments_held",
@@ -90,6 +106,7 @@ CELL_DEPLOYMENTS_HELD = Metric(
     "Deployments kept although the hub does not have them.",
     (_HELD,),
     CELL,
+    overall=Overall.SUM,
 )
 CELL_SPECS_HELD = Metric(
     "compute_cell_specs_held",
@@ -97,6 +114,7 @@ CELL_SPECS_HELD = Metric(
     LEFTOVERS,
     "Deployments whose spec is held because it is older than the one in effect.",
     emitter=CELL,
+    overall=Overall.SUM,
 )
 HUB_DEPLOYMENTS_HELD = Metric(
     "compute_hub_deployments_held",
@@ -105,6 +123,7 @@ HUB_DEPLOYMENTS_HELD = Metric(
     "Hub deployments kept although their project does not have them.",
     (_HELD,),
     MANAGEMENT,
+    overall=Overall.SUM,
 )
 HUB_NAMESPACES_HELD = Metric(
     "compute_hub_namespaces_held",
@@ -113,6 +132,7 @@ HUB_NAMESPACES_HELD = Metric(
     "Hub namespaces kept although their project does not have them.",
     (_HELD,),
     MANAGEMENT,
+    overall=Overall.SUM,
 )
 LEFTOVERS_REMOVED = Metric(
     "compute_leftovers_removed_total",
@@ -138,6 +158,7 @@ CELL_NAME_HELD = Metric(
     "Whether this cell holds its configured name.",
     (Label("name", source="the configured name of the cell"),),
     CELL,
+    overall=Overall.ANY,
 )
 REVIEWED = Metric(
     "compute_admission_reviews_total",
@@ -153,6 +174,7 @@ CERTIFICATE_EXPIRY = Metric(
     PROCESS,
     "When the certificate that a server presents expires, since unix epoch in seconds.",
     (Label("certificate", CERTIFICATES),),
+    overall=Overall.MIN,
 )
 CERTIFICATE_PREPARED = Metric(
     "compute_webhook_certificate_prepared",
@@ -167,6 +189,7 @@ BUILD_INFO = Metric(
     PROCESS,
     "Always 1; the labels say what runs.",
     (Label("version", source="the program"), Label("python_version", source="the interpreter")),
+    overall=Overall.SUM,
 )
 
 COMPUTE = (

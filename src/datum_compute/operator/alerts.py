@@ -9,7 +9,7 @@ from datum_compute.api import reasons
 from datum_compute.federation.metrics import QUOTA_FAILURES
 
 JOB = 'job="compute-metrics"'
-_SITE = "cluster, namespace"
+SITE = "cluster, namespace"
 _WARNING, _CRITICAL = "warning", "critical"
 _LOGS = "kubectl logs -n compute-system deployment/compute-manager"
 
@@ -29,28 +29,28 @@ class Alert(Struct, frozen=True):
 
 
 def _away(roles: str) -> str:
-    return f"max by ({_SITE}, role) (compute_planes_away{{{JOB}, role{roles}}}) > 0"
+    return f"max by ({SITE}, role) (compute_planes_away{{{JOB}, role{roles}}}) > 0"
 
 
 def _storm(rate: str, by: str, depth: str) -> str:
-    return f"{rate} > 0.5 and on ({_SITE}, {by}) {depth} < 5"
+    return f"{rate} > 0.5 and on ({SITE}, {by}) {depth} < 5"
 
 
 # A standby fills its queue without working on it, so the depth of the busiest worker is the smallest.
-_DEPTH = f"min by ({_SITE}, name) (avg_over_time(workqueue_depth{{{JOB}}}[15m]))"
+_DEPTH = f"min by ({SITE}, name) (avg_over_time(workqueue_depth{{{JOB}}}[15m]))"
 
 
 def _share(metric: str, bad: str) -> str:
-    by = f"sum by ({_SITE}, webhook)"
+    by = f"sum by ({SITE}, webhook)"
     return f"{by} (rate({metric}{{{JOB}, {bad}}}[5m])) / {by} (rate({metric}{{{JOB}}}[5m])) > 0.05"
 
 
 def _held(metric: str) -> str:
-    return f"max by ({_SITE}, reason) ({metric}{{{JOB}}}) > 0"
+    return f"max by ({SITE}, reason) ({metric}{{{JOB}}}) > 0"
 
 
 def _slow(metric: str, label: str, seconds: int) -> str:
-    rate = f"sum by ({_SITE}, {label}, le) (rate({metric}_bucket{{{JOB}}}[5m]))"
+    rate = f"sum by ({SITE}, {label}, le) (rate({metric}_bucket{{{JOB}}}[5m]))"
     return f"histogram_quantile(0.99, {rate}) > {seconds}"
 
 
@@ -58,7 +58,7 @@ ALERTS = (
     Alert(
         "ComputeManagerAbsent",
         _CRITICAL,
-        f"max by ({_SITE}) (up{{{JOB}}}) == 0 or absent(up{{{JOB}}})",
+        f"max by ({SITE}) (up{{{JOB}}}) == 0 or absent(up{{{JOB}}})",
         "5m",
         "No compute-manager can be scraped.",
         "No replica runs, or Prometheus may not read `/metrics`. What runs keeps running; nothing changes any more. A "
@@ -69,7 +69,7 @@ ALERTS = (
     Alert(
         "ComputeNoLeader",
         _CRITICAL,
-        f"max by ({_SITE}, name) (leader_election_master_status{{{JOB}}}) == 0",
+        f"max by ({SITE}, name) (leader_election_master_status{{{JOB}}}) == 0",
         "5m",
         "No replica holds lease {{ $labels.name }}.",
         "All replicas stand by, so nothing is reconciled.",
@@ -79,7 +79,7 @@ ALERTS = (
     Alert(
         "ComputeLeaseFlapping",
         _WARNING,
-        f"max by ({_SITE}, name) (increase(compute_lease_transitions_total{{{JOB}}}[1h])) > 3",
+        f"max by ({SITE}, name) (increase(compute_lease_transitions_total{{{JOB}}}[1h])) > 3",
         "0m",
         "Lease {{ $labels.name }} changed hands more than three times in an hour.",
         "Leaders cannot renew their lease for 10 s and exit, or they are restarted.",
@@ -110,7 +110,7 @@ ALERTS = (
         "ComputeControllerReconcileStorm",
         _WARNING,
         _storm(
-            f"sum by ({_SITE}, controller) (rate(controller_runtime_reconcile_total{{{JOB}}}[5m]))",
+            f"sum by ({SITE}, controller) (rate(controller_runtime_reconcile_total{{{JOB}}}[5m]))",
             "controller",
             f'label_replace({_DEPTH}, "controller", "$1", "name", "(.+)")',
         ),
@@ -123,7 +123,7 @@ ALERTS = (
     Alert(
         "ComputeControllerWorkqueueAddStorm",
         _WARNING,
-        _storm(f"max by ({_SITE}, name) (rate(workqueue_adds_total{{{JOB}}}[5m]))", "name", _DEPTH),
+        _storm(f"max by ({SITE}, name) (rate(workqueue_adds_total{{{JOB}}}[5m]))", "name", _DEPTH),
         "15m",
         "Requests are added to queue {{ $labels.name }} all the time although it is empty.",
         "Events wake the controller as fast as it works: the same causes as ComputeControllerReconcileStorm.",
@@ -133,7 +133,7 @@ ALERTS = (
     Alert(
         "ComputeReconcileErrors",
         _WARNING,
-        f"sum by ({_SITE}, controller) (increase(controller_runtime_reconcile_errors_total{{{JOB}}}[15m])) > 10",
+        f"sum by ({SITE}, controller) (increase(controller_runtime_reconcile_errors_total{{{JOB}}}[15m])) > 10",
         "15m",
         "Passes of {{ $labels.controller }} keep failing.",
         "At least one object is retried without success. Others are not held up.",
@@ -143,7 +143,7 @@ ALERTS = (
     Alert(
         "ComputeWritesDamped",
         _WARNING,
-        f"sum by ({_SITE}, controller, kind) (increase(compute_api_writes_damped_total{{{JOB}}}[10m])) > 0",
+        f"sum by ({SITE}, controller, kind) (increase(compute_api_writes_damped_total{{{JOB}}}[10m])) > 0",
         "5m",
         "Somebody keeps undoing writes of {{ $labels.controller }} to {{ $labels.kind }}.",
         "Two installations on the same planes, or a GitOps tool that owns the same objects.",
@@ -185,7 +185,7 @@ ALERTS = (
     Alert(
         "ComputeCacheStale",
         _WARNING,
-        f"max by ({_SITE}, role, kind) (compute_cache_silent_seconds{{{JOB}}}) > 900",
+        f"max by ({SITE}, role, kind) (compute_cache_silent_seconds{{{JOB}}}) > 900",
         "5m",
         "A cache of {{ $labels.kind }} on a plane of role {{ $labels.role }} heard nothing for 15 minutes.",
         "Caches list again every ten minutes, so decisions rest on old state.",
@@ -206,8 +206,7 @@ ALERTS = (
     Alert(
         "ComputeQuotaSilent",
         _WARNING,
-        f"sum by ({_SITE}) (compute_cell_instances_gated{{{JOB}, "
-        f'gate="Quota", reason=~"{"|".join(_NO_VERDICT)}"}}) > 0',
+        f'sum by ({SITE}) (compute_cell_instances_gated{{{JOB}, gate="Quota", reason=~"{"|".join(_NO_VERDICT)}"}}) > 0',
         "15m",
         "{{ $value }} instances wait for quota, and nobody decides.",
         "Claims get no verdict, so new instances do not start. Running ones are not affected.",
@@ -218,7 +217,7 @@ ALERTS = (
     Alert(
         "ComputeCertificateExpiring",
         _WARNING,
-        f"min by ({_SITE}, certificate) (compute_certificate_expiry_timestamp_seconds{{{JOB}}}) - time() < 604800",
+        f"min by ({SITE}, certificate) (compute_certificate_expiry_timestamp_seconds{{{JOB}}}) - time() < 604800",
         "15m",
         "The certificate of {{ $labels.certificate }} expires within a week.",
         "It is not renewed. When the webhook's expires, workloads can no longer be created or changed.",
@@ -229,7 +228,7 @@ ALERTS = (
     Alert(
         "ComputeCertificatePrepared",
         _WARNING,
-        f"max by ({_SITE}) (compute_webhook_certificate_prepared{{{JOB}}}) == 1",
+        f"max by ({SITE}) (compute_webhook_certificate_prepared{{{JOB}}}) == 1",
         "90m",
         "A renewed certificate of the webhook waits to be served.",
         "Registrations of the webhook on other API servers have to trust its authority before it is served, which is "
@@ -244,7 +243,7 @@ ALERTS = (
     Alert(
         "ComputeCellNameNotHeld",
         _CRITICAL,
-        f"max by ({_SITE}, name) (compute_cell_name_held{{{JOB}}}) == 0",
+        f"max by ({SITE}, name) (compute_cell_name_held{{{JOB}}}) == 0",
         "5m",
         "Cell {{ $labels.name }} does not hold its name.",
         "Another cluster uses the name, or the hub does not grant it. The cell writes nothing to the hub.",

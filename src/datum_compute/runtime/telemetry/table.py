@@ -28,6 +28,15 @@ class Type(Enum):
     HISTOGRAM = "histogram"
 
 
+class Overall(Enum):
+    """What a gauge of many processes and planes amounts to, where only one figure is shown."""
+
+    MAX = "max"
+    MIN = "min"
+    SUM = "sum"
+    ANY = "any"  # what one replica says holds for all of them; the smallest of those figures
+
+
 class Label(Struct, frozen=True):
     """A label has a fixed set of values, or a source that bounds them."""
 
@@ -74,6 +83,7 @@ class Metric(Struct, frozen=True):
     labels: tuple[Label, ...] = ()
     emitter: str = "every process"
     buckets: tuple[float, ...] = ()
+    overall: Overall = Overall.MAX  # of a gauge
     prefixed: bool = False  # whether the program's prefix comes first
 
     def with_prefix(self, prefix: str) -> "Metric":
@@ -170,7 +180,12 @@ MOST_PASSES = Metric(
     (CONTROLLER,),
 )
 ACTIVE_PASSES = Metric(
-    "controller_runtime_active_workers", Type.GAUGE, CONTROLLERS, "Passes that are running.", (CONTROLLER,)
+    "controller_runtime_active_workers",
+    Type.GAUGE,
+    CONTROLLERS,
+    "Passes that are running.",
+    (CONTROLLER,),
+    overall=Overall.SUM,
 )
 EVENTS_DROPPED = Metric(
     "events_dropped_total",
@@ -205,6 +220,7 @@ UNFINISHED = Metric(
     QUEUES,
     "Total running time of the requests that are being processed.",
     (QUEUE,),
+    overall=Overall.SUM,
 )
 LONGEST_RUNNING = Metric(
     "workqueue_longest_running_processor_seconds",
@@ -236,6 +252,7 @@ PLANE_UP = Metric(
     "Whether the plane is engaged and all its caches follow it.",
     (PLANE, ROLE),
     prefixed=True,
+    overall=Overall.MIN,
 )
 PLANE_FAILURES = Metric(
     "plane_failures_total",
@@ -255,7 +272,13 @@ PLANE_DEFECTS = Metric(
 )
 CACHE_OBJECTS = Metric("cache_objects", Type.GAUGE, CACHES, "Objects in caches.", (ROLE, KIND), prefixed=True)
 CACHE_WATCHING = Metric(
-    "cache_watching", Type.GAUGE, CACHES, "Share of caches that have an open watch.", (ROLE, KIND), prefixed=True
+    "cache_watching",
+    Type.GAUGE,
+    CACHES,
+    "Share of caches that have an open watch.",
+    (ROLE, KIND),
+    prefixed=True,
+    overall=Overall.MIN,
 )
 CACHE_SILENT = Metric(
     "cache_silent_seconds",
@@ -341,6 +364,7 @@ WEBHOOK_IN_FLIGHT = Metric(
     "Admission requests that are being answered.",
     (WEBHOOK_PATH,),
     "processes that serve the webhook",
+    overall=Overall.SUM,
 )
 LEADS = Metric(
     "leader_election_master_status",
@@ -349,6 +373,7 @@ LEADS = Metric(
     "Whether this replica leads.",
     (LEASE,),
     "processes with leader election",
+    overall=Overall.ANY,
 )
 LEASE_TRANSITIONS = Metric(
     "lease_transitions_total",
