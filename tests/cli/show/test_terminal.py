@@ -71,7 +71,7 @@ def test_other_character_sets_get_plain_signs_aligned_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "shown"),
+    ("environ", "line"),
     [
         ({"LC_ALL": "C"}, "a - b... ?"),
         ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "a - b... ?"),
@@ -82,10 +82,10 @@ def test_other_character_sets_get_plain_signs_aligned_as_ever() -> None:
         ({}, "a — b… ü"),
     ],
 )
-def test_a_locale_of_ascii_gets_plain_signs_on_any_stream(environ: dict[str, str], shown: str) -> None:
+def test_a_locale_of_ascii_gets_plain_signs_on_any_stream(environ: dict[str, str], line: str) -> None:
     screen = Screen(PLAIN, tty=False, **environ)
     screen.terminal.show("a — b… ü")
-    assert screen.out.getvalue() == f"{shown}\n"
+    assert screen.out.getvalue() == f"{line}\n"
 
 
 def test_names_are_whole_in_every_locale() -> None:
