@@ -17,6 +17,8 @@ QUOTA_GRANTED = "QuotaGranted"
 
 NETWORK_GATE = "Network"
 QUOTA_GATE = "Quota"
+GATES = (NETWORK_GATE, QUOTA_GATE, "ReferencedData")
+"""Every scheduling gate that this program knows."""
 
 
 class Assignments(Struct, frozen=True, rename="camel"):

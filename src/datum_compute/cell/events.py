@@ -1,8 +1,8 @@
 """Which changes of an Instance's conditions are worth a warning. Entry point: `new_warnings`."""
 
 from datum_compute.api import reasons
-from datum_compute.api.instance import QUOTA_GRANTED, READY, Instance
-from datum_compute.cell.gates import KNOWN, gates
+from datum_compute.api.instance import GATES, QUOTA_GRANTED, READY, Instance
+from datum_compute.cell.gates import gates
 from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition
 
@@ -25,7 +25,7 @@ def _unknown_gates(before: Instance, after: Instance) -> list[tuple[str, str]]:
     """A warning once the only gates left are ones that no controller of the cell removes."""
     left = gates(after)
     was, now = _find(before, READY), _find(after, READY)
-    if not left or set(left) & set(KNOWN) or now is None or (was is not None and was.message == now.message):
+    if not left or set(left) & set(GATES) or now is None or (was is not None and was.message == now.message):
         return []
     return [(reasons.SCHEDULING_GATES_PRESENT, f"Nothing here removes the scheduling gates {', '.join(left)}")]
 

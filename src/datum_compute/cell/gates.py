@@ -6,9 +6,6 @@ from datum_compute.api import reasons
 from datum_compute.api.instance import NETWORK_GATE, QUOTA_GATE, QUOTA_GRANTED, READY, Instance
 from datum_compute.kube.meta import Json
 
-REFERENCED_DATA_GATE = "ReferencedData"
-KNOWN = (NETWORK_GATE, QUOTA_GATE, REFERENCED_DATA_GATE)
-
 
 def gates(instance: Instance) -> list[str]:
     """An Instance without a controller block is legal and has no gates."""

@@ -1,6 +1,6 @@
 """The metrics of compute, beside those of the runtime. Entry point: `COMPUTE`."""
 
-from datum_compute.api import reasons
+from datum_compute.api import instance, reasons
 from datum_compute.federation.removal import Held
 from datum_compute.runtime.telemetry.table import (
     LEADERSHIP,
@@ -41,7 +41,7 @@ QUOTA_FAILURES = {
 """The value of label `reason` by the reason in a condition."""
 
 OTHER = "other"
-GATES = ("Network", "Quota", "ReferencedData", OTHER)
+GATES = (*instance.GATES, OTHER)
 GATED = (*dict.fromkeys(reason.name for reason in reasons.REASONS), OTHER)
 REMOVED_FROM_CELL = "cell_deployment"
 REMOVED_FROM_HUB = "hub_deployment"

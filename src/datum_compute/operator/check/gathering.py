@@ -29,8 +29,8 @@ from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError, text
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, NotFound, Timeout, Unauthorized, from_status
 from datum_compute.kube.http import HttpTransport
-from datum_compute.kube.kinds import LEASE, NAMESPACE, Kind, Lease
-from datum_compute.kube.meta import Json, KubeObject, as_dict
+from datum_compute.kube.kinds import LEASE, NAMESPACE, Lease
+from datum_compute.kube.meta import Json, as_dict
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.check import needs, validity
 from datum_compute.operator.check.facts import (
@@ -45,6 +45,7 @@ from datum_compute.operator.check.facts import (
 from datum_compute.operator.check.needs import Right
 from datum_compute.operator.check.schemas import missing_fields, schema_of
 from datum_compute.operator.check.validity import Validity
+from datum_compute.operator.issuer import MUTATING, VALIDATING
 from datum_compute.runtime.caches.phases import Phase, advice, phase_of
 
 _CALLS_AT_ONCE = 16
@@ -69,20 +70,6 @@ class _ClientConfig(Struct, frozen=True, rename="camel"):
     url: str = ""
     service: _Service | None = None
     ca_bundle: str = ""
-
-
-class _Webhook(Struct, frozen=True, rename="camel"):
-    client_config: _ClientConfig
-
-
-class _Configuration(KubeObject, frozen=True):
-    webhooks: tuple[_Webhook, ...] = ()
-
-
-_CONFIGURATIONS = tuple(
-    Kind("admissionregistration.k8s.io", "v1", name, f"{name.lower()}s", _Configuration, namespaced=False)
-    for name in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-)
 
 
 class Gathering:
@@ -263,7 +250,7 @@ class Gathering:
         if not wanted:
             return None
         try:
-            listings = await self.within(_all(self.client.list(kind) for kind in _CONFIGURATIONS))
+            listings = await self.within(_all(self.client.list(kind) for kind in (MUTATING, VALIDATING)))
         except ApiError:
             return None
         return tuple(
@@ -271,11 +258,12 @@ class Gathering:
             for listing in listings
             for configuration in listing.items
             for webhook in configuration.webhooks
-            if (registration := self._registration(configuration.name, webhook.client_config)) is not None
+            if (registration := self._registration(configuration.name, webhook["clientConfig"])) is not None
         )
 
-    def _registration(self, name: str, config: _ClientConfig) -> Registration | None:
+    def _registration(self, name: str, client_config: Json) -> Registration | None:
         """None for a webhook of somebody else."""
+        config = msgspec.convert(client_config, _ClientConfig)
         address = urlsplit(config.url)
         path = config.service.path if config.service is not None else address.path
         if path.partition(OF_PROJECT)[0] not in PATHS:
