@@ -10,7 +10,7 @@ import pytest
 PACKAGE = "datum_compute"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 
-SIBLINGS = frozenset({"management", "cell", "platform", "providers", "admission"})
+SIBLINGS = frozenset({"management", "cell", "platform", "providers", "admission", "telemetry"})
 SHARED = frozenset({"kube", "runtime", "api", "federation", "karmada"})
 ALL = SHARED | SIBLINGS | {"answers", "embedded"}
 

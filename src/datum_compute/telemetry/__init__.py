@@ -1,0 +1,1 @@
+"""What instances write and run, for their users to look into: logs and commands."""
