@@ -5,7 +5,7 @@ import http.client
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
 from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.extensions import Extension
 from datum_compute.embedded.https.server import HttpsServer
 from datum_compute.embedded.storage.log import Log
 from datum_compute.embedded.storage.writer import WriterThread
@@ -51,9 +52,10 @@ class Reply(Struct, frozen=True):
 class Background:
     """An engine with one plane of each role, its background work, and the server; `close` ends all three."""
 
-    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
+    def __init__(self, directory: Path, limits: Limits | None = None, extensions: Sequence[Extension] = ()) -> None:
         self.loop = asyncio.new_event_loop()
         self._limits = limits
+        self._extensions = extensions
         self._thread = threading.Thread(target=self.loop.run_forever, name="https-under-test")
         self._thread.start()
         self.credentials = Credentials.ensure(directory / "credentials")
@@ -64,7 +66,7 @@ class Background:
         for plane, role in PLANES.items():
             self.engine.serve(plane, role)
         self._work = asyncio.create_task(self.engine.run())
-        self.server = HttpsServer(self.engine, self.credentials, limits=self._limits)
+        self.server = HttpsServer(self.engine, self.credentials, limits=self._limits, extensions=self._extensions)
         await self.server.start()
         await self.engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
 

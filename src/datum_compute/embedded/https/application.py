@@ -5,7 +5,7 @@ It authenticates a request, finds its plane and presents the plane's answer in t
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,6 +17,7 @@ from datum_compute import PRODUCT, __version__
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.https import forms, openapi
 from datum_compute.embedded.https.discovery import aggregated, discovered
+from datum_compute.embedded.https.extensions import Extension, Message, Receive, Send, handle
 from datum_compute.embedded.plane.bodies import flag
 from datum_compute.embedded.plane.pages import number
 from datum_compute.embedded.plane.reviews import REVIEWS, review_at
@@ -36,10 +37,6 @@ from datum_compute.runtime.serving.bodies import Bodies
 from datum_compute.runtime.serving.connections import Limits
 from datum_compute.runtime.tasks import first
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 ROOT_PLANE = "root"
 
 BEARER = User("compute-local", ("system:authenticated",))
@@ -50,6 +47,7 @@ _BODY_BYTES_TOGETHER = 128 * 1024 * 1024
 _WATCH_GRACE_SECONDS = 5.0  # for the last events after a watch should have ended
 _WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
 _WATCH_BYTES = 64 * 1024  # sent at once to a watcher that is behind
+_POLICY_VIOLATION = 1008  # a close code of WebSockets
 _VERSION = {
     "major": "1",
     "minor": "35",
@@ -76,7 +74,7 @@ class _Request(Struct, frozen=True):
     def of(cls, scope: Mapping[str, Any]) -> "_Request":
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        return cls(scope["method"], scope["path"], query, headers)
+        return cls(scope.get("method", "GET"), scope["path"], query, headers)  # a WebSocket begins with GET
 
     @property
     def watches(self) -> bool:
@@ -86,11 +84,21 @@ class _Request(Struct, frozen=True):
 class Application:
     """Serves the root plane at `/`, every plane at `/planes/<name>`, and some at the paths of their mounts as well.
 
-    Everything but health and version needs the bearer token. `stop` ends the watches.
+    Everything but health and version needs the bearer token. API groups of `extensions` are answered by their handlers.
+    `stop` ends the watches, and tells handlers that their clients have gone.
     """
 
-    def __init__(self, engine: Engine, token: str, clock: Clock, ready: Callable[[], bool], limits: Limits) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        token: str,
+        clock: Clock,
+        ready: Callable[[], bool],
+        limits: Limits,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
         self._engine = engine
+        self._extensions = tuple(extensions)
         self._token = token.encode()
         self._clock = clock
         self._ready = ready
@@ -109,11 +117,15 @@ class Application:
         except Exception as error:
             _log.error("request failed", method=request.method, path=request.path, error=repr(error), exc_info=error)
             answer = _refusal(ServerError("an error on the server has prevented the request from succeeding"))
-        if answer is not None:
+        if answer is None:
+            return
+        if scope["type"] == "websocket":
+            await _refuse_websocket(scope, send, answer)
+        else:
             await _send(send, answer)
 
     async def _answer(self, request: _Request, scope: Mapping[str, Any], receive: Receive, send: Send) -> Answer | None:
-        """The answer, or None for a watch, which sends its own."""
+        """The answer, or None for a watch and for what a handler answers, which send their own."""
         server, path = self._plane(request.path)
         match path:
             case "/healthz" | "/livez":
@@ -125,8 +137,15 @@ class Application:
         self._authenticate(request)
         if isinstance(server, ApiError):
             raise server
+        found = [entry for entry in self._extensions if self._engine.plane(server.plane, role=entry.role)]
+        for extension in found:
+            if extension.serves(path):
+                await handle(extension.handler, server.plane, path, scope, receive, send, stopping=self._stopping)
+                return None
+        if scope["type"] == "websocket":
+            raise NotFound(f"no WebSocket is served at {request.path}")
         accept = request.headers.get("accept", "")
-        description = _description(server, path, request.path.removesuffix(path), accept)
+        description = _description(server, found, path, request.path.removesuffix(path), accept)
         if description is not None:
             if request.method != "GET":
                 raise method_not_allowed(request.method, request.path)
@@ -189,17 +208,20 @@ class Application:
                 _log.error("watch failed", plane=server.plane, path=call.path, error=repr(error), exc_info=error)
 
 
-def _description(server: PlaneServer, path: str, base: str, accept: str) -> Answer | None:
+def _description(
+    server: PlaneServer, extensions: Sequence[Extension], path: str, base: str, accept: str
+) -> Answer | None:
     """Discovery and OpenAPI; None for the path of a resource."""
     kinds = (*server.kinds.values(), *REVIEWS)
+    bare = [(extension.group, extension.version) for extension in extensions]
     if path == "/openapi/v3":
         return Answer(200, openapi.index(kinds, base))
     if path.startswith("/openapi/v3/"):
         document = openapi.document(kinds, path.removeprefix("/openapi/v3/"))
         return Answer(200, document) if document else None
-    if forms.aggregated(accept) and (whole := aggregated(kinds, path)) is not None:
+    if forms.aggregated(accept) and (whole := aggregated(kinds, path, bare)) is not None:
         return Answer(200, encode(whole), content_type=forms.AGGREGATED)
-    discovery = discovered(kinds, path)
+    discovery = discovered(kinds, path, bare)
     return Answer(200, encode(discovery)) if discovery is not None else None
 
 
@@ -221,6 +243,18 @@ async def _disconnected(receive: Receive) -> None:
 
 def _refusal(error: ApiError) -> Answer:
     return Answer(error.code, encode(error.status()))
+
+
+async def _refuse_websocket(scope: Mapping[str, Any], send: Send, answer: Answer) -> None:
+    """Answers the handshake with an error; a server that cannot do that closes, which clients see as 403."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        return
+
+    async def answering(message: Message) -> None:
+        await send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
+
+    await _send(answering, answer)
 
 
 async def _send(send: Send, answer: Answer) -> None:

@@ -1,4 +1,7 @@
-"""Discovery of the kinds that a plane serves. Entry points: `discovered`, `aggregated`."""
+"""Discovery of the kinds that a plane serves. Entry points: `discovered`, `aggregated`.
+
+`bare` are further groups with their versions, without resources.
+"""
 
 from collections.abc import Sequence
 
@@ -8,33 +11,37 @@ from datum_compute.kube.meta import Json
 _STATUS_VERBS = ["get", "patch", "update"]
 
 
-def discovered(kinds: Sequence[ServedKind], path: str) -> Json | None:
+GroupVersion = tuple[str, str]
+
+
+def discovered(kinds: Sequence[ServedKind], path: str, bare: Sequence[GroupVersion] = ()) -> Json | None:
     """The document at `/api`, `/apis` or a group or version below them; None for any other path."""
+    versions = _versions(kinds, bare)
     match path.strip("/").split("/"):
         case [""]:
-            return {"paths": ["/api", "/api/v1", "/apis", *map(_path, _versions(kinds)), "/openapi/v3", "/version"]}
+            return {"paths": ["/api", "/api/v1", "/apis", *map(_path, versions), "/openapi/v3", "/version"]}
         case ["api"]:
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
         case ["api", version]:
-            return _resources(kinds, "", version)
+            return _resources(kinds, "", version, bare)
         case ["apis"]:
-            groups = [_group(group, version) for group, version in _versions(kinds)]
+            groups = [_group(group, version) for group, version in versions]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
         case ["apis", group]:
-            groups = [_group(group, version) for name, version in _versions(kinds) if name == group]
+            groups = [_group(group, version) for name, version in versions if name == group]
             return {"kind": "APIGroup", "apiVersion": "v1"} | groups[0] if groups else None
         case ["apis", group, version]:
-            return _resources(kinds, group, version)
+            return _resources(kinds, group, version, bare)
     return None
 
 
-def aggregated(kinds: Sequence[ServedKind], path: str) -> Json | None:
+def aggregated(kinds: Sequence[ServedKind], path: str, bare: Sequence[GroupVersion] = ()) -> Json | None:
     """All of `/api` or `/apis` in one document, which saves clients a call per group; None for other paths."""
     match path.strip("/"):
         case "api":
             groups = [("", "v1")]
         case "apis":
-            groups = _versions(kinds)
+            groups = _versions(kinds, bare)
         case _:
             return None
     items = [
@@ -66,12 +73,13 @@ def _aggregated(kinds: Sequence[ServedKind], group: str, version: str) -> list[J
     return resources
 
 
-def _versions(kinds: Sequence[ServedKind]) -> list[tuple[str, str]]:
+def _versions(kinds: Sequence[ServedKind], bare: Sequence[GroupVersion]) -> list[GroupVersion]:
     """Each group with its version; a group has one version here."""
-    return list(dict.fromkeys((served.group, served.version) for served in kinds if served.group))
+    stored = ((served.group, served.version) for served in kinds if served.group)
+    return list(dict.fromkeys((*stored, *bare)))
 
 
-def _path(version: tuple[str, str]) -> str:
+def _path(version: GroupVersion) -> str:
     return f"/apis/{version[0]}/{version[1]}"
 
 
@@ -80,14 +88,14 @@ def _group(group: str, version: str) -> Json:
     return {"name": group, "versions": [entry], "preferredVersion": entry}
 
 
-def _resources(kinds: Sequence[ServedKind], group: str, version: str) -> Json | None:
+def _resources(kinds: Sequence[ServedKind], group: str, version: str, bare: Sequence[GroupVersion]) -> Json | None:
     served = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
-    if not served:
+    if not served and (group, version) not in bare:
         return None
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": served[0].api_version,
+        "groupVersion": served[0].api_version if served else f"{group}/{version}",
         "resources": [resource for kind in served for resource in _entries(kind)],
     }
 

@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from datum_compute.embedded.engine import Engine
 from datum_compute.embedded.https.application import ROOT_PLANE, Application
 from datum_compute.embedded.https.certificates import Credentials
+from datum_compute.embedded.https.extensions import Extension
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.runtime.serving.asgi import AsgiServer
 from datum_compute.runtime.serving.connections import Limits
@@ -37,11 +38,12 @@ class HttpsServer:
         *,
         ready: Callable[[], bool] = lambda: True,
         limits: Limits | None = None,
+        extensions: Sequence[Extension] = (),
     ) -> None:
         self._engine = engine
         self._credentials = credentials
         self._limits = limits or _LIMITS
-        self._application = Application(engine, credentials.token, engine.clock, ready, self._limits)
+        self._application = Application(engine, credentials.token, engine.clock, ready, self._limits, extensions)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server: AsgiServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
