@@ -62,12 +62,17 @@ reader follows, it is called again every 60 seconds, and the answer in progress 
 
 
 class Window(Struct, frozen=True):
-    """From `start`, inclusive, to `end`, exclusive. At most `limit` lines, the newest if `backward`."""
+    """From `start`, inclusive, to `end`, exclusive. At most `limit` lines, the newest if `backward`.
+
+    With `previous`, only lines of the run of each container before its last restart. Readers ask for them with
+    `query_range?previous=true`, and the answer says `"previous": true` where the source knows no earlier generations.
+    """
 
     start: int
     end: int
     limit: int
     backward: bool = True
+    previous: bool = False
 
 
 class Source(Protocol):
@@ -78,6 +83,9 @@ class Source(Protocol):
 
     delay: float
     """Seconds that a followed line waits for earlier lines of other streams, unless the client asks otherwise."""
+
+    remembers: bool
+    """Whether lines of Instances that were replaced can be read. Such a source is never asked for `previous`."""
 
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         """Matching lines in order of time, whatever the direction."""
