@@ -47,7 +47,7 @@ from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.transport import Call, Transport
 from datum_compute.local import daemon
 from datum_compute.local.engine import compute_engine
-from datum_compute.local.federation import Federation
+from datum_compute.local.federation import Federation, simulated
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import SystemClock
@@ -322,7 +322,7 @@ async def _converge(path: Path) -> float:
         limits={name: limit * 1000 for name, limit in DEFAULT_LIMITS.items()},
         clock=SystemClock(),
         generator=random.Random(1),
-        behaviour=Behaviour(),
+        provider=simulated(Behaviour()),
     )
     work = asyncio.create_task(federation.run())
     await federation.seed()

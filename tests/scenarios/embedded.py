@@ -12,7 +12,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Transport
 from datum_compute.local.engine import compute_engine
-from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE
+from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, simulated
 from datum_compute.local.federation import Federation as LocalFederation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
@@ -74,10 +74,10 @@ class EmbeddedFederation:
             limits=limits,
             clock=simulation,
             generator=simulation.random,
-            behaviour=behaviour,
             tracer=tracer,
         )
-        self.local = self._new_local()
+        self._behaviour = behaviour
+        self.local = self._new_local(provider=simulated(behaviour))
         self.root = self.local.client(ROOT_PLANE)
         self.hub = self.local.client(HUB_PLANE)
         self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in cities.items()}
@@ -132,7 +132,7 @@ class EmbeddedFederation:
 
     async def restart(self) -> None:
         await self.stop()
-        self.local = self._new_local()
+        self.local = self._new_local(provider=simulated(self._behaviour))
         self._run = asyncio.create_task(self.local.run(), name="federation")
 
     async def suspend(self, project: str) -> None:

@@ -1,11 +1,11 @@
-"""All planes and controllers of a federation in one process. Entry point: `Federation`."""
+"""All planes and controllers of a federation in one process. Entry points: `Federation`, `simulated`."""
 
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from datum_compute.api.karmada import CLUSTER
 from datum_compute.api.labels import TOPOLOGY_CITY
@@ -34,7 +34,7 @@ from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
-from datum_compute.runtime import Clock, Fleet, Manager, Plane, Writes
+from datum_compute.runtime import Clock, Fleet, Manager, Plane, Reconciler, Writes
 
 ROOT_PLANE = "root"
 HUB_PLANE = "hub"
@@ -43,7 +43,7 @@ HUB_PLANE = "hub"
 class Federation:
     """`cities` maps a city code to the name of the cell that serves it, `names` to what people call it.
 
-    `run` works until it is cancelled.
+    `provider` runs the Instances of all cells. `run` works until it is cancelled.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Federation:
         limits: Mapping[str, int],
         clock: Clock,
         generator: random.Random,
-        behaviour: Behaviour,
+        provider: Reconciler,
         names: Mapping[str, str] = {},
         tracer: Tracer | None = None,
     ) -> None:
@@ -65,8 +65,6 @@ class Federation:
         self.writes = Writes(clock)
         self._generator = generator
         fleet = Fleet()
-        addressed = msgspec.structs.replace(behaviour, wait_for_addresses=True)
-        self.provider = SimulatedProvider(addressed)
         discovery = ProjectDiscovery(fleet, self._project_plane)
         self.manager = Manager(
             fleet,
@@ -79,7 +77,7 @@ class Federation:
                 AddressController(),
                 *management_controllers(fleet, HUB_PLANE, networking=True),
                 *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True, is_gone=discovery.is_gone),
-                self.provider,
+                provider,
                 NamespacePropagation(fleet, HUB_PLANE, engine.has_deleted),
                 Propagation(fleet, HUB_PLANE, engine.has_deleted),
                 ClusterReadiness(fleet),
@@ -130,6 +128,11 @@ class Federation:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.engine.run(), name="engine")
             tasks.create_task(self.manager.run(), name="manager")
+
+
+def simulated(behaviour: Behaviour) -> SimulatedProvider:
+    """Simulates Instances; they wait for their addresses, which are assigned here."""
+    return SimulatedProvider(replace(behaviour, wait_for_addresses=True))
 
 
 async def prepare_project(client: Client) -> None:

@@ -35,7 +35,7 @@ from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
 from datum_compute.local.engine import compute_engine
-from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
+from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation, simulated
 from datum_compute.local.settings import Settings, cell_of
 from datum_compute.local.state import LocalError, Paths, Running
 from datum_compute.platform.grants import LIMITS
@@ -123,7 +123,7 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
             limits=settings.limits,
             clock=SystemClock(),
             generator=random.Random(),
-            behaviour=BEHAVIOUR,
+            provider=simulated(BEHAVIOUR),
             tracer=tracer,
         )
         await first(federation.run(), _answer(federation, settings, paths, port, report), stop.wait())
