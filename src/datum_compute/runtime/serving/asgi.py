@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 
 from datum_compute.runtime.serving.connections import Connection, Connections, Limits, Tls
+from datum_compute.runtime.serving.websockets import PING_SECONDS
 
 _LAST_SECONDS = 2  # for answers under way when the server stops
 _BACKLOG = 1024  # connections that wait in the kernel to be accepted
@@ -16,17 +18,29 @@ _ACCEPTED_AT_ONCE = 16  # few, so that earlier ones make progress and are not di
 
 class AsgiServer(uvicorn.Server):
     """Leaves signals to the process and logs nothing: applications log their own failures, and malformed requests are
-    not worth a line."""
+    not worth a line. `websockets` says on which paths the application is ready for WebSockets."""
 
-    def __init__(self, application: Any, *, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        application: Any,
+        *,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        websockets: Callable[[str], bool] = lambda path: False,
+    ) -> None:
         limits = limits or Limits()
         self._tls = tls
+        self._websockets = websockets
         self._connections = Connections(limits)
         super().__init__(
             uvicorn.Config(
                 application,
                 interface="asgi3",
-                ws="none",
+                ws="none",  # `Connection` brings its own
+                ws_max_size=limits.message_bytes,
+                ws_ping_interval=PING_SECONDS,
+                ws_ping_timeout=None,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 log_level="critical",
@@ -60,7 +74,12 @@ class AsgiServer(uvicorn.Server):
 
         def connection() -> asyncio.BaseProtocol:
             http = Connection(
-                self._connections, config=self.config, server_state=self.server_state, app_state={}, _loop=loop
+                self._connections,
+                self._websockets,
+                config=self.config,
+                server_state=self.server_state,
+                app_state={},
+                _loop=loop,
             )
             return http if self._tls is None else Tls(http, self._tls, loop)
 

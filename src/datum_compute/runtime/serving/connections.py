@@ -7,12 +7,17 @@ they are accepted, including the TLS handshake, and each stage of a request has 
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
+import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from datum_compute.runtime.serving.websockets import WebSocket
 
 _GATHERED_BYTES = 64 * 1024
 _UNREAD_BYTES = 256 * 1024  # of a body that arrives after its answer
@@ -35,6 +40,7 @@ class Limits(Struct, frozen=True):
     idle_seconds: float = 120.0  # longer than clients keep connections, so that they are the ones to close them
     stall_seconds: float = 60.0  # for a client to read the rest of an answer
     grace_seconds: float = 5.0  # for an error answer, and for the end of any answer, before it is cut off
+    message_bytes: int = 256 * 1024  # of a WebSocket
 
 
 class Stage(Enum):
@@ -43,7 +49,7 @@ class Stage(Enum):
     IDLE = auto()  # between two requests
     STALLED = auto()  # does not read its answer
     CLOSING = auto()  # the end of its last answer is under way
-    ANSWER = auto()  # the application is answering, perhaps for long, as with a watch
+    ANSWER = auto()  # the application is answering, perhaps for long, as with a watch or a WebSocket
 
 
 _WAITING = (Stage.HEAD, Stage.BODY, Stage.IDLE, Stage.STALLED, Stage.CLOSING)
@@ -132,12 +138,16 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One client with its stage; it sends requests one after the other."""
+    """One client with its stage; it sends requests one after the other.
+
+    `websockets` says on which paths a client may change to a WebSocket. On others its request is one like any other.
+    """
 
     stage: Stage | None = None  # set by `Connections`
 
-    def __init__(self, connections: Connections, **of_server: Any) -> None:
+    def __init__(self, connections: Connections, websockets: Callable[[str], bool], **of_server: Any) -> None:
         super().__init__(**of_server)
+        self._websockets = websockets
         self._all = connections
         self._limits = connections.limits
         self._socket: asyncio.BaseTransport | None = None
@@ -146,6 +156,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._unread_bytes = 0
         self._ending = False  # further input is ignored
+        self._is_websocket = False  # from the end of the header on
 
     # Life cycle
 
@@ -186,7 +197,7 @@ class Connection(HttpToolsProtocol):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        while data and not self._ending and not self.transport.is_closing():
+        while data and not self._ending and not self._is_websocket and not self.transport.is_closing():
             room = self._limits.head_bytes - self._head_bytes if self._in_head else len(data)
             piece, data = data[:room], data[room:]
             if self._in_head:
@@ -210,13 +221,14 @@ class Connection(HttpToolsProtocol):
         if self._ending:
             return
         self._in_head, self._in_body, self._unread_bytes = False, True, 0
+        self._is_websocket = self._changes_to_websocket()
         super().on_headers_complete()
-        if self._all.draining:
+        if self._all.draining and not self._is_websocket:
             self.cycle.keep_alive = False
         self._update_stage()
 
     def on_body(self, body: bytes) -> None:
-        if not self._in_body:
+        if not self._in_body or self._is_websocket:
             return
         super().on_body(body)
         if self.cycle.response_complete:  # nobody wanted it; a little more is read, to keep the connection
@@ -235,6 +247,27 @@ class Connection(HttpToolsProtocol):
         if not self._ending:
             self.transport.write(_TOO_LARGE)
             self.close()
+
+    # Change to a WebSocket
+
+    def _changes_to_websocket(self) -> bool:
+        if not self.parser.should_upgrade() or self._get_upgrade() != b"websocket" or self.parser.get_method() != b"GET":
+            return False
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False  # the answer to its last request would end up between the messages
+        path = httptools.parse_url(self.url).path
+        return self._websockets(unquote(path.decode("ascii")))
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self._is_websocket
+
+    def handle_websocket_upgrade(self) -> None:
+        self.ws_protocol_class = partial(WebSocket, self.left, self.drop, self._unsent)  # type: ignore[assignment]
+        super().handle_websocket_upgrade()
+
+    def _unsent(self) -> int:
+        assert isinstance(self._socket, asyncio.WriteTransport)
+        return self.transport.get_write_buffer_size() + self._socket.get_write_buffer_size()
 
     # Output
 
@@ -263,7 +296,7 @@ class Connection(HttpToolsProtocol):
             return Stage.HEAD
         if self._in_body:
             return Stage.BODY
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_websocket or (self.cycle is not None and not self.cycle.response_complete):
             return Stage.ANSWER
         return Stage.IDLE
 
@@ -311,6 +344,9 @@ class _Gathering:
         self._size += len(data)
         if self._size > _GATHERED_BYTES:  # so that a client that does not read is noticed
             self._send()
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
 
     def write_eof(self) -> None:
         self._send()
