@@ -39,7 +39,7 @@ async def echo(plane: str, path: str, scope: Scope, receive: Receive, send: Send
         await send({"type": "http.response.body", "body": b" end"})
 
 
-ECHO = Extension("echo.example.com", "v1", PROJECT, echo)
+ECHO = Extension("echo.example.com", "v1", PROJECT, echo, websockets=True)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +161,28 @@ def test_a_refused_websocket_is_answered_with_a_status(path: str, token: str, co
 def test_a_refused_websocket_is_closed_where_the_server_cannot_answer() -> None:
     [message] = websocket(f"{DEMO}{ROOT}/socket", "wrong", extensions={})
     assert message["type"] == "websocket.close"
+
+
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+def test_a_client_changes_to_a_websocket_where_a_handler_has_one(api: Background) -> None:
+    assert api.ask("GET", f"{DEMO}{ROOT}/socket", headers=HANDSHAKE).code == 101
+
+
+def test_a_client_without_the_token_gets_no_websocket(api: Background) -> None:
+    refused = api.ask("GET", f"{DEMO}{ROOT}/socket", headers=HANDSHAKE, token="wrong")
+    assert (refused.code, refused.json["kind"]) == (401, "Status")
+
+
+@pytest.mark.parametrize("path", ["/readyz", f"{DEMO}/api", f"/planes/hub{ROOT}/socket"])
+def test_elsewhere_a_request_for_a_websocket_is_any_request(api: Background, path: str) -> None:
+    assert api.ask("GET", path, headers=HANDSHAKE).body == api.ask("GET", path).body
 
 
 # A failure after the answer began

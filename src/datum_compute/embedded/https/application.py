@@ -108,6 +108,15 @@ class Application:
     def stop(self) -> None:
         self._stopping.set()
 
+    def has_websocket(self, path: str) -> bool:
+        server, below = self._plane(path)
+        return isinstance(server, PlaneServer) and any(
+            extension.websockets and extension.serves(below) for extension in self._of_plane(server)
+        )
+
+    def _of_plane(self, server: PlaneServer) -> list[Extension]:
+        return [entry for entry in self._extensions if self._engine.plane(server.plane, role=entry.role)]
+
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         request = _Request.of(scope)
         try:
@@ -137,7 +146,7 @@ class Application:
         self._authenticate(request)
         if isinstance(server, ApiError):
             raise server
-        found = [entry for entry in self._extensions if self._engine.plane(server.plane, role=entry.role)]
+        found = self._of_plane(server)
         for extension in found:
             if extension.serves(path):
                 await handle(extension.handler, server.plane, path, scope, receive, send, stopping=self._stopping)

@@ -30,12 +30,16 @@ class Handler(Protocol):
 
 
 class Extension(Struct, frozen=True):
-    """An API group on the planes of a role. Discovery shows it without resources."""
+    """An API group on the planes of a role. Discovery shows it without resources.
+
+    Without `websockets`, a request for a WebSocket reaches the handler as any other GET.
+    """
 
     group: str
     version: str
     role: str
     handler: Handler
+    websockets: bool = False
 
     @property
     def root(self) -> str:

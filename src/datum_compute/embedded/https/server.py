@@ -75,7 +75,8 @@ class HttpsServer:
             raise
         self.port = listening.getsockname()[1]
         self._load_certificate()
-        self._server = AsgiServer(self._application, limits=self._limits, tls=self._tls)
+        application = self._application
+        self._server = AsgiServer(application, limits=self._limits, tls=self._tls, websockets=application.has_websocket)
         serving = await self._server.start(listening, "https")
         self._tasks = [serving, asyncio.create_task(self._renew(), name="certificate renewal")]
         return self.url

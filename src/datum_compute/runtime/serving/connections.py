@@ -251,7 +251,11 @@ class Connection(HttpToolsProtocol):
     # Change to a WebSocket
 
     def _changes_to_websocket(self) -> bool:
-        if not self.parser.should_upgrade() or self._get_upgrade() != b"websocket" or self.parser.get_method() != b"GET":
+        if (
+            not self.parser.should_upgrade()
+            or self._get_upgrade() != b"websocket"
+            or self.parser.get_method() != b"GET"
+        ):
             return False
         if self.cycle is not None and not self.cycle.response_complete:
             return False  # the answer to its last request would end up between the messages

@@ -24,7 +24,9 @@ class WebSocket(WSProtocol):
     page connect with what the user can reach.
     """
 
-    def __init__(self, gone: Callable[[], None], abort: Callable[[], None], unsent: Callable[[], int], **of_server: Any):
+    def __init__(
+        self, gone: Callable[[], None], abort: Callable[[], None], unsent: Callable[[], int], **of_server: Any
+    ):
         super().__init__(**of_server)
         self._gone = gone
         self._abort = abort
@@ -61,7 +63,9 @@ class WebSocket(WSProtocol):
 
     async def _drained(self) -> None:
         """Waits for a slow client, because what has not been sent when the connection is closed may be lost."""
-        while self._unsent() and not self.disconnected and not self.transport.is_closing():
+        while True:
+            if self._unsent() == 0 or self.disconnected or self.transport.is_closing():
+                return
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _refuse(self, error: BadRequest | Forbidden) -> None:
