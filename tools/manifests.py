@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from datum_compute.admission.webhook import MUTATE, OF_PROJECT, VALIDATE, VALIDATE_DEPLOYMENT
 from datum_compute.api import crd, policies, roles
-from datum_compute.api.accounts import CELL, MANAGEMENT, NAMESPACE, cell_account
+from datum_compute.api.accounts import CELL, IMPERSONATOR, KARMADA_NAMESPACE, MANAGEMENT, NAMESPACE, cell_account
 from datum_compute.api.crd import OURS, AnyKind
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.networking import (
@@ -23,6 +23,7 @@ from datum_compute.api.networking import (
     SUBNET_CLAIM,
 )
 from datum_compute.api.permissions import (
+    FRONT_PROXY_NAMESPACE,
     MUTATING_WEBHOOKS,
     PERMISSIONS,
     VALIDATING_WEBHOOKS,
@@ -96,8 +97,9 @@ def _roles() -> dict[str, str]:
         name = role_name(who, on, when)
         parts = {"role.yaml": texts[name]}
         if (account := account_of(who, on)) is not None:
-            parts["binding.yaml"] = _text([binding(who, on, when, account)])
-        written |= _folder_of_texts(folder_of(name), parts, namespace=NAMESPACE if is_at_home(who, on, when) else "")
+            home = KARMADA_NAMESPACE if who is Who.KARMADA else NAMESPACE
+            parts["binding.yaml"] = _text([binding(who, on, when, account, of=home)])
+        written |= _folder_of_texts(folder_of(name), parts, namespace=_namespace_of(who, on, when))
     return written
 
 
@@ -116,15 +118,28 @@ def account_of(who: Who, on: On) -> str | None:
             return MANAGEMENT
         case Who.CELL, On.CELL:
             return CELL
+        case Who.KARMADA, _:
+            return IMPERSONATOR
     return None
 
 
 def is_at_home(who: Who, on: On, when: When) -> bool:
     """Whether the role is for the namespace that the process itself runs in."""
-    return roles.is_namespaced(roles.rules_of(who, on, when)) and when is not When.EXECUTION_SPACE
+    elsewhere = (When.EXECUTION_SPACE, When.FRONT_PROXY)
+    return roles.is_namespaced(roles.rules_of(who, on, when)) and when not in elsewhere
 
 
-def binding(who: Who, on: On, when: When, account: str, suffix: str = "", namespace: str = "") -> Json:
+def _namespace_of(who: Who, on: On, when: When) -> str:
+    """The namespace of a role, if it is known."""
+    if when is When.FRONT_PROXY:
+        return FRONT_PROXY_NAMESPACE
+    return NAMESPACE if is_at_home(who, on, when) else ""
+
+
+def binding(
+    who: Who, on: On, when: When, account: str, suffix: str = "", namespace: str = "", of: str = NAMESPACE
+) -> Json:
+    """`namespace` is that of the binding, `of` that of the account."""
     name = role_name(who, on, when)
     kind = "Role" if roles.is_namespaced(roles.rules_of(who, on, when)) else "ClusterRole"
     return {
@@ -132,7 +147,7 @@ def binding(who: Who, on: On, when: When, account: str, suffix: str = "", namesp
         "kind": f"{kind}Binding",
         "metadata": {"name": f"{name}{suffix}"} | ({"namespace": namespace} if namespace else {}),
         "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": of}],
     }
 
 

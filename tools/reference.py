@@ -134,13 +134,13 @@ def _labels() -> str:
 
 # Permissions
 
-_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell", Who.USER: "A user"}
+_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell", Who.USER: "A user", Who.KARMADA: "Karmada"}
 _ON = {
     On.HOST: "in the cluster it runs in",
     On.ROOT: "in the platform's root plane",
     On.PROJECT: "in each project",
     On.HUB: "on the hub",
-    On.CELL: "on its own plane",
+    On.CELL: "in each cell",
 }
 
 
@@ -161,6 +161,9 @@ _WHEN = {
     When.QUOTA: "with `--builtins quota`, where Milo is absent",
     When.NETWORK: "with `--builtins network`, where the network operator is absent",
     When.LOCATIONS: "with `--builtins locations`, where the service catalog is absent",
+    When.LOGS: "with `logsServer`",
+    When.EXEC: "with `logsServer.exec`",
+    When.FRONT_PROXY: "with `logsServer` behind an APIService, in `kube-system`",
     When.CITY_RESTART: "for clients that write a city's restart into its deployments",
 }
 
@@ -172,7 +175,8 @@ def _permissions() -> str:
         "from the same table. Permissions that only some configurations need are in separate roles.",
     ]
     for (who, on), rules in PERMISSIONS.items():
-        blocks.append(f"## {_WHO[who]}, {_ON[on]}")
+        place = "on its own plane" if (who, on) == (Who.CELL, On.CELL) else _ON[on]
+        blocks.append(f"## {_WHO[who]}, {place}")
         for when in dict.fromkeys(rule.when for rule in rules):
             blocks.append(f"{', '.join(filter(None, (_code(role_name(who, on, when)), _WHEN[when])))}:")
             cells = [_rule(rule) for rule in rules if rule.when is when]

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from datum_compute.admission.reviews import ACCESS_REVIEW, Caller, authenticate, may, own_name
 from datum_compute.api.accounts import MANAGEMENT, cell_account, username
 from datum_compute.api.crd import ROLES
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
@@ -48,6 +47,7 @@ from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.kube.meta import Json
+from datum_compute.kube.reviews import ACCESS_REVIEW, Caller, authenticate, may, own_name
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.config import SelfSigned
@@ -127,6 +127,9 @@ def granted(rules: Iterable[tuple[Who, On, Rule]]) -> set[Use]:
 
 ROWS = [(who, on, rule) for (who, on), rules in PERMISSIONS.items() for rule in rules]
 TABLE = granted(ROWS)
+
+# What users look into: served by compute-manager on request, and by separate services upstream.
+SERVED = (When.LOGS, When.EXEC, When.FRONT_PROXY)
 
 
 class Guarded:
@@ -545,6 +548,7 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
     assert {
         use
         for use in TABLE - used
+        if use not in granted(row for row in ROWS if row[2].when in SERVED)
         if use.who is not Who.USER and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
         if (use.resource, use.verb) != ("events", "patch")  # needed only when an event repeats
     } == set()
@@ -556,8 +560,9 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
 
 def test_optional_features_use_everything_that_their_roles_allow(used: set[Use]) -> None:
     """So that no rule is optional only because nothing uses it. Except for users, who are not programs."""
-    of_programs = set(When) - {When.CITY_RESTART}
-    assert {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used} == of_programs
+    of_programs = set(When) - {When.CITY_RESTART, *SERVED}
+    of_rows = {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used}
+    assert of_rows - {*SERVED} == of_programs
 
 
 READ = "get list watch"
@@ -653,8 +658,12 @@ COMMANDS: list[tuple[str, dict[str, str]]] = [
             "workloads": WRITE,  # deploy, destroy, scale, undo, restart; a direct merge patch
             "workloaddeployments": f"{READ} update patch",  # status, rollout status, restart --city
             "instances": READ,  # instances, and why a city waits
+            "instances/log": "get",  # logs
+            "instances/exec": "create",  # exec
         },
     ),
+    ("o11y.miloapis.com", {"logs/api": "get"}),  # logs behind an aggregator
+    ("run.compute.datumapis.com", {"instances/exec": "get"}),  # exec behind an aggregator
     ("", {"configmaps": "get create update delete", "events": READ}),  # history, which destroy deletes; describe
     ("networking.datumapis.com", {"networks": "get create use", "locationbindings": READ, "locations": READ}),
     ("quota.miloapis.com", dict.fromkeys(("allowancebuckets", "resourceregistrations", "resourceclaims"), READ)),
@@ -676,7 +685,7 @@ OWNED = {("networkbindings", "delete"), ("subnetclaims", "delete"), ("subnetclai
 
 def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None:
     built_in = (When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS)
-    ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in built_in)
+    ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in (*built_in, *SERVED))
     # A cell serves its metrics as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
     # Nobody else would delete what Karmada leaves behind after an outage.
@@ -786,6 +795,7 @@ def test_nobody_may_do_everything_or_read_secrets() -> None:
             assert (who, on, rule.when, rule.in_namespace) == (Who.MANAGEMENT, On.HOST, When.WEBHOOK_CERTIFICATE, True)
             assert rule.names == (WEBHOOK_SECRET,) or rule.verbs == ("create",)
         is_own = (who, on) == (Who.CELL, On.CELL) and rule.in_namespace
+        is_own |= rule.when is When.FRONT_PROXY and rule.in_namespace and bool(rule.names)
         assert "configmaps" not in rule.resources or who is Who.USER or is_own
 
 

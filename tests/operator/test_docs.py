@@ -73,6 +73,8 @@ def _settings(struct: Any, above: str = "") -> Iterator[tuple[str, str]]:
         if name in (
             "webhookServer",
             "webhookServer.tls.selfSigned",
+            "logsServer",
+            "logsServer.loki",
             "defaultGrants",
             "pods",
         ):  # whether it is there at all is a setting

@@ -80,7 +80,7 @@ def test_every_permission_is_listed_below_its_role() -> None:
         for rule in rules:
             below = text.partition(f"\n`{role_name(who, on, rule.when)}`")[2]
             resources = ", ".join(f"`{resource}`" for resource in rule.resources)
-            resources += "".join(f" `{name}`" for name in rule.names)
+            resources += f" {', '.join(f'`{name}`' for name in rule.names)}" if rule.names else ""
             line = f"| {rule.group or 'core'} | {resources} | {', '.join(rule.verbs)} | {rule.why} |"
             assert line in below.partition("\n`compute-")[0]
 

@@ -4,12 +4,12 @@ import asyncio
 
 from msgspec.structs import replace
 
-from datum_compute.admission.reviews import Caller, may
 from datum_compute.api.networking import NETWORK
 from datum_compute.api.validation import Facts
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.meta import Json
+from datum_compute.kube.reviews import Caller, may
 
 MOST = 64  # networks reviewed per workload
 

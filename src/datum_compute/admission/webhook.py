@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 
 from datum_compute.admission.deployments import refused
 from datum_compute.admission.networks import networks_of, reviewed
-from datum_compute.admission.reviews import Caller, own_name
 from datum_compute.admission.workloads import facts_of, facts_of_locations
 from datum_compute.api.accounts import Accounts
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
@@ -24,6 +23,7 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, BadRequest, Cause, Invalid, NotFound, Subject
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json, encode
+from datum_compute.kube.reviews import Caller, own_name
 from datum_compute.runtime import Fleet, Plane
 from datum_compute.runtime.serving.bodies import Bodies
 

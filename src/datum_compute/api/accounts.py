@@ -13,6 +13,9 @@ NAMESPACE = "compute-system"
 MANAGEMENT = "compute-management"
 CELL = "compute-cell"  # of a cell without a name
 
+# Karmada's account in a cell, as which the hub passes calls on, where its own commands have created it.
+IMPERSONATOR, KARMADA_NAMESPACE = "karmada-impersonator", "karmada-cluster"
+
 # Kubernetes itself; the last one where its controllers share an account.
 GARBAGE_COLLECTOR = "system:serviceaccount:kube-system:generic-garbage-collector"
 NAMESPACE_CONTROLLER = "system:serviceaccount:kube-system:namespace-controller"

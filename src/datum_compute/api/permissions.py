@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from datum_compute.api import GROUP as COMPUTE
+from datum_compute.api.accounts import NAMESPACE
 from datum_compute.api.networking import NETWORKING_GROUP as NETWORKING
 from datum_compute.api.quota import QUOTA_GROUP as QUOTA
 from datum_compute.api.services import INFRASTRUCTURE_GROUP, RESOURCE_MANAGER_GROUP
@@ -22,6 +23,7 @@ class Who(Enum):
     MANAGEMENT = "management"
     CELL = "cell"
     USER = "user"  # of a project, through the `compute` command or directly
+    KARMADA = "karmada"  # where the hub calls a cell on behalf of management
 
 
 class On(Enum):
@@ -54,6 +56,9 @@ class When(Enum):
     NETWORK = "builtin-network"
     LOCATIONS = "builtin-locations"
     CITY_RESTART = "city-restart"
+    LOGS = "logs"
+    EXEC = "exec"
+    FRONT_PROXY = "front-proxy"
 
 
 class Rule(Struct, frozen=True):
@@ -154,13 +159,30 @@ _METRICS = (
     _may("create", "authorization.k8s.io", "subjectaccessreviews", "authorize readers of metrics", When.SECURE_METRICS),
 )
 
+# Where an API server says by which certificates its front proxy can be recognized.
+FRONT_PROXY_NAMESPACE, FRONT_PROXY_CONFIG = "kube-system", "extension-apiserver-authentication"
+_FRONT_PROXY = Rule(
+    CORE,
+    ("configmaps",),
+    ("get",),
+    "recognize callers that the API server passes on",
+    When.FRONT_PROXY,
+    in_namespace=True,
+    names=(FRONT_PROXY_CONFIG,),
+)
+
+O11Y = "o11y.miloapis.com"  # the group of the API for logs
+RUN = f"run.{COMPUTE}"  # the group of the API for commands
+
 PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     (Who.MANAGEMENT, On.HOST): (
         *_lease(MANAGEMENT_LEASE),
         *_METRICS,
         *_webhook_certificate(),
+        _FRONT_PROXY,
     ),
     (Who.MANAGEMENT, On.ROOT): (
+        _FRONT_PROXY,
         _may(_READ, RESOURCE_MANAGER_GROUP, "projects", "discover projects", When.MILO_DISCOVERY),
         _may(_READ, INFRASTRUCTURE_GROUP, "projectcontrolplanes", "discover projects", When.INTERNAL_DISCOVERY),
     ),
@@ -181,6 +203,8 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_READ, NETWORKING, "networks", "check that the networks of a workload exist", When.NETWORKING),
         _may("create", "authorization.k8s.io", "subjectaccessreviews", "check access to networks", When.WEBHOOK),
         _may("create", "authentication.k8s.io", "selfsubjectreviews", "recognize its own writes", When.WEBHOOK),
+        _may("create", "authentication.k8s.io", "tokenreviews", "authenticate readers of logs", When.LOGS),
+        _may("create", "authorization.k8s.io", "subjectaccessreviews", "authorize readers of logs", When.LOGS),
         # Instead of the service catalog
         _may(_READ, SERVICES, "serviceentitlements", "find projects that request compute", When.ENTITLEMENT),
         _may("update", SERVICES, "serviceentitlements/status", "activate entitlements", When.ENTITLEMENT),
@@ -207,6 +231,21 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may("create patch", CORE, "events", "report standby cells and held leftovers"),
         _may("get", "coordination.k8s.io", "leases", "check that a cell still holds its name"),
         _may("get list delete", "work.karmada.io", "resourcebindings", "delete bindings that block a later deployment"),
+        _may("get", "cluster.karmada.io", "clusters/proxy", "reach the Pods of cells", When.LOGS),
+    ),
+    (Who.MANAGEMENT, On.CELL): (
+        _may("get", CORE, "pods/log", "read what instances write", When.LOGS),
+        _may("get create", CORE, "pods/exec", "run commands of users in instances", When.EXEC),
+    ),
+    (Who.KARMADA, On.CELL): (
+        Rule(
+            CORE,
+            ("groups",),
+            ("impersonate",),
+            "pass on calls of management's hub account",
+            When.LOGS,
+            names=("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"),
+        ),
     ),
     (Who.CELL, On.CELL): (
         _may(_READ, CORE, "namespaces", "find the project of a namespace"),
@@ -258,5 +297,9 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
         _may(_READ, NETWORKING, "locationbindings locations", "see the cities on offer"),
         _may(_READ, QUOTA, "allowancebuckets resourceregistrations resourceclaims", "see quota and its usage"),
         _may(f"{_READ} create", SERVICES, "serviceentitlements", "request compute"),
+        _may("get", COMPUTE, "instances/log", "read the logs of instances", When.LOGS),
+        _may("get", O11Y, "logs/api", "call the API for logs", When.LOGS),
+        _may("create", COMPUTE, "instances/exec", "run commands in instances", When.EXEC),
+        _may("get", RUN, "instances/exec", "call the API for commands", When.EXEC),
     ),
 }  # fmt: skip

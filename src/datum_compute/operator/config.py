@@ -27,6 +27,10 @@ MILO = "milo"
 KUBECONFIGS = "kubeconfigs"
 MODES = (SINGLE, MILO, KUBECONFIGS)
 
+CELLS = "cells"
+LOKI = "loki"
+LOG_SOURCES = (CELLS, LOKI)
+
 
 class ConfigError(Exception):
     """One sentence with the file, the line, the field and what is wrong with it."""
@@ -87,6 +91,26 @@ class WebhookServer(_Part, frozen=True):
     tls: WebhookTls = field(default_factory=WebhookTls)
     client_ca_name: str = field(default="", name="clientCAName")
     controllers: Controllers = field(default_factory=Controllers)
+
+
+class Loki(_Part, frozen=True):
+    """A store of logs with Loki's API; `project_label` is the label that tells projects apart in it."""
+
+    url: _Name
+    project_label: _Name
+    token_file: str = ""
+
+
+class LogsServer(_Part, frozen=True):
+    """`cell_kubeconfig_dir` has a kubeconfig for each cell that is not called through the hub, named after the cell."""
+
+    host: str = ""
+    port: int = 9444
+    tls: Tls = field(default_factory=Tls)
+    source: str = CELLS
+    cell_kubeconfig_dir: str = ""
+    loki: Loki | None = None
+    exec: bool = False
 
 
 class Discovery(_Part, frozen=True):
@@ -168,6 +192,7 @@ class WorkloadOperator(_Part, frozen=True):
     kind: str
     metrics_server: MetricsServer = field(default_factory=MetricsServer)
     webhook_server: WebhookServer | None = None
+    logs_server: LogsServer | None = None
     discovery: Discovery = field(default_factory=Discovery)
     default_grants: Grants | None = None
     pods: Pods | None = None
@@ -207,6 +232,8 @@ def decoded(path: Path, text: bytes) -> WorkloadOperator:
     _refuse_other(path, node, "apiVersion", config.api_version, [API_VERSION])
     _refuse_other(path, node, "kind", config.kind, [KIND])
     _refuse_other(path, node, "discovery.mode", config.discovery.mode, MODES)
+    if config.logs_server is not None:
+        _refuse_other(path, node, "logsServer.source", config.logs_server.source, LOG_SOURCES)
     _refuse_ranges(path, node, config.pods.network_policy if config.pods is not None else PodPolicy())
     return config
 

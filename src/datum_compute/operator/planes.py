@@ -149,6 +149,9 @@ def refuse_directory(settings: Settings) -> None:
     discovery = settings.config.discovery
     if discovery.mode == KUBECONFIGS and not Path(discovery.kubeconfig_dir).is_dir():
         raise Refused(f"discovery.kubeconfigDir: {discovery.kubeconfig_dir} is not a directory")
+    logs = settings.config.logs_server
+    if logs is not None and logs.cell_kubeconfig_dir and not Path(logs.cell_kubeconfig_dir).is_dir():
+        raise Refused(f"logsServer.cellKubeconfigDir: {logs.cell_kubeconfig_dir} is not a directory")
 
 
 def _host(kubeconfig: str, environment: Mapping[str, str]) -> Endpoint:

@@ -9,12 +9,12 @@ from typing import Any
 
 import structlog
 
-from datum_compute.admission.reviews import Caller, authenticate, may
 from datum_compute.admission.webhook import PATHS, Webhook, parent_of
 from datum_compute.api.accounts import Accounts
 from datum_compute.federation.metrics import CERTIFICATE_EXPIRY
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
+from datum_compute.kube.reviews import Caller, authenticate, may
 from datum_compute.operator.assembly import Assembly
 from datum_compute.operator.certificates import (
     RELOAD_SECONDS,

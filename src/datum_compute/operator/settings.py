@@ -2,11 +2,12 @@
 
 import re
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE
-from datum_compute.operator.config import KUBECONFIGS, SINGLE, WorkloadOperator
+from datum_compute.operator.config import CELLS, KUBECONFIGS, LOKI, SINGLE, WorkloadOperator
 from datum_compute.operator.flags import Flags
 
 PODS = "pods"
@@ -63,13 +64,18 @@ class Settings(Struct, frozen=True):
     @property
     def projects(self) -> bool:
         """Whether this process works in projects."""
-        return self.management or self.config.webhook_server is not None
+        served = (self.config.webhook_server, self.config.logs_server)
+        return self.management or any(server is not None for server in served)
 
     @property
     def needs_host(self) -> bool:
         """Whether the process calls the cluster it works for."""
-        webhook, metrics = self.config.webhook_server, self.config.metrics_server
-        secrets = (metrics.tls.secret_ref if self.metrics else None, webhook.tls.secret_ref if webhook else None)
+        webhook, metrics, logs = self.config.webhook_server, self.config.metrics_server, self.config.logs_server
+        secrets = (
+            metrics.tls.secret_ref if self.metrics else None,
+            webhook.tls.secret_ref if webhook else None,
+            logs.tls.secret_ref if logs else None,
+        )
         issued = webhook is not None and webhook.tls.self_signed is not None
         in_place = self.projects and self.config.discovery.mode == SINGLE
         secured = self.metrics is not None and metrics.secure_serving
@@ -100,6 +106,7 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
     if config.webhook_server is not None and not 0 <= config.webhook_server.port <= 65535:
         raise Refused(f"webhookServer.port is {config.webhook_server.port}; it must be from 0 to 65535")
     _refuse_certificates(config)
+    _refuse_logs(flags, config)
     if flags.enable_cell_controllers and not cluster_name:
         raise Refused(
             f"discovery.clusterName is needed for a cell in mode {discovery.mode}: "
@@ -140,6 +147,33 @@ def settled(flags: Flags, config: WorkloadOperator) -> Settings:
     )
 
 
+def _refuse_logs(flags: Flags, config: WorkloadOperator) -> None:
+    logs = config.logs_server
+    if logs is None:
+        return
+    if flags.enable_cell_controllers and not flags.enable_management_controllers:
+        raise Refused("logsServer serves the users of projects, and a cell alone has none: leave it out")
+    if not flags.federation_kubeconfig:
+        raise Refused(
+            "logsServer finds the instances of a project on the hub: name its kubeconfig with --federation-kubeconfig"
+        )
+    if not 0 <= logs.port <= 65535:
+        raise Refused(f"logsServer.port is {logs.port}; it must be from 0 to 65535")
+    if (logs.source == LOKI) != (logs.loki is not None):
+        raise Refused("logsServer.loki says where Loki is: it is needed for source loki, and for no other")
+    if logs.loki is not None:
+        url = urlsplit(logs.loki.url)
+        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+            raise Refused("logsServer.loki.url must be an address such as https://loki.example:3100, without a query")
+        if url.username or url.password:
+            raise Refused("logsServer.loki.url must not contain a password: name a file with loki.tokenFile")
+        if not _LABEL.fullmatch(logs.loki.project_label):
+            raise Refused(f'logsServer.loki.projectLabel is "{logs.loki.project_label}", which is no name of a label')
+    if logs.cell_kubeconfig_dir and logs.source != CELLS and not logs.exec:
+        raise Refused("logsServer.cellKubeconfigDir is for source cells and for exec, and neither is on")
+
+
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*")
 
 

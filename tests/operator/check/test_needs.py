@@ -8,13 +8,14 @@ import pytest
 from datum_compute.api.crd import OURS
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE
-from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE, PERMISSIONS, When, Who
-from datum_compute.api.roles import files, role_name
+from datum_compute.api.permissions import CELL_LEASE, MANAGEMENT_LEASE, PERMISSIONS, On, When, Who
+from datum_compute.api.roles import features, role_name
 from datum_compute.operator.check.needs import HUB, OWN, PROJECT, ROOT, kinds, rights
 from datum_compute.operator.config import (
     API_VERSION,
     KIND,
     Discovery,
+    LogsServer,
     MetricsServer,
     SelfSigned,
     WebhookServer,
@@ -31,13 +32,19 @@ NETWORKING = {"feature_gates": "NetworkingIntegration=true"}
 
 
 def _settings(
-    flags: dict[str, Any], *, webhook: WebhookServer | None = None, metrics: str = "0", **discovery: Any
+    flags: dict[str, Any],
+    *,
+    webhook: WebhookServer | None = None,
+    logs: LogsServer | None = None,
+    metrics: str = "0",
+    **discovery: Any,
 ) -> Settings:
     config = WorkloadOperator(
         API_VERSION,
         KIND,
         metrics_server=MetricsServer(bind_address=metrics),
         webhook_server=webhook,
+        logs_server=logs,
         discovery=Discovery(**discovery),
     )
     return settled(Flags(**flags), config)
@@ -54,7 +61,8 @@ EVERYTHING = [
         metrics=":1",
         mode="milo",
     ),
-    _settings(MANAGEMENT, mode="milo", internal_service_discovery=True),
+    _settings(MANAGEMENT, mode="milo", internal_service_discovery=True, logs=LogsServer()),
+    _settings(MANAGEMENT, logs=LogsServer()),
     _settings(
         CELL | NETWORKING | {"builtins": "network,locations", "leader_elect": True, "provider": "pods"},
         metrics=":1",
@@ -62,6 +70,9 @@ EVERYTHING = [
         quota_kubeconfig_path="/quota",
     ),
 ]
+
+
+UNCHECKED = {(Who.MANAGEMENT, On.CELL)}  # a check calls no cells
 
 
 def _roles(settings: Settings) -> dict[str, set[str]]:
@@ -74,7 +85,7 @@ def test_every_role_is_checked_where_its_feature_is_on() -> None:
         role_name(who, on, rule.when)
         for (who, on), rules in PERMISSIONS.items()
         for rule in rules
-        if who is not Who.USER
+        if who in (Who.MANAGEMENT, Who.CELL) and (who, on) not in UNCHECKED
     }
     assert checked == shipped, "needs.py must know when a feature is on"
 
@@ -120,6 +131,20 @@ def test_a_process_that_only_admits_needs_little_in_projects() -> None:
     }
 
 
+def test_a_process_that_only_serves_logs_needs_little() -> None:
+    needed = rights(_settings({"federation_kubeconfig": "/hub"}, logs=LogsServer(), mode="milo"), "ns")
+    assert {right.resource for right in needed[PROJECT]} == {
+        *("namespaces", "instances"),
+        *("tokenreviews", "subjectaccessreviews"),
+    }
+    assert {right.target for right in needed[HUB] if right.verb == "get"} == {
+        *("namespaces", "instances.compute.datumapis.com"),
+        *("clusters.cluster.karmada.io", "clusters/proxy.cluster.karmada.io"),
+    }
+    [config] = [right for right in needed[ROOT] if right.resource == "configmaps"]
+    assert (config.namespace, config.name, config.verb) == ("kube-system", "extension-apiserver-authentication", "get")
+
+
 @pytest.mark.parametrize(
     ("when", "namespace"),
     [
@@ -129,14 +154,19 @@ def test_a_process_that_only_admits_needs_little_in_projects() -> None:
     ],
 )
 def test_rights_in_one_namespace_are_checked_there(when: When, namespace: str) -> None:
-    needed = [right for found in rights(EVERYTHING[2], "ns").values() for right in found]
+    needed = [right for found in rights(EVERYTHING[-1], "ns").values() for right in found]
     assert {right.namespace for right in needed if right.role.endswith(when.value)} == {namespace}
     assert {right.namespace for right in needed} == {"", "ns", "karmada-es-dfw-1"}
 
 
 def test_the_files_of_roles_are_those_that_ship() -> None:
     rights_ = [right for settings in EVERYTHING for found in rights(settings, "ns").values() for right in found]
-    assert {right.role for right in rights_} == {name for name in files() if not name.startswith("compute-user-")}
+    assert {right.role for right in rights_} == {
+        role_name(who, on, when)
+        for who, on in PERMISSIONS
+        for when in features(who, on)
+        if who in (Who.MANAGEMENT, Who.CELL) and (who, on) not in UNCHECKED
+    }
     assert all((ROLES / right.folder / "role.yaml").is_file() for right in rights_)
 
 

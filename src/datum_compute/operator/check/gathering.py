@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from datum_compute import __version__
-from datum_compute.admission.reviews import may_self, own_name
 from datum_compute.admission.webhook import OF_PROJECT, PATHS
 from datum_compute.api.crd import OURS, AnyKind, definition
 from datum_compute.api.karmada import CLUSTER, execution_space
@@ -31,6 +30,7 @@ from datum_compute.kube.errors import ApiError, NotFound, Timeout, Unauthorized,
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import LEASE, NAMESPACE, Lease
 from datum_compute.kube.meta import Json, as_dict
+from datum_compute.kube.reviews import may_self, own_name
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.operator.check import needs, validity
 from datum_compute.operator.check.facts import (

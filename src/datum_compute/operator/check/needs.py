@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from datum_compute.api.crd import OURS, ROLES, AnyKind
+from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY, RESOURCE_BINDING, WORK, execution_space
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
-from datum_compute.api.permissions import PERMISSIONS, On, Rule, When, Who
+from datum_compute.api.permissions import FRONT_PROXY_NAMESPACE, PERMISSIONS, On, Rule, When, Who
 from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.roles import role_name
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import PROJECT_CONTROL_PLANE
+from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.operator.config import MILO, SINGLE, SelfSigned
 from datum_compute.operator.settings import ENTITLEMENT, LOCATIONS, NETWORK, PODS, QUOTA, Settings
 
@@ -28,6 +30,7 @@ _KINDS = {
     for kind in (*(kind for kinds in ROLES.values() for kind in kinds), RESOURCE_BINDING, WORK)
 }
 _READ_FOR_ADMISSION = (LOCATION_BINDING.plural, LOCATION.plural)
+_READ_FOR_LOGS = (NAMESPACE.plural, INSTANCE.plural, CLUSTER.plural)
 
 
 class Right(Struct, frozen=True):
@@ -78,6 +81,7 @@ def rights(settings: Settings, own_namespace: str) -> dict[str, tuple[Right, ...
         When.ABANDONED_CLAIMS: own_namespace or "default",
         When.EXECUTION_SPACE: execution_space(settings.cluster_name),
         When.WEBHOOK_CERTIFICATE: own_namespace,
+        When.FRONT_PROXY: FRONT_PROXY_NAMESPACE,
     }
     needed: dict[str, dict[Right, None]] = {}
     for duty in _duties(settings):
@@ -108,21 +112,25 @@ def _duties(settings: Settings) -> Iterator[_Duty]:
         *([When.SECURE_METRICS] if settings.metrics is not None and config.metrics_server.secure_serving else []),
         *([When.WEBHOOK_CERTIFICATE, When.WEBHOOK_AUTHORITY] if _self_signed(settings) is not None else []),
     }
+    logs = {When.LOGS} if config.logs_server is not None else set()
+    front_proxy = {When.FRONT_PROXY} if config.logs_server is not None else set()
     if settings.management or not settings.cell:
-        yield _Duty(OWN, Who.MANAGEMENT, On.HOST, frozenset(of_process))
+        in_place = front_proxy if config.discovery.mode == SINGLE else set()
+        yield _Duty(OWN, Who.MANAGEMENT, On.HOST, frozenset(of_process | in_place))
     if settings.projects:
         discovery = When.INTERNAL_DISCOVERY if config.discovery.internal_service_discovery else When.MILO_DISCOVERY
         features = {
             When.ALWAYS,
             *networking,
+            *logs,
             *([When.WEBHOOK] if config.webhook_server is not None else []),
             *(_BUILTINS_IN_PROJECTS[name] for name in settings.builtins if name in _BUILTINS_IN_PROJECTS),
         }
         if config.discovery.mode == MILO:
-            yield _Duty(ROOT, Who.MANAGEMENT, On.ROOT, frozenset({discovery}))
+            yield _Duty(ROOT, Who.MANAGEMENT, On.ROOT, frozenset({discovery, *front_proxy}))
         yield _Duty(project, Who.MANAGEMENT, On.PROJECT, frozenset(features))
-    if settings.management:
-        yield _Duty(HUB, Who.MANAGEMENT, On.HUB, frozenset({When.ALWAYS}))
+    if settings.management or logs:
+        yield _Duty(HUB, Who.MANAGEMENT, On.HUB, frozenset({When.ALWAYS, *logs}))
     if not settings.cell:
         return
     features = {
@@ -146,10 +154,12 @@ _BUILTINS_IN_PROJECTS = {QUOTA: When.QUOTA, ENTITLEMENT: When.ENTITLEMENT, LOCAT
 
 
 def _is_used(rule: Rule, settings: Settings) -> bool:
-    """A process that only admits needs little of what the management controllers may do in projects."""
+    """A process that only serves needs little of what the management controllers may do."""
     if settings.management or settings.cell or rule.when is not When.ALWAYS:
         return True
-    return set(rule.resources) <= set(_READ_FOR_ADMISSION)
+    admission = _READ_FOR_ADMISSION if settings.config.webhook_server is not None else ()
+    logs = _READ_FOR_LOGS if settings.config.logs_server is not None else ()
+    return set(rule.resources) <= {*admission, *logs}
 
 
 def _names(rule: Rule, settings: Settings) -> tuple[str, ...]:

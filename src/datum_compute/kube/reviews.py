@@ -13,7 +13,7 @@ from datum_compute.kube.meta import Json, KubeObject, ObjectMeta, optional_part
 
 
 class Caller(Struct, frozen=True):
-    """A caller as the API server knows them. `extra` names the project; without it, an allowed caller is denied."""
+    """A caller as the API server knows them. All of it counts: without `extra`, an allowed caller may be denied."""
 
     username: str = ""
     uid: str = ""
