@@ -35,6 +35,15 @@ def test_a_key_is_never_renamed_or_dropped() -> None:
         "services.miloapis.com/service-name",
         "quota.miloapis.com/consumer-kind",
         "quota.miloapis.com/consumer-name",
+        "compute.datumapis.com/local",
+        "compute.datumapis.com/local-directory",
+        "compute.datumapis.com/project",
+        "compute.datumapis.com/namespace",
+        "compute.datumapis.com/city",
+        "compute.datumapis.com/instance",
+        "compute.datumapis.com/instance-uid",
+        "compute.datumapis.com/container",
+        "compute.datumapis.com/template-hash",
     }
     assert {mark.key for mark in labels.ANNOTATIONS} == {
         "compute.datumapis.com/federation-namespace",
@@ -62,6 +71,7 @@ def test_a_key_is_never_renamed_or_dropped() -> None:
         "quota.compute.datumapis.com/claim-cleanup",
         "compute.datumapis.com/simulated-provider",
         "compute.datumapis.com/pods-provider",
+        "compute.datumapis.com/containers-provider",
         "networking.datumapis.com/network-controller",
         "unikraft.datumapis.com/finalizer",
     }

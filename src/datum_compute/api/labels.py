@@ -38,6 +38,16 @@ SERVICE_LABEL = "services.miloapis.com/service-name"
 CONSUMER_KIND = "quota.miloapis.com/consumer-kind"
 CONSUMER_NAME = "quota.miloapis.com/consumer-name"
 
+LOCAL = f"{GROUP}/local"
+LOCAL_DIRECTORY = f"{GROUP}/local-directory"
+CONTAINER_PROJECT = f"{GROUP}/project"
+CONTAINER_NAMESPACE = f"{GROUP}/namespace"
+CONTAINER_CITY = f"{GROUP}/city"
+CONTAINER_INSTANCE = f"{GROUP}/instance"
+CONTAINER_INSTANCE_UID = f"{GROUP}/instance-uid"
+CONTAINER_NAME = f"{GROUP}/container"
+CONTAINER_TEMPLATE_HASH = f"{GROUP}/template-hash"
+
 FEDERATION_NAMESPACE = f"{GROUP}/federation-namespace"
 UPSTREAM_GENERATION = f"{GROUP}/upstream-generation"
 UPSTREAM_UID = f"{GROUP}/upstream-uid"
@@ -61,6 +71,7 @@ INSTANCE_FINALIZER = f"{GROUP}/instance-controller"
 CLAIM_FINALIZER = f"quota.{GROUP}/claim-cleanup"
 SIMULATED_FINALIZER = f"{GROUP}/simulated-provider"
 PODS_FINALIZER = f"{GROUP}/pods-provider"
+CONTAINERS_FINALIZER = f"{GROUP}/containers-provider"
 NETWORK_FINALIZER = "networking.datumapis.com/network-controller"
 UNIKRAFT_FINALIZER = "unikraft.datumapis.com/finalizer"
 
@@ -96,6 +107,8 @@ class Mark(Struct, frozen=True):
 
 _CELL_DEPLOYMENT = "deployment controller (cell)"
 _CELL_INSTANCE = "instance controller (cell)"
+_CONTAINER = "container of an engine"
+_CONTAINERS = "containers provider"
 
 LABELS = (
     Mark(WORKLOAD_UID, "project WorkloadDeployment", "workload controller", "uid of the Workload"),
@@ -121,6 +134,22 @@ LABELS = (
     Mark(SERVICE_LABEL, "LocationBinding", "service catalog, or its built-in", GROUP),
     Mark(CONSUMER_KIND, "AllowanceBucket", "Milo's quota, or its built-in", "Project"),
     Mark(CONSUMER_NAME, "AllowanceBucket", "Milo's quota, or its built-in", "name of the project"),
+    Mark(
+        LOCAL,
+        "container or network of an engine",
+        _CONTAINERS,
+        "id of the local federation; nothing without it is ever changed or removed",
+    ),
+    Mark(LOCAL_DIRECTORY, _CONTAINER, _CONTAINERS, "directory of the local federation, for people"),
+    Mark(CONTAINER_PROJECT, _CONTAINER, _CONTAINERS, "name of the project"),
+    Mark(CONTAINER_NAMESPACE, _CONTAINER, _CONTAINERS, "the project's namespace"),
+    Mark(CONTAINER_CITY, _CONTAINER, _CONTAINERS, "the city code"),
+    Mark(WORKLOAD_NAME, _CONTAINER, _CONTAINERS, "name of the Workload"),
+    Mark(PLACEMENT_NAME, _CONTAINER, _CONTAINERS, "name of the placement"),
+    Mark(CONTAINER_INSTANCE, _CONTAINER, _CONTAINERS, "name of the Instance"),
+    Mark(CONTAINER_INSTANCE_UID, _CONTAINER, _CONTAINERS, "uid of the Instance in the cell"),
+    Mark(CONTAINER_NAME, _CONTAINER, _CONTAINERS, "name of the container in the spec"),
+    Mark(CONTAINER_TEMPLATE_HASH, _CONTAINER, _CONTAINERS, "digest of the template that it was created from"),
 )
 
 ANNOTATIONS = (
@@ -207,6 +236,7 @@ FINALIZERS = (
     ),
     Mark(SIMULATED_FINALIZER, "cell Instance", "simulated provider", "the simulated instance has stopped"),
     Mark(PODS_FINALIZER, "cell Instance", "pods provider", "its Pod is deleted"),
+    Mark(CONTAINERS_FINALIZER, "cell Instance", "containers provider", "its containers are removed"),
     Mark(NETWORK_FINALIZER, "cell Network", "network built-in", "its network contexts are deleted"),
     Mark(UNIKRAFT_FINALIZER, "cell Instance", "Unikraft provider", "the runtime is torn down"),
 )

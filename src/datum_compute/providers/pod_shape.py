@@ -1,21 +1,19 @@
 """The Pod for an Instance. Entry points: `pod_of`, `unsupported_volumes`, `labels_of`, `runs_in_pod`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from datum_compute.api.instance import Instance
-from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import COMPUTE_LABELS
-from datum_compute.api.quantity import mebibytes, millicores
-from datum_compute.api.template import Container, InstanceRuntime, Volume
+from datum_compute.api.template import Container, Volume
 from datum_compute.kube.meta import Json, as_dict, controller_reference
 from datum_compute.providers import confinement
+from datum_compute.providers.container_shares import shares_of
 from datum_compute.providers.pod_settings import PodSettings
 from datum_compute.providers.pod_state import POD
 
 MANAGED_BY = "managed-by"
 UPSTREAM_INSTANCE = "upstream.instance"
 PROVIDER = "datum-compute-pods"
-_DEFAULT_MEMORY = "1024Mi"
 _COPIED = ("command", "args", "workingDir", "env", "envFrom")  # envFrom only in later versions of the API
 
 
@@ -30,7 +28,7 @@ def pod_of(instance: Instance, settings: PodSettings) -> Json:
     sandbox = runtime.sandbox
     assert sandbox is not None
     mounted = {volume.name: volume for volume in instance.spec.volumes if _has_files(volume)}
-    shares = _shares(runtime)
+    shares = shares_of(runtime)
     raw_containers = {container["name"]: container for container in raw["sandbox"]["containers"]}
     containers = [
         _container(container, raw_containers[container.name], mounted, share)
@@ -43,7 +41,7 @@ def pod_of(instance: Instance, settings: PodSettings) -> Json:
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": confinement.pod(),
+        "securityContext": confinement.pod_security_context(),
         "containers": containers,
         **(
             {"volumes": [_volume(volume, as_dict(instance.spec_json)) for volume in mounted.values()]}
@@ -84,7 +82,7 @@ def _container(container: Container, raw: Json, mounted: Mapping[str, Volume], s
         **({"ports": ports} if ports else {}),
         **({"volumeMounts": mounts} if mounts else {}),
         "resources": {"limits": share, "requests": share},
-        "securityContext": confinement.container(),
+        "securityContext": confinement.security_context(),
     }
 
 
@@ -96,25 +94,3 @@ def _has_files(volume: Volume) -> bool:
 def _volume(volume: Volume, spec: Json) -> Json:
     raw: Json = next(entry for entry in spec["volumes"] if entry["name"] == volume.name)
     return {key: raw[key] for key in ("name", "configMap", "secret") if key in raw}
-
-
-def _shares(runtime: InstanceRuntime) -> list[Json]:
-    """Resources of each container: its own limit if it has one, else an equal share of those of the instance."""
-    assert runtime.sandbox is not None
-    limits = [container.resources.limits if container.resources else {} for container in runtime.sandbox.containers]
-    type_ = CATALOG.get(runtime.resources.instance_type)
-    requests = runtime.resources.requests
-    cpu = millicores(requests["cpu"]) if "cpu" in requests else type_.millicores if type_ else None
-    memory = mebibytes(requests["memory"]) if "memory" in requests else type_.mebibytes if type_ else None
-    parts = {
-        "cpu": f"{cpu // _without(limits, 'cpu')}m" if cpu else None,
-        "memory": f"{memory // _without(limits, 'memory')}Mi" if memory else _DEFAULT_MEMORY,
-    }
-    return [
-        {key: own.get(key, part) for key, part in parts.items() if own.get(key, part) is not None} for own in limits
-    ]
-
-
-def _without(limits: Sequence[Mapping[str, int | str]], key: str) -> int:
-    """Number of containers without a limit, but at least 1, because it is a divisor."""
-    return max(1, sum(key not in own for own in limits))
