@@ -34,6 +34,7 @@ from datum_compute.runtime.controller import (
     SEVERAL_CONFLICTS,
     SPARE,
 )
+from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.missed import Missed
 from datum_compute.runtime.passes import Pass
 from datum_compute.runtime.plane import Plane
@@ -395,6 +396,60 @@ async def test_a_sweep_that_crashes_is_made_again(simulation: Simulation) -> Non
         sweeping.crash = False
         await asyncio.sleep(60)
         assert world.recorder.requests == ["a:default/w"]
+
+
+class Listening(Recorder):
+    """Has work between passes: it requests what it hears, and ends or crashes when it hears so."""
+
+    def __init__(self) -> None:
+        super().__init__([Source("east", WIDGET, itself)])
+        self.news: asyncio.Queue[Request | Exception | None] = asyncio.Queue()
+        self.began: list[float] = []
+        self.cancelled = 0
+
+    async def watch(self, fleet: Fleet, enqueue: Callable[[Request], None]) -> None:
+        self.began.append(asyncio.get_running_loop().time())
+        try:
+            while (item := await self.news.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                assert fleet.has("a")
+                enqueue(item)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+async def test_a_reconciler_may_request_what_no_plane_reports(simulation: Simulation) -> None:
+    listening = Listening()
+    world = World(recorder=listening)
+    world.add("a")
+    async with world.running(simulation):
+        listening.news.put_nowait(request())
+        listening.news.put_nowait(request("later"))
+        await simulation.settle()
+        assert listening.requests == ["a:default/w"]
+        world.add("later")
+        await simulation.settle()
+        assert listening.requests == ["a:default/w", "later:default/w"]
+    assert (listening.began, listening.cancelled) == ([0], 1)
+
+
+async def test_a_watch_that_ends_or_crashes_is_begun_again_and_passes_go_on(simulation: Simulation) -> None:
+    listening = Listening()
+    world = World(recorder=listening)
+    server = world.add("a")
+    async with world.running(simulation):
+        listening.news.put_nowait(None)
+        await asyncio.sleep(1.5)
+        listening.news.put_nowait(ValueError("a defect"))
+        await simulation.settle()
+        server.make("w")
+        await simulation.settle()
+        assert listening.requests == ["a:default/w"]
+        await asyncio.sleep(10)
+        assert listening.began == [0, 1, 3.5]
+        assert len(world.controller.crashes) == 1
 
 
 # How long a change has waited

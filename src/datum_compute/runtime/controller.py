@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from zlib import crc32
 
@@ -42,6 +42,7 @@ _ENDING = 5.0  # before a terminating namespace is looked at again, in case no e
 # AlreadyExists and NotFound may only mean that a cache is behind: for about 2 s they are treated so.
 LAG_TRIES = 9
 CRASHES_KEPT = 20
+_FIRST_PAUSE = 1.0  # before a watch that ended is begun again
 SEVERAL_CONFLICTS = 4  # in a row: more than a cache that was a moment behind
 MANY_CONFLICTS = 20  # in a row, about 15 s: no coincidence any more
 STANDBY_AT_MOST = 10_000  # requests that a replica remembers while it does not lead
@@ -88,6 +89,17 @@ class Remembering(Protocol):
     """
 
     def disengaged(self, plane: Plane) -> None: ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A reconciler that also learns of changes outside all planes, or has other work to do between passes.
+
+    `watch` runs while passes may run, and is cancelled with them; `enqueue` adds a request. If it ends, it is called
+    again after a pause.
+    """
+
+    async def watch(self, fleet: Fleet, enqueue: Callable[[Request], None]) -> None: ...
 
 
 def _by_plane(request: Request) -> Hashable:
@@ -330,8 +342,20 @@ class Controller:
             async with asyncio.TaskGroup() as tasks:
                 self._hired, self._idle = 0, 0
                 self._hire(tasks)
+                if isinstance(self._reconciler, Watching):
+                    tasks.create_task(self._watch(self._reconciler), name=f"{self.name}/watch")
         finally:
             self._working = False
+
+    async def _watch(self, reconciler: Watching) -> None:
+        """Whatever happens to the watch, passes go on."""
+        for pause in _pauses():
+            try:
+                await reconciler.watch(self._fleet, lambda request: self._ask([request], initial=False))
+            except Exception as error:
+                self._crashed(error)
+                _log.error("watch crashed", controller=self.name, again_in=pause, exc_info=error)
+            await asyncio.sleep(pause)
 
     def _hire(self, tasks: asyncio.TaskGroup) -> None:
         self._hired += 1
@@ -494,6 +518,14 @@ class Controller:
         self.panics += 1
         if len(self.crashes) < CRASHES_KEPT:
             self.crashes.append(error)
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait after each end of a watch in a row."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _target(error: Exception) -> Target | None:
