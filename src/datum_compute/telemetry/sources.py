@@ -87,6 +87,9 @@ class Source(Protocol):
     remembers: bool
     """Whether lines of Instances that were replaced can be read. Such a source is never asked for `previous`."""
 
+    previous_runs: bool
+    """Whether `Window.previous` is known; otherwise it is never set."""
+
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         """Matching lines in order of time, whatever the direction."""
         ...
