@@ -21,6 +21,10 @@ class Labels(Struct, frozen=True):
     datum_placement_name: str = ""
     datum_city_code: str = ""
 
+    def values(self) -> dict[str, str]:
+        """By name, without those that are empty."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
+
 
 class Entry(Struct, frozen=True):
     time: int  # nanoseconds since 1970
