@@ -1,8 +1,8 @@
-"""Where log lines are read from, and by whom. Entry points: `Source`, `Entry`, `Notice`, `Access`."""
+"""Where log lines are read from. Entry points: `Source`, `Entry`, `Notice`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -55,14 +55,6 @@ class Reader(Struct, frozen=True):
 
     project: str
     namespaces: frozenset[str] | None = None
-
-
-Access = Callable[[Mapping[str, Any]], Awaitable[Reader]]
-"""Who sent a request, by its ASGI scope, whose path begins at the project's plane (`/apis/...`).
-
-Raises an `ApiError`: 401 without a caller, 403 for one who may read nothing, 503 when that cannot be decided. While a
-reader follows, it is called again every 60 seconds, and the answer in progress ends when it raises.
-"""
 
 
 class Window(Struct, frozen=True):
