@@ -113,7 +113,7 @@ class ProjectAccess:
         key = (project, sha256(token.encode("utf-8", "surrogatepass")).digest())
         caller = self._callers.get(key)
         if caller is None:
-            caller = await self._asked(project, authenticate(client, token))
+            caller = await self._answer(project, authenticate(client, token))
             if caller is None or not caller.username:
                 raise Unauthorized("the token is not valid")
             self._callers.put(key, caller)
@@ -134,7 +134,7 @@ class ProjectAccess:
         allowed = self._reviews.get(key)
         if allowed is None:
             review = may(self._client(project), caller, {"resourceAttributes": attributes})
-            allowed = await self._asked(project, review)
+            allowed = await self._answer(project, review)
             self._reviews.put(key, allowed)
         return allowed
 
@@ -144,7 +144,7 @@ class ProjectAccess:
         except KeyError:
             raise Unavailable("the project is not connected to compute; try again in a moment") from None
 
-    async def _asked(self, project: str, question: Awaitable[T]) -> T:
+    async def _answer(self, project: str, question: Awaitable[T]) -> T:
         """Whatever keeps a project from answering, this process's own rights included, allows nothing."""
         try:
             return await question
