@@ -66,7 +66,7 @@ class Plane:
     def stream(self, call: Call) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         raise AssertionError("reviews are not watched")
 
-    def asked(self, key: str) -> list[Json]:
+    def specs_with(self, key: str) -> list[Json]:
         return [spec for spec in self.reviews if key in spec]
 
 
@@ -181,7 +181,7 @@ async def test_a_token_is_reviewed_by_the_project_of_the_path(
 
 async def test_a_review_carries_everything_known_about_the_caller(simulation: Simulation, demo: Plane) -> None:
     await Door(MILO, simulation, demo=demo).reader(*request(DEMO, token("of-ada")))
-    [first, *_] = demo.asked("resourceAttributes")
+    [first, *_] = demo.specs_with("resourceAttributes")
     assert {key: value for key, value in first.items() if key != "resourceAttributes"} == {
         "user": "ada",
         "uid": "7",
@@ -209,7 +209,7 @@ async def test_the_front_proxy_of_the_root_names_caller_and_project(simulation: 
     door = Door(MILO, simulation, demo=demo)
     headers = remote("bob", name="demo", type="Project")
     assert await door.reader(*request(PASSED_ON, headers, PROXY_CERTIFICATE)) == Reader("demo", frozenset({"team"}))
-    assert demo.asked("token") == [], "the API server has reviewed it"
+    assert demo.specs_with("token") == [], "the API server has reviewed it"
 
 
 @pytest.mark.parametrize("rules", [MILO, SINGLE, KUBECONFIGS])
@@ -267,7 +267,7 @@ async def test_in_mode_single_the_cluster_is_the_project(simulation: Simulation,
     by_proxy = request(PASSED_ON, remote("bob", name="other", type="Project"), PROXY_CERTIFICATE)
     assert await door.reader(*by_proxy) == Reader("single", frozenset({"team"}))
     assert (await door.reader(*request(PASSED_ON, token("of-ada")))).project == "single"
-    assert PARENT_NAME not in demo.asked("resourceAttributes")[-1]["extra"]
+    assert PARENT_NAME not in demo.specs_with("resourceAttributes")[-1]["extra"]
 
 
 async def test_namespaces_that_are_refused_are_left_out(simulation: Simulation, demo: Plane) -> None:
@@ -309,10 +309,10 @@ async def test_a_callers_answers_are_never_anothers(simulation: Simulation, demo
     """The same name with other groups, or on another plane, is another caller."""
     door = Door(MILO, simulation, demo=demo)
     await door.reader(*request(DEMO, token("of-ada")))
-    asked = len(demo.asked("resourceAttributes"))
+    asked = len(demo.specs_with("resourceAttributes"))
     headers = remote("ada", name="demo", type="Project")
     await door.reader(*request(PASSED_ON, headers, PROXY_CERTIFICATE))
-    assert len(demo.asked("resourceAttributes")) == 2 * asked
+    assert len(demo.specs_with("resourceAttributes")) == 2 * asked
 
 
 async def test_a_source_with_lines_of_former_namespaces_asks_for_all_of_them(
