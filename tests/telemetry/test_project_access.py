@@ -297,10 +297,10 @@ async def test_answers_are_remembered_for_ten_seconds_by_project_and_caller(
     door = Door(KUBECONFIGS, simulation, demo=demo)
     await door.reader(*request(DEMO, token("of-ada")))
     demo.rights["ada"] = set()
-    asked = len(demo.reviews)
+    reviews = len(demo.reviews)
     await asyncio.sleep(REMEMBERED_SECONDS - 1)
     await door.reader(*request(DEMO, token("of-ada")))
-    assert len(demo.reviews) == asked
+    assert len(demo.reviews) == reviews
     await asyncio.sleep(1)
     assert await door.refusal(*request(DEMO, token("of-ada"))) is Forbidden, "the right was withdrawn"
 
@@ -309,10 +309,10 @@ async def test_a_callers_answers_are_never_anothers(simulation: Simulation, demo
     """The same name with other groups, or on another plane, is another caller."""
     door = Door(MILO, simulation, demo=demo)
     await door.reader(*request(DEMO, token("of-ada")))
-    asked = len(demo.specs_with("resourceAttributes"))
+    reviews = len(demo.specs_with("resourceAttributes"))
     headers = remote("ada", name="demo", type="Project")
     await door.reader(*request(PASSED_ON, headers, PROXY_CERTIFICATE))
-    assert len(demo.specs_with("resourceAttributes")) == 2 * asked
+    assert len(demo.specs_with("resourceAttributes")) == 2 * reviews
 
 
 async def test_a_source_with_lines_of_former_namespaces_asks_for_all_of_them(
