@@ -121,7 +121,7 @@ class Peer:
         self.end: Exited | Ended | None = None
         scope = {"type": "websocket", "query_string": query_of(command).encode(), "subprotocols": [SUBPROTOCOL]}
         path = path_of("default", name)
-        self.task = asyncio.create_task(door("demo", path, scope, self._to_server.get, self._receive))  # type: ignore[arg-type]
+        self.task = asyncio.create_task(door("demo", path, scope, self._to_server.get, self._receive))
 
     async def _receive(self, message: MutableMapping[str, Any]) -> None:
         await self._readable.wait()

@@ -449,19 +449,20 @@ async def test_an_instance_that_changes_otherwise_keeps_its_sessions(simulation:
     await peer.task
 
 
-async def test_a_command_that_was_killed_with_its_instance_is_reported_as_that(simulation: Simulation) -> None:
+async def test_a_command_that_was_killed_with_its_instance_is_reported_as_that(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = await started(simulation)
     await world.add()
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
-    world.places.until_over = never  # type: ignore[method-assign]  # the news is late
+    monkeypatch.setattr(world.places, "until_over", never)  # the news is late
     peer = world.connect("cat", stdin=True)
     await simulation.settle()
     await world.hub.delete(INSTANCE, NAME, world.namespace)
-    session = world.runner.sessions[0]
-    session.exit_code = _killed  # type: ignore[method-assign]
+    monkeypatch.setattr(world.runner.sessions[0], "exit_code", _killed)
     peer.end_input()
     assert await peer.ended() == STOPPED
 

@@ -35,6 +35,7 @@ from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
 from datum_compute.local.engine import compute_engine
+from datum_compute.local.extensions import extensions
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation, simulated
 from datum_compute.local.settings import Settings, cell_of
 from datum_compute.local.state import LocalError, Paths, Running
@@ -147,7 +148,7 @@ def _report_unsent(text: str) -> None:
 
 
 async def _answer(federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter") -> None:
-    server = await _listen(federation.engine, Credentials.ensure(paths.credentials), port, paths)
+    server = await _listen(federation, Credentials.ensure(paths.credentials), port, paths)
     try:
         await _until_ready(federation)
         await keep(federation.engine, settings)
@@ -195,10 +196,11 @@ def _open(paths: Paths) -> Engine:
         ) from None
 
 
-async def _listen(engine: Engine, credentials: Credentials, port: int, paths: Paths) -> HttpsServer:
+async def _listen(federation: Federation, credentials: Credentials, port: int, paths: Paths) -> HttpsServer:
     """Listens on the requested port, else on the last one, else on any free one."""
+    served = extensions(federation, runner=None)
     for candidate in (port,) if port else (_last_port(paths), 0):
-        server = HttpsServer(engine, credentials, candidate)
+        server = HttpsServer(federation.engine, credentials, candidate, extensions=served)
         try:
             await server.start()
         except OSError as error:

@@ -5,6 +5,7 @@ A message is the number of its channel in one byte, then the data. The last mess
 """
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
@@ -143,8 +144,8 @@ def closing(end: Exited | Ended) -> bytes:
     return message(STATUS, msgspec.json.encode(_status(end)))
 
 
-def _status(end: Exited | Ended) -> dict[str, object]:
-    common = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+def _status(end: Exited | Ended) -> Mapping[str, object]:
+    common: dict[str, object] = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
     match end:
         case Exited(0):
             return common | {"status": "Success"}
