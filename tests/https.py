@@ -52,10 +52,17 @@ class Reply(Struct, frozen=True):
 class Background:
     """An engine with one plane of each role, its background work, and the server; `close` ends all three."""
 
-    def __init__(self, directory: Path, limits: Limits | None = None, extensions: Sequence[Extension] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        limits: Limits | None = None,
+        extensions: Sequence[Extension] = (),
+        documents: Mapping[str, Callable[[], Any]] = {},
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self._limits = limits
         self._extensions = extensions
+        self._documents = documents
         self._thread = threading.Thread(target=self.loop.run_forever, name="https-under-test")
         self._thread.start()
         self.credentials = Credentials.ensure(directory / "credentials")
@@ -66,7 +73,13 @@ class Background:
         for plane, role in PLANES.items():
             self.engine.serve(plane, role)
         self._work = asyncio.create_task(self.engine.run())
-        self.server = HttpsServer(self.engine, self.credentials, limits=self._limits, extensions=self._extensions)
+        self.server = HttpsServer(
+            self.engine,
+            self.credentials,
+            limits=self._limits,
+            extensions=self._extensions,
+            documents=self._documents,
+        )
         await self.server.start()
         await self.engine.client("demo").create(NAMESPACE, NAMESPACE.body("default"))
 

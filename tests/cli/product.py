@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datum_compute.embedded.storage.log import Row
-from datum_compute.local.process import BEHAVIOUR
+from datum_compute.local.endpoints import Endpoints
+from datum_compute.local.instances import BEHAVIOUR, simulated_instances
+from datum_compute.local.overview import OVERVIEW, Overview
+from datum_compute.local.proxy import PORT
 from datum_compute.local.settings import DEFAULT_CITIES, cell_of
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.runtime.testing.simulation import Simulation
@@ -70,13 +73,16 @@ def history(folder: Path) -> Stored:
 
 
 @asynccontextmanager
-async def opened(stored: Stored, simulation: Simulation, folder: Path) -> AsyncIterator[Command]:
-    """Goes on from there, as after a restart, with a manifest in the folder where commands are typed."""
+async def opened(
+    stored: Stored, simulation: Simulation, folder: Path, *, local: bool = False
+) -> AsyncIterator[Command]:
+    """Goes on from there, as after a restart, with a manifest in the folder where commands are typed. `local` if
+    commands may notice that the federation is on their machine."""
     await simulation.advance(stored.seconds)
     federation = _federation(simulation, stored.rows)
     await federation.start()
     (folder / "workload.yaml").write_text(MANIFEST)
-    yield _command(federation, folder)
+    yield _command(federation, folder, local=local)
     await federation.stop()
 
 
@@ -92,7 +98,10 @@ def _federation(simulation: Simulation, rows: Iterable[Row] = ()) -> EmbeddedFed
     )
 
 
-def _command(federation: EmbeddedFederation, folder: Path) -> Command:
+def _command(federation: EmbeddedFederation, folder: Path, *, local: bool = False) -> Command:
     server = federation.engine.plane("demo")
     assert server is not None
-    return Command(federation.simulation, server, folder)
+    endpoints = Endpoints(federation.local.manager.fleet, "demo")
+    overview = Overview("demo", PORT, simulated_instances(), endpoints)
+    documents = {OVERVIEW: overview.document} if local else {}
+    return Command(federation.simulation, server, folder, documents=documents)

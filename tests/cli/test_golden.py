@@ -56,6 +56,7 @@ OTHERS = {
     "access request": ["access request", "access request --wait"],
     "logs": ["logs shop"],
     "completion": [f"completion {shell}" for shell in ("bash", "zsh", "fish", "powershell")],
+    "open": ["open shop"],
     "local up": ["local up", "local up --city=DFW,FRA=Frankfurt --limit=instances=50,memory=128Gi"],
     "local down": ["local down"],
     "local reset": ["local reset -y", "local reset"],

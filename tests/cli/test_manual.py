@@ -88,7 +88,7 @@ async def test_an_example_prints_what_the_manual_says(
     example: Example, stored: Stored, simulation: Simulation, tmp_path: Path
 ) -> None:
     """On the federation that `compute local up` starts, whose time passes when a command waits."""
-    async with opened(stored, simulation, tmp_path) as command:
+    async with opened(stored, simulation, tmp_path, local=example.path == "open") as command:
         for line in BEFORE.get(example.path, ()):
             assert (await command(line)).code == 0
         if example.path in BEFORE:

@@ -19,12 +19,17 @@ from datum_compute.cli.shell.environment import Environment
 from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.kube.access.kubeconfig import Endpoint
 from datum_compute.kube.blocking import BlockingTransport
+from datum_compute.kube.meta import Json
 from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cli.conftest import Stream
 
 T = TypeVar("T")
+Documents = Mapping[str, Callable[[], Json]]
+
+_SERVER = "http://simulation.example/demo"
+_LOCAL = "https://127.0.0.1:6443/projects/demo/control-plane"
 
 _STUCK_SECONDS = 60  # of real time, in which a command neither ends nor sleeps
 
@@ -39,11 +44,14 @@ class Result(NamedTuple):
 class _InThisProcess(BlockingTransport):
     """Every call is answered in one step: nothing else happens between the reads of a command that does not sleep."""
 
-    def __init__(self, endpoint: Endpoint, server: PlaneServer) -> None:
+    def __init__(self, endpoint: Endpoint, server: PlaneServer, documents: Documents) -> None:
         super().__init__(endpoint)
         self._server = server
+        self._documents = documents or {}
 
     def call(self, call: Call) -> Answer:
+        if (document := self._documents.get(call.path)) is not None:
+            return Answer(200, json.dumps(document()).encode())
         return _in_one_step(self._server.answer(call))
 
 
@@ -92,7 +100,10 @@ class _Changes:
 
 
 class Command:
-    """The command line of a user of one project. While a command runs, nothing else does until it sleeps or ends."""
+    """The command line of a user of one project. While a command runs, nothing else does until it sleeps or ends.
+
+    With documents by path, the project looks like one of a local federation, which also serves these.
+    """
 
     def __init__(
         self,
@@ -102,12 +113,14 @@ class Command:
         *,
         environ: Mapping[str, str] = {},
         tracer: Tracer | None = None,
+        documents: Documents | None = None,
     ) -> None:
         self._simulation = simulation
+        self._documents = documents or {}
         self._server = server
         self._tracer = tracer
         path = folder / "kubeconfig"
-        path.write_text(json.dumps(_KUBECONFIG))
+        path.write_text(json.dumps(_kubeconfig(_LOCAL if documents else _SERVER)))
         self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com", **environ}
         self._directory = str(folder)
 
@@ -146,7 +159,7 @@ class Command:
             stderr=err,
             clock=clock,
             watching=watching,
-            connect=lambda endpoint: _InThisProcess(endpoint, self._server),
+            connect=lambda endpoint: _InThisProcess(endpoint, self._server, self._documents),
             directory=self._directory,
             tracer=self._tracer,
             random_bytes=self._simulation.random.randbytes,
@@ -155,9 +168,10 @@ class Command:
         return Result(line, code, out.getvalue(), err.getvalue())
 
 
-_KUBECONFIG = {
-    "current-context": "demo",
-    "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
-    "clusters": [{"name": "demo", "cluster": {"server": "http://simulation.example/demo"}}],
-    "users": [{"name": "demo", "user": {"token": "none"}}],
-}
+def _kubeconfig(server: str) -> Json:
+    return {
+        "current-context": "demo",
+        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
+        "clusters": [{"name": "demo", "cluster": {"server": server}}],
+        "users": [{"name": "demo", "user": {"token": "none"}}],
+    }

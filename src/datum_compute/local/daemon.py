@@ -110,7 +110,8 @@ def reset(directory: Path) -> bool:
     down(directory)
     paths = Paths(directory)
     beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
-    stored = [paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port]
+    stored = [paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port, paths.proxy_port]
+    stored += [paths.containers]
     is_empty = not any(path.exists() for path in (*stored, paths.credentials))
     for path in (*stored, paths.lock):
         path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well

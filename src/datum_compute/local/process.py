@@ -34,22 +34,22 @@ from datum_compute.kube.files import write_private
 from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
+from datum_compute.local.endpoints import Endpoints
 from datum_compute.local.engine import compute_engine
-from datum_compute.local.extensions import extensions
-from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation, simulated
+from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
+from datum_compute.local.instances import simulated_instances
+from datum_compute.local.overview import OVERVIEW, Overview
+from datum_compute.local.proxy import PORT as PROXY_PORT
+from datum_compute.local.proxy import Proxy, ProxyServer
 from datum_compute.local.settings import Settings, cell_of
 from datum_compute.local.state import LocalError, Paths, Running
 from datum_compute.platform.grants import LIMITS
-from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import SystemClock
 from datum_compute.runtime.process import allow_many_files, collect_rarely
 from datum_compute.runtime.tasks import first
 from datum_compute.runtime.telemetry import logs
 
 PROJECT = "demo"
-# Long enough that a roll can be seen, short enough that nobody waits.
-BEHAVIOUR = Behaviour(start_seconds=0.3, stop_seconds=0.2)
-
 _LOOK_SECONDS = 0.01
 _WATCH_SECONDS = 3600
 _LAST_SPANS_SECONDS = 1.0
@@ -116,6 +116,7 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
     engine, tracer = _open(paths), _open_tracer()
     try:
         settings = await settle(engine, wanted)
+        instances = simulated_instances()
         federation = Federation(
             engine,
             projects=[PROJECT],
@@ -124,10 +125,17 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
             limits=settings.limits,
             clock=SystemClock(),
             generator=random.Random(),
-            provider=simulated(BEHAVIOUR),
+            provider=instances.provider,
             tracer=tracer,
         )
-        await first(federation.run(), _answer(federation, settings, paths, port, report), stop.wait())
+        endpoints = Endpoints(federation.manager.fleet, PROJECT, instances.published)
+        proxy = ProxyServer(Proxy(endpoints))
+        try:
+            await _listen_for_requests(proxy, paths)
+            overview = Overview(PROJECT, proxy.port, instances, endpoints)
+            await first(federation.run(), _answer(federation, settings, paths, port, report, overview), stop.wait())
+        finally:
+            await proxy.stop()
     finally:
         engine.close()
         if tracer is not None:
@@ -147,8 +155,10 @@ def _report_unsent(text: str) -> None:
     _log.warning("spans not sent", error=text)
 
 
-async def _answer(federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter") -> None:
-    server = await _listen(federation, Credentials.ensure(paths.credentials), port, paths)
+async def _answer(
+    federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter", overview: Overview
+) -> None:
+    server = await _listen(federation.engine, Credentials.ensure(paths.credentials), port, paths, overview)
     try:
         await _until_ready(federation)
         await keep(federation.engine, settings)
@@ -161,6 +171,11 @@ async def _answer(federation: Federation, settings: Settings, paths: Paths, port
             [*settings.cities],
             settings.cities,
             settings.limits,
+            overview.proxy,
+            overview.instances.mode,
+            overview.instances.summary,
+            overview.instances.engine,
+            overview.instances.notes,
         )
         listed = await federation.client(ROOT_PLANE).list(PROJECT_KIND)
         _write_contexts(paths, server, settings, listed.items)
@@ -196,11 +211,19 @@ def _open(paths: Paths) -> Engine:
         ) from None
 
 
-async def _listen(federation: Federation, credentials: Credentials, port: int, paths: Paths) -> HttpsServer:
+async def _listen_for_requests(proxy: ProxyServer, paths: Paths) -> None:
+    """Listens on the last port, else on the usual one, else on any free one."""
+    try:
+        port = await proxy.start((*filter(None, (_last_port(paths.proxy_port),)), PROXY_PORT, 0))
+    except OSError as error:
+        raise LocalError(f"cannot listen for requests to workloads: {error.strerror}") from None
+    write_private(paths.proxy_port, str(port).encode())
+
+
+async def _listen(engine: Engine, credentials: Credentials, port: int, paths: Paths, overview: Overview) -> HttpsServer:
     """Listens on the requested port, else on the last one, else on any free one."""
-    served = extensions(federation, runner=None)
-    for candidate in (port,) if port else (_last_port(paths), 0):
-        server = HttpsServer(federation.engine, credentials, candidate, extensions=served)
+    for candidate in (port,) if port else (_last_port(paths.port), 0):
+        server = HttpsServer(engine, credentials, candidate, documents={OVERVIEW: overview.document})
         try:
             await server.start()
         except OSError as error:
@@ -211,9 +234,9 @@ async def _listen(federation: Federation, credentials: Credentials, port: int, p
     raise LocalError(f"port {port} is in use; free it, or choose another one with --port")
 
 
-def _last_port(paths: Paths) -> int:
+def _last_port(path: Path) -> int:
     try:
-        return int(paths.port.read_text("ascii"))
+        return int(path.read_text("ascii"))
     except (OSError, ValueError):
         return 0
 

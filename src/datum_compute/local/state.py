@@ -17,6 +17,13 @@ class LocalError(Exception):
     """One sentence for the user, with the next step."""
 
 
+class Engine(Struct, frozen=True):
+    """The container engine in use."""
+
+    name: str  # and version
+    address: str
+
+
 class Running(Struct, frozen=True, rename="camel"):
     """A running federation."""
 
@@ -28,6 +35,11 @@ class Running(Struct, frozen=True, rename="camel"):
     cities: list[str]
     names: dict[str, str] = {}  # of the cities, by code
     limits: dict[str, int] = {}  # of a project, by resource type
+    proxy: int = 0  # the port on which workloads answer
+    instances: str = "simulated"  # or containers
+    summary: str = ""  # the same in words, with the engine
+    engine: Engine | None = None
+    notes: list[str] = []  # lines for whoever starts it
 
 
 class Paths(Struct, frozen=True):
@@ -67,6 +79,16 @@ class Paths(Struct, frozen=True):
     @property
     def credentials(self) -> Path:
         return self.directory / "credentials"
+
+    @property
+    def containers(self) -> Path:
+        """What runs the instances, and whose containers are ours."""
+        return self.directory / "containers.json"
+
+    @property
+    def proxy_port(self) -> Path:
+        """The last port of the proxy, so that addresses of workloads stay valid over a restart."""
+        return self.directory / "proxy-port"
 
 
 def default_directory() -> Path:

@@ -44,7 +44,8 @@ ECHO = Extension("echo.example.com", "v1", PROJECT, echo, websockets=True)
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
-    background = Background(tmp_path_factory.mktemp("extensions"), extensions=[ECHO])
+    folder = tmp_path_factory.mktemp("extensions")
+    background = Background(folder, extensions=[ECHO], documents={"/about/v1/self": lambda: {"answer": 42}})
     yield background
     background.close()
 
@@ -54,6 +55,14 @@ def test_a_handler_gets_the_plane_and_the_path_below_its_root(api: Background) -
         reply = api.ask("GET", f"{root}{ROOT}/some/path?query=1")
         assert reply.code == 200
         assert msgspec.json.decode(reply.body) == ["demo", f"{ROOT}/some/path", "GET", "query=1"]
+
+
+def test_a_document_is_read_with_the_token_and_never_written(api: Background) -> None:
+    assert api.ask("GET", "/about/v1/self").json == {"answer": 42}
+    assert api.ask("GET", "/about/v1/self", token="wrong").code == 401
+    assert api.ask("POST", "/about/v1/self", {"answer": 43}).code == 405
+    assert api.ask("GET", "/about/v1/other").code == 404
+    assert api.ask("GET", f"{DEMO}/about/v1/self").code == 404, "it belongs to no plane"
 
 
 def test_a_handler_is_not_reached_without_the_token(api: Background) -> None:

@@ -31,9 +31,11 @@ from datum_compute.cli.shell.flags import (
 )
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.fragments import next_steps
-from datum_compute.cli.show.lines import NONE, Piece, table
+from datum_compute.cli.show.lines import NONE, Line, Piece, hints, table
+from datum_compute.cli.show.specs import has_web_port
 from datum_compute.cli.show.terminal import Style, Terminal
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.local import find_overview
 from datum_compute.cli.talk.project import of_workload
 from datum_compute.cli.workload import edits, manifest
 from datum_compute.cli.workload.applying import ApplyFlags, Outcome, apply
@@ -275,7 +277,15 @@ def _show_instances(run: Run, workload: Workload, *, can_undo: bool) -> None:
     steps = {"Status:": f"status {workload.name}", "Instances:": f"instances --workload={workload.name}"}
     if can_undo:
         steps["Roll back:"] = f"rollout undo {workload.name}"
-    run.terminal.note(*next_steps(run, steps, indent=2))
+    run.terminal.note(*next_steps(run, steps, indent=2), *_address(run, workload))
+
+
+def _address(run: Run, workload: Workload) -> list[Line]:
+    """Where it answers on this machine, if it is one of a local federation and has a port."""
+    overview = find_overview(run) if has_web_port(workload.spec.template.spec) else None
+    if overview is None or overview.project != run.project.name:
+        return []
+    return hints(f"    {'Open:':<12} {overview.url(workload.name)}")
 
 
 def _by_city(instances: Iterable[Instance]) -> list[tuple[Piece, ...]]:

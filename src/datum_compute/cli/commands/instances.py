@@ -29,6 +29,7 @@ from datum_compute.cli.show.lines import Column, Item, Line, Piece, Table, bad, 
 from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.show.views import Page, View, Watch, object_view
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.local import Port, find_overview
 from datum_compute.cli.talk.project import of_workload
 from datum_compute.cli.workload.cities import not_offered_hints
 from datum_compute.kube import conditions
@@ -119,7 +120,9 @@ def describe(run: Run, instance: str) -> View:
     def page(now: datetime) -> Page:
         (entry,) = _entries(run, [read.object])
         events = run.project.list_served(EVENT, fields=f"involvedObject.uid={read.object.metadata.uid}")
-        return Page(_details(entry, events.items if events else [], now), notes=_next_steps(run, entry))
+        overview = find_overview(run)
+        ports = overview.ports_of(run.project.name, instance) if overview is not None else ()
+        return Page(_details(entry, ports, events.items if events else [], now), notes=_next_steps(run, entry))
 
     return object_view(INSTANCE, read, page)
 
@@ -177,7 +180,7 @@ def _footer(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} instance{'' if len(entries) == 1 else 's'} — {summary}"
 
 
-def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]:
+def _details(entry: Entry, ports: Sequence[Port], events: Iterable[Event], now: datetime) -> list[Item]:
     instance, health = entry.instance, entry.health
     facts = [*runtime_facts(instance.spec), Fact("Type", (instance_type(instance.spec),))]
     head: dict[str, Piece] = {
@@ -197,6 +200,10 @@ def _details(entry: Entry, events: Iterable[Event], now: datetime) -> list[Item]
         *fact_lines(facts),
         "",
         labelled_line("Network", _network(first_addresses(instance)), width=14),
+        *(
+            labelled_line("" if index else "Ports", f"{port.port}/{port.protocol} at {port.address}", width=14)
+            for index, port in enumerate(ports)
+        ),
         *condition_table(instance.status.conditions if instance.status else (), now),
         *event_table(events, now),
     ]

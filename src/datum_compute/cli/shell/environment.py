@@ -50,8 +50,8 @@ class SystemClock:
 
 class Environment:
     """`columns` is the width of the terminal, if there is one. `directory` is the base of relative file names. Tests
-    use `watching` to replace waiting for changes, `connect` to replace connections, and `tracer` and `random_bytes` to
-    know the spans of traces and their ids."""
+    use `watching` to replace waiting for changes, `connect` to replace connections, `browse` to replace the browser,
+    and `tracer` and `random_bytes` to know the spans of traces and their ids."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Environment:
         directory: str = "",
         tracer: "Tracer | None" = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        browse: Callable[[str], object] | None = None,
     ) -> None:
         self.program = program
         self.environ = environ
@@ -81,6 +82,15 @@ class Environment:
         self.directory = directory
         self.tracer = tracer
         self.random_bytes = random_bytes
+        self.browse = browse or self._browse
+
+    def _browse(self, url: str) -> None:
+        """Opens a page where there is a screen to show it: a browser in this terminal would be a surprise."""
+        if sys.platform.startswith("linux") and not (self.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}):
+            return
+        import webbrowser
+
+        webbrowser.open(url)
 
 
 def put(stream: TextIO, text: str) -> None:

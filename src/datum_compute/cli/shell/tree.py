@@ -41,6 +41,7 @@ ENTRIES = (
     Entry("cities", "List the cities the project may use."),
     Entry("instance-types", "List the sizes an instance can have."),
     Entry("logs", "Logs are not available yet."),
+    Entry("open", "Open a workload of the local federation in a browser."),
     Entry("local", "Run the whole federation on this machine."),
     Entry("completion", "Print a script that completes commands, flags and names in a shell."),
     Entry("version", "Show the version of this program."),

@@ -25,6 +25,14 @@ def is_machine(spec: InstanceSpec) -> bool:
     return spec.runtime.virtual_machine is not None
 
 
+def has_web_port(spec: InstanceSpec) -> bool:
+    """Whether a container listens on a TCP port."""
+    sandbox = spec.runtime.sandbox
+    return any(
+        port.protocol == "TCP" for container in (sandbox.containers if sandbox else ()) for port in container.ports
+    )
+
+
 class Fact(Struct, frozen=True):
     label: str
     values: tuple[str, ...]

@@ -45,6 +45,7 @@ class Target(Struct, frozen=True):
     mode: Mode
     project: Project
     platform: Project | None
+    local: bool = False  # whether it looks like a local federation
 
     @property
     def has_catalog(self) -> bool:
@@ -227,7 +228,8 @@ def _target(address: _Address, settings: Settings, environment: Environment, ter
 
     root = _root(address.endpoint.server)
     platform = plane(replace(address.endpoint, server=root)) if root else None
-    return Target(address.mode, plane(address.endpoint), platform)
+    local = _is_local(address) and address.endpoint.server.startswith("https://")
+    return Target(address.mode, plane(address.endpoint), platform, local)
 
 
 def _start_command(address: _Address) -> str:

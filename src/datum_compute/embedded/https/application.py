@@ -85,6 +85,7 @@ class Application:
     """Serves the root plane at `/`, every plane at `/planes/<name>`, and some at the paths of their mounts as well.
 
     Everything but health and version needs the bearer token. API groups of `extensions` are answered by their handlers.
+    `documents` are JSON by path, built for each request: what the program around the engine has to say about itself.
     `stop` ends the watches, and tells handlers that their clients have gone.
     """
 
@@ -96,9 +97,11 @@ class Application:
         ready: Callable[[], bool],
         limits: Limits,
         extensions: Sequence[Extension] = (),
+        documents: Mapping[str, Callable[[], Any]] = {},
     ) -> None:
         self._engine = engine
         self._extensions = tuple(extensions)
+        self._documents = dict(documents)
         self._token = token.encode()
         self._clock = clock
         self._ready = ready
@@ -144,6 +147,10 @@ class Application:
             case "/version" | "/version/":  # some clients add the slash
                 return Answer(200, encode(_VERSION))
         self._authenticate(request)
+        if (document := self._documents.get(request.path)) is not None:
+            if request.method != "GET":
+                raise method_not_allowed(request.method, request.path)
+            return Answer(200, encode(document()))
         if isinstance(server, ApiError):
             raise server
         found = self._of_plane(server)

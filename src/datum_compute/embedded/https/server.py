@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -39,11 +40,14 @@ class HttpsServer:
         ready: Callable[[], bool] = lambda: True,
         limits: Limits | None = None,
         extensions: Sequence[Extension] = (),
+        documents: Mapping[str, Callable[[], Any]] = {},
     ) -> None:
         self._engine = engine
         self._credentials = credentials
         self._limits = limits or _LIMITS
-        self._application = Application(engine, credentials.token, engine.clock, ready, self._limits, extensions)
+        self._application = Application(
+            engine, credentials.token, engine.clock, ready, self._limits, extensions, documents
+        )
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server: AsgiServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
