@@ -72,6 +72,11 @@ def _reasons() -> str:
             ("Reason", "Means", "What to do"),
             [(_code(reason.name), reason.sentence, reason.todo) for reason in of(Acts.YOU)],
         ),
+        "## Whoever gives access in your organization can act",
+        _table(
+            ("Reason", "Means", "What to do"),
+            [(_code(reason.name), reason.sentence, reason.todo) for reason in of(Acts.ADMIN)],
+        ),
         "## The platform has to act",
         "No change to the workload helps. Contact whoever runs the platform; the last column is for them.",
         _table(
@@ -87,6 +92,10 @@ def _reasons() -> str:
         _table(_WAITS, [_wait(reason) for reason in REASONS if reason.is_pointer]),
         "## Nothing to do",
         _table(("Reason", "Means"), [(_code(reason.name), reason.sentence) for reason in of(Acts.NOBODY)]),
+        "## Conclusions",
+        "No object has these reasons. `compute why` draws them from the state of several objects: "
+        + ", ".join(_code(reason.name) for reason in REASONS if reason.is_conclusion)
+        + ".",
         "## Which reason is reported",
         "When there are several causes, the reason with the highest rank is reported, among equal ranks that of the "
         "first by placement, then by name. A reason without a rank never hides another.",

@@ -112,27 +112,44 @@ OURS_PLATFORM = {
 OURS_WAIT = {"Pending": 10, "Unknown": 10, "ProvisioningNetwork": 15, "ProvisioningInstances": 45}
 OURS_POINTER = {"ProvisioningInstances"}  # an older name
 
+# Conclusions, which only answers have.
+CONCLUSIONS_YOU = {"HeldByFinalizer"}
+CONCLUSIONS_ADMIN = {"AccessPending", "NotReadable"}
+CONCLUSIONS_PLATFORM = {
+    *("Unanswered", "LeaseStale", "AdmissionUnavailable", "NamespaceTerminating", "PolicyMissing", "PolicyEdited"),
+    *("SiteAway", "BindingHeld", "NotScheduled", "NotApplied", "ProjectionMissing"),
+}
+CONCLUSIONS_WAIT = {"OnItsWay": 2, "StatusNotReturned": 1, "BeingRemoved": 2}
+CONCLUSIONS = {*CONCLUSIONS_YOU, *CONCLUSIONS_ADMIN, *CONCLUSIONS_PLATFORM, *CONCLUSIONS_WAIT, "ClockAhead"}
+
 
 def acting(acts: Acts) -> set[str]:
     return {reason.name for reason in REASONS if reason.acts is acts}
 
 
 def test_each_reason_says_who_can_act() -> None:
-    assert acting(Acts.YOU) == YOU | OURS_YOU
-    assert acting(Acts.PLATFORM) == PLATFORM | OURS_PLATFORM
-    assert acting(Acts.WAIT) == {*WAIT, *OURS_WAIT}
+    assert acting(Acts.YOU) == YOU | OURS_YOU | CONCLUSIONS_YOU
+    assert acting(Acts.ADMIN) == CONCLUSIONS_ADMIN
+    assert acting(Acts.PLATFORM) == PLATFORM | OURS_PLATFORM | CONCLUSIONS_PLATFORM
+    assert acting(Acts.WAIT) == {*WAIT, *OURS_WAIT, *CONCLUSIONS_WAIT}
     assert {reason.name for reason in REASONS if reason.is_pointer} == POINTER | OURS_POINTER
     assert acting(Acts.POINTER) == POINTER - set(WAIT)
 
 
 def test_waits_have_a_normal_duration() -> None:
     minutes = {reason.name: reason.normal.total_seconds() / 60 for reason in REASONS if reason.normal}
-    assert minutes == WAIT | OURS_WAIT
+    assert minutes == WAIT | OURS_WAIT | CONCLUSIONS_WAIT
+
+
+def test_conclusions_are_never_written_to_an_object() -> None:
+    assert {reason.name for reason in REASONS if reason.is_conclusion} == CONCLUSIONS
+    assert not CONCLUSIONS & (WARNINGS | reasons.OBSTACLES)
+    assert not any(instance_rank(name) or deployment_rank(name) or workload_rank(name) for name in CONCLUSIONS)
 
 
 def test_only_reasons_that_users_can_act_on_say_what_to_do() -> None:
     for reason in REASONS:
-        assert bool(reason.todo) == (reason.acts is Acts.YOU)
+        assert bool(reason.todo) == (reason.acts in (Acts.YOU, Acts.ADMIN))
         assert bool(reason.normal) == (reason.acts is Acts.WAIT)
         assert reason.todo == "" or reason.todo.endswith(".")
 

@@ -95,6 +95,26 @@ WRITES_DAMPED = "WritesDamped"
 # Workload and WorkloadDeployment: Progressing
 ROLLOUT_PAUSED = "RolloutPaused"
 
+# Only in answers: conclusions from the state of several objects, never written to any of them
+ACCESS_PENDING = "AccessPending"
+NOT_READABLE = "NotReadable"
+UNANSWERED = "Unanswered"
+LEASE_STALE = "LeaseStale"
+ADMISSION_UNAVAILABLE = "AdmissionUnavailable"
+NAMESPACE_TERMINATING = "NamespaceTerminating"
+POLICY_MISSING = "PolicyMissing"
+POLICY_EDITED = "PolicyEdited"
+SITE_AWAY = "SiteAway"
+BINDING_HELD = "BindingHeld"
+NOT_SCHEDULED = "NotScheduled"
+NOT_APPLIED = "NotApplied"
+ON_ITS_WAY = "OnItsWay"
+STATUS_NOT_RETURNED = "StatusNotReturned"
+PROJECTION_MISSING = "ProjectionMissing"
+HELD_BY_FINALIZER = "HeldByFinalizer"
+BEING_REMOVED = "BeingRemoved"
+CLOCK_AHEAD = "ClockAhead"
+
 
 WARNINGS = frozenset({
     QUOTA_NO_BUDGET, QUOTA_PROJECT_ID_UNRESOLVABLE, QUOTA_BACKEND_UNAVAILABLE, QUOTA_NAMESPACE_NOT_FOUND,
@@ -116,6 +136,7 @@ class Acts(Enum):
 
     NOBODY = "nobody"  # nothing is wrong
     YOU = "you"
+    ADMIN = "admin"  # whoever gives access, rights and quota in the user's organization
     PLATFORM = "platform"  # whoever runs the platform; no change to the workload helps
     WAIT = "wait"  # it resolves by itself
     POINTER = "pointer"  # another condition has the cause
@@ -134,6 +155,7 @@ class Reason(Struct, frozen=True):
     todo: str = ""  # what the user can do
     normal: timedelta | None = None  # how long the wait normally takes at most
     also_points: bool = False  # a wait whose cause may be in another condition
+    is_conclusion: bool = False  # found only in answers, never in an object
 
     @property
     def is_pointer(self) -> bool:
@@ -144,7 +166,7 @@ def _minutes(minutes: int) -> timedelta:
     return timedelta(minutes=minutes)
 
 
-_YOU, _PLATFORM, _WAIT, _POINTER = Acts.YOU, Acts.PLATFORM, Acts.WAIT, Acts.POINTER
+_YOU, _ADMIN, _PLATFORM, _WAIT, _POINTER = Acts.YOU, Acts.ADMIN, Acts.PLATFORM, Acts.WAIT, Acts.POINTER
 
 REASONS = (
     Reason(PENDING, "No controller has reported yet.", acts=_WAIT, normal=_minutes(10)),
@@ -288,6 +310,51 @@ REASONS = (
         ROLLOUT_PAUSED, "The rollout is paused.",
         acts=_YOU, todo="Resume the rollout to replace the remaining instances.",
     ),
+    Reason(
+        ACCESS_PENDING, "The project does not have access to compute yet.",
+        acts=_ADMIN, todo="Ask whoever approves services in your organization.", is_conclusion=True,
+    ),
+    Reason(
+        NOT_READABLE, "You are not allowed to read what would show the cause.",
+        acts=_ADMIN, todo="Ask whoever gives rights in your organization.", is_conclusion=True,
+    ),
+    Reason(UNANSWERED, "Nobody has acted on the newest request.", acts=_PLATFORM, is_conclusion=True),
+    Reason(
+        LEASE_STALE, "The manager that holds the lease does not work, and no other may.",
+        acts=_PLATFORM, is_conclusion=True,
+    ),
+    Reason(
+        ADMISSION_UNAVAILABLE, "The check of new workloads does not answer, so nothing can be changed.",
+        acts=_PLATFORM, is_conclusion=True,
+    ),
+    Reason(
+        NAMESPACE_TERMINATING, "The place through which deployments reach their sites is being removed.",
+        acts=_PLATFORM, is_conclusion=True,
+    ),
+    Reason(POLICY_MISSING, "Nothing routes the city to its site.", acts=_PLATFORM, is_conclusion=True),
+    Reason(POLICY_EDITED, "The route of the city was edited by hand.", acts=_PLATFORM, is_conclusion=True),
+    Reason(SITE_AWAY, "The site does not answer; what runs there goes on.", acts=_PLATFORM, is_conclusion=True),
+    Reason(
+        BINDING_HELD, "An earlier deployment of the same name holds the route.", acts=_PLATFORM, is_conclusion=True
+    ),
+    Reason(NOT_SCHEDULED, "No site was chosen for the deployment.", acts=_PLATFORM, is_conclusion=True),
+    Reason(NOT_APPLIED, "The site refused the deployment.", acts=_PLATFORM, is_conclusion=True),
+    Reason(
+        ON_ITS_WAY, "The request is on its way to the site.", acts=_WAIT, normal=_minutes(2), is_conclusion=True
+    ),
+    Reason(
+        STATUS_NOT_RETURNED, "What the site reported has not come back yet.",
+        acts=_WAIT, normal=_minutes(1), is_conclusion=True,
+    ),
+    Reason(
+        PROJECTION_MISSING, "Instances run that the project does not show.", acts=_PLATFORM, is_conclusion=True
+    ),
+    Reason(
+        HELD_BY_FINALIZER, "Somebody asked to keep the object until something else is done.",
+        acts=_YOU, todo="Do what it waits for, or remove the mark that holds it.", is_conclusion=True,
+    ),
+    Reason(BEING_REMOVED, "It is being removed.", acts=_WAIT, normal=_minutes(2), is_conclusion=True),
+    Reason(CLOCK_AHEAD, "A clock is ahead, so ages from it are left out.", is_conclusion=True),
     # Never set here, but accepted: older names of two reasons, and reasons of sites with a newer version.
     Reason(
         "ProvisioningNetwork", "The network is being set up.",
@@ -356,6 +423,17 @@ REPAIRS = {
     HUB_NAMESPACE_TAKEN: "Find out which installation labelled the namespace on the hub, and remove it if it is empty.",
     HELD: "Decide with the owners of the project, then release it; see alert ComputeLeftoversHeld.",
     WRITES_DAMPED: "Find out who else writes the object; see alert ComputeWritesDamped.",
+    UNANSWERED: "See whether compute-manager runs where the answer is missing, and what it logs.",
+    LEASE_STALE: "Start the manager that holds the lease, or delete the lease.",
+    ADMISSION_UNAVAILABLE: "See whether the webhook's Service has a ready replica; see alert ComputeWebhookFailing.",
+    NAMESPACE_TERMINATING: "Find out who deleted the namespace on the hub, and what its finalizer waits for.",
+    POLICY_MISSING: "See why management does not write the PropagationPolicy of the city.",
+    POLICY_EDITED: "Undo the change to the PropagationPolicy of the city.",
+    SITE_AWAY: "See whether the cluster runs, and whether Karmada reaches it.",
+    BINDING_HELD: "Delete the ResourceBinding whose owner is gone, if management does not.",
+    NOT_SCHEDULED: "The message has Karmada's answer. Compare the Cluster's labels and taints with the policy.",
+    NOT_APPLIED: "The message has the site's answer. Compare the definitions in the cell with those on the hub.",
+    PROJECTION_MISSING: "See what the projector in management and the write-back in the cell log.",
     "Suspended": "Resume the project, or tell its owners why it is suspended.",
     "SourceUnauthorized": "Let the project read the ConfigMap or Secret that the message names.",
     "LocationMismatch": "Correct the Location of the cell, or the city of its Cluster.",
@@ -378,6 +456,16 @@ def deployment_rank(reason: str) -> int:
 
 def workload_rank(reason: str) -> int:
     return _BY_NAME.get(reason, _UNKNOWN).workload
+
+
+def todo(reason: str) -> str:
+    """What the user can do about a reason; empty if nothing."""
+    return _BY_NAME.get(reason, _UNKNOWN).todo
+
+
+def normal_time(reason: str) -> timedelta | None:
+    """How long a wait normally takes at most; None for reasons that nobody can wait out."""
+    return _BY_NAME.get(reason, _UNKNOWN).normal
 
 
 class Explanation(Struct, frozen=True):

@@ -42,7 +42,7 @@ QUOTA_FAILURES = {
 
 OTHER = "other"
 GATES = (*instance.GATES, OTHER)
-GATED = (*dict.fromkeys(reason.name for reason in reasons.REASONS), OTHER)
+GATED = (*dict.fromkeys(reason.name for reason in reasons.REASONS if not reason.is_conclusion), OTHER)
 REMOVED_FROM_CELL = "cell_deployment"
 REMOVED_FROM_HUB = "hub_deployment"
 REMOVED_NAMESPACE = "hub_namespace"

@@ -92,15 +92,27 @@ class Namespace(KubeObject, frozen=True):
     """A core Namespace, of which only the metadata is used."""
 
 
+class ObjectReference(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
 class Event(KubeObject, frozen=True, rename="camel"):
     """A core Event, with the fields that are read here."""
 
+    involved_object: ObjectReference = ObjectReference()
     type: str = ""
     reason: str = ""
     message: str = ""
     count: int | None = None
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
+
+    @property
+    def about(self) -> str:
+        """The name of the object that it is about."""
+        return self.involved_object.name
 
 
 class ConfigMap(KubeObject, frozen=True):
