@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,11 @@ def in_memory(exporter: InMemorySpanExporter) -> OtlpTracer:
     return OtlpTracer(exporter, "baker", "1.0", random.Random(1).randbytes)
 
 
+def sending() -> list[threading.Thread]:
+    """The threads that still try to send spans of a tracer that collects from a server."""
+    return [thread for thread in threading.enumerate() if thread.name in ("spans", "OtelBatchSpanRecordProcessor")]
+
+
 def finished(exporter: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
     return tuple(exporter.get_finished_spans())
 
@@ -77,7 +83,11 @@ def test_the_environment_names_the_service(collector: Collector, monkeypatch: py
 
 
 def test_ids_come_from_the_source_that_was_given() -> None:
-    ids = [in_memory(InMemorySpanExporter()).begin("oven", None, BEGAN).traceparent for _ in range(2)]
+    ids = []
+    for _ in range(2):
+        tracer = in_memory(InMemorySpanExporter())
+        ids.append(tracer.begin("oven", None, BEGAN).traceparent)
+        tracer.close(BOUNDED_SECONDS)
     assert ids[0] == ids[1]
 
 
@@ -111,6 +121,9 @@ def test_a_collector_that_is_down_delays_nothing_and_is_reported_once(monkeypatc
     for _ in range(5000):  # more than the queue holds
         tracer.begin("oven", PARENT, BEGAN).end(ENDED, {})
     assert not tracer.close(0.5)
+    for thread in sending():
+        thread.join(BOUNDED_SECONDS)
+    assert not sending()
     assert time.monotonic() - began < BOUNDED_SECONDS
     assert len(reports) == 1
 

@@ -13,6 +13,7 @@ from datum_compute.admission.networks import networks_of, reviewed
 from datum_compute.admission.workloads import facts_of, facts_of_locations
 from datum_compute.api.accounts import Accounts
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
+from datum_compute.api.services import PARENT_NAME as PARENT
 from datum_compute.api.validation import Facts, workload_violations
 from datum_compute.api.validation.deployments import deployment_refusal
 from datum_compute.api.workload import WORKLOAD
@@ -36,7 +37,6 @@ VALIDATE = "/validate-compute-datumapis-com-v1alpha-workload"
 VALIDATE_DEPLOYMENT = "/validate-compute-datumapis-com-v1alpha-workloaddeployment"
 PATHS = (MUTATE, VALIDATE, VALIDATE_DEPLOYMENT)
 OF_PROJECT = "/projects/"  # suffix with the project's name, for API servers whose requests do not name it
-PARENT = "iam.miloapis.com/parent-name"
 API_VERSION = "admission.k8s.io/v1"
 
 _BODY_BYTES = 7 * 1024 * 1024  # two objects of the largest size that API servers accept, and what surrounds them

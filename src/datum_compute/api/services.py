@@ -15,6 +15,11 @@ RESOURCE_MANAGER_GROUP = "resourcemanager.miloapis.com"
 INFRASTRUCTURE_GROUP = "infrastructure.miloapis.com"
 SERVICES_GROUP = "services.miloapis.com"
 
+# Extras by which Milo names what a caller's request is for.
+PARENT_NAME = "iam.miloapis.com/parent-name"
+PARENT_TYPE = "iam.miloapis.com/parent-type"
+PARENT_API_GROUP = "iam.miloapis.com/parent-api-group"
+
 SERVICE_NAME = GROUP  # the canonical name
 SERVICE_OBJECT = "compute"  # of the Service and, by convention, of its entitlement
 

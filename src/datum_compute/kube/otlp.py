@@ -43,6 +43,7 @@ class OtlpTracer:
         random_bytes: RandomBytes,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._exporter = exporter
         self._troubles = _Troubles(report)
         library = logging.getLogger(_LIBRARY)
         for handler in [handler for handler in library.handlers if isinstance(handler, _Troubles)]:
@@ -63,7 +64,10 @@ class OtlpTracer:
         closing = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
         closing.start()
         closing.join(seconds)
-        return not closing.is_alive() and not self._troubles.any
+        if not closing.is_alive():
+            return not self._troubles.any
+        self._exporter.shutdown()  # else its thread goes on trying to send what nobody waits for
+        return False
 
 
 class OtlpSpan:

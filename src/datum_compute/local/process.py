@@ -36,6 +36,7 @@ from datum_compute.local.adjustment import keep, settle
 from datum_compute.local.daemon import Report
 from datum_compute.local.endpoints import Endpoints
 from datum_compute.local.engine import compute_engine
+from datum_compute.local.extensions import extensions
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
 from datum_compute.local.instances import simulated_instances
 from datum_compute.local.overview import OVERVIEW, Overview
@@ -158,7 +159,7 @@ def _report_unsent(text: str) -> None:
 async def _answer(
     federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter", overview: Overview
 ) -> None:
-    server = await _listen(federation.engine, Credentials.ensure(paths.credentials), port, paths, overview)
+    server = await _listen(federation, Credentials.ensure(paths.credentials), port, paths, overview)
     try:
         await _until_ready(federation)
         await keep(federation.engine, settings)
@@ -220,10 +221,14 @@ async def _listen_for_requests(proxy: ProxyServer, paths: Paths) -> None:
     write_private(paths.proxy_port, str(port).encode())
 
 
-async def _listen(engine: Engine, credentials: Credentials, port: int, paths: Paths, overview: Overview) -> HttpsServer:
+async def _listen(
+    federation: Federation, credentials: Credentials, port: int, paths: Paths, overview: Overview
+) -> HttpsServer:
     """Listens on the requested port, else on the last one, else on any free one."""
+    served = extensions(federation, runner=None)
+    documents = {OVERVIEW: overview.document}
     for candidate in (port,) if port else (_last_port(paths.port), 0):
-        server = HttpsServer(engine, credentials, candidate, documents={OVERVIEW: overview.document})
+        server = HttpsServer(federation.engine, credentials, candidate, extensions=served, documents=documents)
         try:
             await server.start()
         except OSError as error:

@@ -143,9 +143,9 @@ class ContainerEngine(Protocol):
         inside misses nothing. Some events may be from a second before. Raises `EngineAway` when the stream ends."""
         ...
 
-    def logs(self, id: str, tail: int) -> AsyncGenerator[tuple[int, str, bytes], None]:
-        """The newest `tail` lines of a container and everything after, in frames: the time that the engine gives, in
-        nanoseconds, the stream, and the bytes. Ends with the container. To be closed if it is left early."""
+    def logs(self, id: str, tail: int) -> AsyncGenerator[bytes, None]:
+        """The newest `tail` lines of a container and everything after, as the engine sends it: `engine_streams.Frames`
+        with a time before each. Ends when the container does. To be closed if it is left early."""
         ...
 
     async def exec(self, id: str, command: Command) -> Session:

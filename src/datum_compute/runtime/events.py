@@ -1,6 +1,6 @@
-"""Records Kubernetes events. Entry point: `Recorder`.
+"""Records Kubernetes events. Entry points: `Recorder`, `record`.
 
-Recording is best effort and in the background: a pass never waits for an event and never fails with one.
+`Recorder` works as well as it can and in the background: a pass never waits for an event and never fails with one.
 """
 
 import asyncio
@@ -150,6 +150,20 @@ class Recorder:
     def _count(self, verb: str, occurrence: Occurrence) -> None:
         place = f"{_namespace(occurrence)}/{occurrence.name} ({occurrence.reason})"
         self._writes.count(Write(self._client.plane, occurrence.component, verb, EVENT.name), place)
+
+
+async def record(
+    client: Client, component: str, object_: KubeObject, reason: str, message: str, *, now: datetime, number: int
+) -> None:
+    """Records a normal event of which nothing may be done without it: raises `ApiError` unless it is stored.
+
+    `number` differs between events of the same moment.
+    """
+    occurrence = Occurrence(
+        component, "Normal", object_.kind, object_.namespace, object_.name, object_.metadata.uid, reason, _cut(message)
+    )
+    pending = _Pending(number, now, now)
+    await client.create(EVENT, _body(occurrence, _name(occurrence, pending), pending))
 
 
 def _cut(message: str) -> str:

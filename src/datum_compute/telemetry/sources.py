@@ -1,8 +1,8 @@
-"""Where log lines are read from, and by whom. Entry points: `Source`, `Entry`, `Notice`, `Access`."""
+"""Where log lines are read from. Entry points: `Source`, `Entry`, `Notice`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -20,6 +20,10 @@ class Labels(Struct, frozen=True):
     datum_namespace_name: str = ""
     datum_placement_name: str = ""
     datum_city_code: str = ""
+
+    def values(self) -> dict[str, str]:
+        """By name, without those that are empty."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
 class Entry(Struct, frozen=True):
@@ -53,14 +57,6 @@ class Reader(Struct, frozen=True):
     namespaces: frozenset[str] | None = None
 
 
-Access = Callable[[Mapping[str, Any]], Awaitable[Reader]]
-"""Who sent a request, by its ASGI scope, whose path begins at the project's plane (`/apis/...`).
-
-Raises an `ApiError`: 401 without a caller, 403 for one who may read nothing, 503 when that cannot be decided. While a
-reader follows, it is called again every 60 seconds, and the answer in progress ends when it raises.
-"""
-
-
 class Window(Struct, frozen=True):
     """From `start`, inclusive, to `end`, exclusive. At most `limit` lines, the newest if `backward`.
 
@@ -86,6 +82,9 @@ class Source(Protocol):
 
     remembers: bool
     """Whether lines of Instances that were replaced can be read. Such a source is never asked for `previous`."""
+
+    previous_runs: bool
+    """Whether `Window.previous` is known; otherwise it is never set."""
 
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         """Matching lines in order of time, whatever the direction."""
