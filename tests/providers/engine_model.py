@@ -75,6 +75,7 @@ class EngineModel:
         self._listeners: list[tuple[Mapping[str, str], asyncio.Queue[Event | None]]] = []
         self._numbers = itertools.count(1)
         self._ports = itertools.count(32768)
+        self._tick = 0
         self._now = now or (lambda: datetime.now(UTC))
 
     # Trouble
@@ -380,7 +381,9 @@ class EngineModel:
             self.emit(action, box.id, box.labels)
 
     def time(self) -> int:
-        return round((self._now() - _EPOCH).total_seconds() * 1_000_000) * 1000
+        """Never a whole second, nor the same twice in a row: no real clock is so exact."""
+        self._tick = self._tick % 999 + 1
+        return round((self._now() - _EPOCH).total_seconds() * 1_000_000) * 1000 + self._tick
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -53,26 +53,26 @@ class Frames:
             yield stream, piece, True
         self._rest = data[at:]
 
-    def skip(self, chunk: bytes) -> int:
-        """Passes over a chunk, at a fraction of the cost; returns how many lines ended in it."""
+    def skip(self, chunk: bytes) -> tuple[int, frozenset[str]]:
+        """Passes over a chunk, at a fraction of the cost. Returns how many lines ended in it, and the streams on which
+        a line has begun and not ended."""
         data = self._rest + chunk if self._rest else chunk
-        end, lines = len(data), 0
+        end, lines, torn = len(data), 0, {STDOUT: False, STDERR: False}
         at = self._left
-        if self._left and at <= end:
-            lines += data[at - 1] == 10
+        if at and at <= end:
+            lines += not (unfinished := data[at - 1] != 10)
+            torn[self._stream] = unfinished
         while end - at >= HEAD:
             self._stream, length = _head(data, at)
             at += HEAD + length
             if length and at <= end:
-                lines += data[at - 1] == 10
+                lines += not (unfinished := data[at - 1] != 10)
+                torn[self._stream] = unfinished
         self._left = max(at - end, 0)
         self._rest = data[at:]
-        return lines
-
-    @property
-    def whole(self) -> bool:
-        """Nothing of a frame is held back."""
-        return not self._rest and not self._left
+        if self._left:
+            torn[self._stream] = True
+        return lines, frozenset(stream for stream, unfinished in torn.items() if unfinished)
 
 
 def _head(data: bytes, at: int) -> tuple[str, int]:
