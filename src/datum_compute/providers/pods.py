@@ -26,7 +26,6 @@ from datum_compute.providers.report import Report, status_with
 from datum_compute.runtime import Pass, Problems, Source, Unfinished, controller_of, itself
 
 _FIRST_WAIT, _LONGEST_WAIT = 30.0, 600.0
-TAKEN = Report("Unknown", report.PROVISIONING.reason, "The site still has something else of the instance's name")
 UNPROTECTED = Report(
     "Unknown",
     reasons.NETWORK_FAILED_TO_CREATE,
@@ -83,7 +82,7 @@ class PodsProvider:
             await self._hold_back(pass_, instance, problems)
             pod = await self._start(pass_, instance)
         if not _is_of(pod, instance):
-            await self._report(pass_, instance, TAKEN, "")
+            await self._report(pass_, instance, report.TAKEN, "")
             raise Unfinished(f"{pod.namespace}/{pod.name} belongs to somebody else")
         await self._relabel(pass_, instance, pod)
         state = await self._state(pass_, instance, pod)
@@ -114,7 +113,7 @@ class PodsProvider:
             if isinstance(problem.error, BadRequest | Invalid):
                 await self._report(pass_, instance, report.MISCONFIGURED, "")
             elif isinstance(problem.error, Unfinished):
-                await self._report(pass_, instance, TAKEN, "")
+                await self._report(pass_, instance, report.TAKEN, "")
             elif problem.is_refusal or isinstance(problem.error, NotFound):
                 await self._report(pass_, instance, UNPROTECTED, "")
         problems.raise_worst()

@@ -26,6 +26,7 @@ class Report(Struct, frozen=True):
 
 RUNNING = Report("True", reasons.AVAILABLE, "The instance is available", reasons.PROGRAMMED)
 PROVISIONING = Report("Unknown", reasons.PROVISIONING, "The instance is being provisioned")
+TAKEN = Report("Unknown", reasons.PROVISIONING, "The site still has something else of the instance's name")
 STOPPING = Report("False", reasons.STOPPING, "The instance is stopping", reasons.STOPPING)
 CRASHING = Report("Unknown", reasons.INSTANCE_CRASHING, "The instance keeps failing to start")
 MISCONFIGURED = Report("Unknown", reasons.CONFIGURATION_ERROR, "The instance was refused because of its configuration")
