@@ -222,6 +222,7 @@ STEPS: dict[str, tuple[list[View], Step]] = {
     "image there": ([absent()], Create(0)),
     "being pulled": ([absent(image=Pulling())], Wait(None)),
     "pull failed": ([absent(image=Unavailable(PullProblem.MISSING, "", NOW + 10))], Wait(10)),
+    "being pulled again": ([absent(image=Unavailable(PullProblem.MISSING, ""))], Wait(None)),
     "create refused": ([refused(Refusal.OTHER, status="")], Wait(30)),
     "create refused, time is over": ([refused(Refusal.OTHER, status="", again_at=NOW)], Create(0)),
     "created": ([View(shape(), found("created", started=0))], Start(0)),

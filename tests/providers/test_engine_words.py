@@ -31,6 +31,7 @@ from datum_compute.providers.engine_words import (
         ("image with reference x was found but does not match the specified platform", Refusal.OTHER_PROCESSOR),
         ("driver failed programming: Bind for 127.0.0.1:4000 failed: port is already allocated", Refusal.PORT_TAKEN),
         ("rootlessport listen tcp 127.0.0.1:4000: bind: address already in use", Refusal.PORT_TAKEN),
+        ('Conflict. The container name "/datum-1" is already in use by container "2f"', Refusal.NAME_TAKEN),
         ("write /var/lib/x: no space left on device", Refusal.DISK_FULL),
         ("NanoCPUs can not be set, as your kernel does not support CPU CFS scheduler", Refusal.OTHER),
         ("network datum-1-dfw not found", Refusal.OTHER),

@@ -94,4 +94,4 @@ def wait_after_refusal(refusal: Refusal, count: int) -> float:
         case Refusal.NAME_TAKEN:
             return _NAME_WAIT
         case Refusal.OTHER:
-            return min(_FIRST_WAIT * 2 ** min(count - 1, 10), _REFUSED_LONGEST_WAIT)
+            return min(_FIRST_WAIT * 2.0 ** min(count - 1, 10), _REFUSED_LONGEST_WAIT)

@@ -97,10 +97,9 @@ def _image_report(view: View) -> Report | None:
             return Report("Unknown", reasons.PROVISIONING, f"The image {image} is being pulled{percent}")
         case Unavailable(problem=PullProblem.DISK_FULL):
             return NO_ROOM
-        case Unavailable(problem=problem, text=text):
-            why = problem.value or excerpt(text)
+        case Unavailable(reason=reason):
             message = report.unavailable(image).message
-            return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"{message}: {why}" if why else message)
+            return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"{message}: {reason}" if reason else message)
     return None
 
 
@@ -211,7 +210,7 @@ def _step(views: Sequence[View], index: int, now: float) -> Step:
     if view.found is None:
         match view.image:
             case Unavailable(again_at=again_at):
-                return Wait(max(0.0, again_at - now))
+                return Wait(max(0.0, again_at - now) if again_at is not None else None)
             case Present() if now >= troubled_until:
                 return Create(index)
             case Present():

@@ -18,7 +18,7 @@ class Refusal(Enum):
     PROGRAM_UNUSABLE = "program unusable"  # there, but it cannot be executed
     OTHER_PROCESSOR = "other processor"
     PORT_TAKEN = "port taken"
-    NAME_TAKEN = "name taken"  # by a container of somebody else; never read from a text
+    NAME_TAKEN = "name taken"  # by a container of somebody else
     OTHER = "other"
 
 
@@ -44,6 +44,7 @@ _PROCESSOR = (
 _REFUSALS = [
     (Refusal.DISK_FULL, _FULL),
     (Refusal.OTHER_PROCESSOR, _PROCESSOR),
+    (Refusal.NAME_TAKEN, r"name .*(is already in use|already taken)"),
     (
         Refusal.PORT_TAKEN,
         r"port is already allocated|address already in use|ports? (are|is) not available|cannot expose p",

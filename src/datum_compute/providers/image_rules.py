@@ -4,7 +4,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from datum_compute.providers.engine_words import PullProblem
+from datum_compute.providers.engine_words import PullProblem, excerpt
 
 FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
 FULL_WAIT = 30.0
@@ -22,11 +22,15 @@ class Pulling(Struct, frozen=True, tag=True):
 
 
 class Unavailable(Struct, frozen=True, tag=True):
-    """The last pull failed; the next is made at `again_at`, in loop time."""
+    """The last pull failed; the next is made at `again_at`, in loop time, or is under way if that is None."""
 
     problem: PullProblem
     text: str  # the engine's words
-    again_at: float
+    again_at: float | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.problem.value or excerpt(self.text)
 
 
 ImageState = Present | Pulling | Unavailable
@@ -50,7 +54,7 @@ def wait_after(problem: PullProblem, failures: int) -> float:
     """Seconds until the next pull, by the number of failures in a row."""
     if problem is PullProblem.DISK_FULL:
         return FULL_WAIT
-    return min(FIRST_WAIT * 2 ** min(failures - 1, 10), LONGEST_WAIT)
+    return min(FIRST_WAIT * 2.0 ** min(failures - 1, 10), LONGEST_WAIT)
 
 
 class Progress(Struct, frozen=True):

@@ -37,11 +37,14 @@ def unavailable(image: str) -> Report:
     return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"The image {image} cannot be pulled")
 
 
-def status_with(instance: Instance, report: Report, addresses: Sequence[str], now: datetime) -> Json:
+def status_with(
+    instance: Instance, report: Report, addresses: Sequence[str], now: datetime, external: str | None = None
+) -> Json:
     """The complete status of the Instance, with the parts that a provider owns taken from the report.
 
     The template hash is set exactly while the Instance runs. `addresses` has one entry per interface, empty if unknown;
-    interfaces are omitted until an address is known.
+    interfaces are omitted until an address is known. `external` is where the first interface can be reached from
+    outside, empty if nowhere; None leaves that to others.
     """
     generation = instance.metadata.generation
     wanted = [
@@ -60,7 +63,14 @@ def status_with(instance: Instance, report: Report, addresses: Sequence[str], no
         status["networkInterfaces"] = [
             _interface(known[index] if index < len(known) else {}, address) for index, address in enumerate(addresses)
         ]
+    if external is not None and (interfaces := status.get("networkInterfaces")):
+        status["networkInterfaces"] = [_reachable(interfaces[0], external), *interfaces[1:]]
     return status
+
+
+def _reachable(interface: Json, external: str) -> Json:
+    assignments = {key: value for key, value in (interface.get("assignments") or {}).items() if key != "externalIP"}
+    return interface | {"assignments": assignments | ({"externalIP": external} if external else {})}
 
 
 def _interface(known: Json, address: str) -> Json:

@@ -1,0 +1,103 @@
+"""Takes the steps that an Instance needs, and notes what the engine refuses. Entry points: `take`, `remove`."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from datum_compute.api.labels import CONTAINER_INSTANCE_UID, CONTAINER_NAME
+from datum_compute.providers import container_removal
+from datum_compute.providers.container_engine import Container, ContainerEngine, Refused, Summary
+from datum_compute.providers.container_memory import Memory
+from datum_compute.providers.container_runs import RUNNING
+from datum_compute.providers.container_shape import GRACE_SECONDS, Owner, Shape
+from datum_compute.providers.container_state import Create, Remove, Start, Step, Stop, View
+from datum_compute.providers.engine_words import Refusal, excerpt, refusal_in
+from datum_compute.runtime import Unfinished
+
+_log = structlog.get_logger(__name__)
+
+
+async def take(
+    step: Step, owner: Owner, memory: Memory, shape: Shape, views: Sequence[View], engine: ContainerEngine
+) -> None:
+    match step:
+        case Create(index=index):
+            await _create(index, owner, memory, shape, views[0].found, engine)
+        case Start(index=index):
+            await _start(memory, views[index], engine)
+        case Stop(indexes=indexes):
+            await asyncio.gather(*(_stop(memory, views[index], engine) for index in indexes))
+        case Remove(indexes=indexes):
+            for index in indexes:
+                await _remove(views[index].found, engine)
+
+
+async def remove(summaries: Sequence[Summary], engine: ContainerEngine) -> None:
+    """Stops containers, and then removes them."""
+    await container_removal.stop(engine, [summary for summary in summaries if summary.state == RUNNING])
+    try:
+        await container_removal.remove(engine, summaries)
+    except Refused as error:
+        raise Unfinished(f"a container cannot be removed: {excerpt(error.message)}") from None
+
+
+async def _create(
+    index: int, owner: Owner, memory: Memory, shape: Shape, first: Container | None, engine: ContainerEngine
+) -> None:
+    wanted = shape.containers[index]
+    name = wanted.container
+    try:
+        if index == 0:
+            await engine.create_network(shape.network, owner.labels)
+        await engine.create(wanted.name, shape.body(index, first.id if first is not None else ""))
+    except Refused as error:
+        there = await engine.inspect(wanted.name)
+        if there is None:
+            _refuse(memory, name, refusal_in(error.message), error, anew=False)
+        elif not _is_for(there, owner, shape, name):
+            _refuse(memory, name, Refusal.NAME_TAKEN, error, anew=False)
+        # Otherwise an earlier call made it after all, and the next look finds it.
+    else:
+        memory.made_anew(name)
+
+
+async def _start(memory: Memory, view: View, engine: ContainerEngine) -> None:
+    assert view.found is not None
+    name, before = view.shape.container, memory.run_of(view.shape.container)
+    memory.mark(name, starting=True)
+    try:
+        await engine.start(view.found.id)
+    except Refused as error:
+        after = await engine.inspect(view.found.id)
+        if after is None or (after.state.status != RUNNING and after.state.started == view.started):
+            memory.runs[name] = before
+            _refuse(memory, name, refusal_in(error.message), error, anew=True)
+
+
+async def _stop(memory: Memory, view: View, engine: ContainerEngine) -> None:
+    assert view.found is not None
+    memory.mark(view.shape.container, stopping=True)
+    try:
+        await engine.stop(view.found.id, GRACE_SECONDS)
+    except Refused:
+        await _remove(view.found, engine)
+
+
+async def _remove(found: Container | None, engine: ContainerEngine) -> None:
+    if found is None:
+        return
+    try:
+        await engine.remove(found.id)
+    except Refused as error:
+        raise Unfinished(f"container {found.name} cannot be removed: {excerpt(error.message)}") from None
+
+
+def _refuse(memory: Memory, container: str, refusal: Refusal, error: Refused, *, anew: bool) -> None:
+    memory.refuse(container, refusal, error.message, asyncio.get_running_loop().time(), anew=anew)
+    _log.warning("container refused", container=container, uid=memory.uid, reason=refusal.value, error=str(error))
+
+
+def _is_for(found: Container, owner: Owner, shape: Shape, container: str) -> bool:
+    is_same = found.labels.get(CONTAINER_INSTANCE_UID) == shape.uid and found.labels.get(CONTAINER_NAME) == container
+    return owner.owns(found.labels) and is_same

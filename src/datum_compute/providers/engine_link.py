@@ -1,0 +1,159 @@
+"""The connection to a container engine that comes and goes. Entry point: `EngineLink`.
+
+Events are only reasons to look. The list that is read at every connection, and regularly, is the truth behind them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from datum_compute.providers.container_engine import ContainerEngine, EngineAway, Event, Refused, Summary
+from datum_compute.runtime.tasks import first
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+RELIST_SECONDS = 600.0
+PATIENCE_SECONDS = 30.0  # how long the engine may be silent before that is reported
+SILENT_SECONDS = 10.0  # and before the readers of logs are told
+STEADY_SECONDS = 10.0  # a connection that lasted so long is renewed at once
+
+Connect = Callable[[], Awaitable[ContainerEngine]]
+
+_log = structlog.get_logger(__name__)
+
+
+class Listener(Protocol):
+    def connected(self) -> None:
+        """The engine answers, for the first time or again: anything may have happened meanwhile."""
+        ...
+
+    def listed(self, summaries: Sequence[Summary]) -> None:
+        """All containers with the labels."""
+        ...
+
+    def happened(self, event: Event) -> None: ...
+
+    def silent(self, reason: str) -> None:
+        """The engine has not answered for a while; an empty reason ends that."""
+        ...
+
+    async def attend(self, engine: ContainerEngine) -> None:
+        """Work that goes on for as long as a connection."""
+        ...
+
+
+class EngineLink:
+    """`connect` finds the engine, and raises `EngineAway` while it cannot."""
+
+    def __init__(self, connect: Connect, labels: Mapping[str, str]) -> None:
+        self._connect = connect
+        self._labels = labels
+        self._engine: ContainerEngine | None = None
+        self._away_since: float | None = None  # loop time; None while it answers
+        self._connected_at: float | None = None  # loop time of the connection that `run` follows
+        self._broken = asyncio.Event()
+        self._reason = "it has not been reached yet"
+        self._said_silent = False
+
+    @property
+    def engine(self) -> ContainerEngine:
+        """The engine, for a call now. Raises `EngineAway` while it does not answer."""
+        if self._engine is None or self._away_since is not None:
+            self._away_since = self._time() if self._away_since is None else self._away_since
+            raise EngineAway(self._reason)
+        return self._engine
+
+    @property
+    def patience(self) -> float:
+        """Seconds until an engine that is away is reported so; 0 or less once it is time."""
+        since = self._time() if self._away_since is None else self._away_since
+        return since + PATIENCE_SECONDS - self._time()
+
+    def lost(self, error: EngineAway) -> None:
+        """Somebody's call was not answered."""
+        self._reason = str(error)
+        if self._away_since is None:
+            self._away_since = self._time()
+        self._broken.set()
+
+    async def open(self) -> ContainerEngine:
+        """The engine, connected if need be, for work outside `run`."""
+        if self._engine is None:
+            self._engine = await self._connect()
+        return self._engine
+
+    async def run(self, listener: Listener) -> None:
+        """Follows the engine for ever. One that breaks off is tried again at once, then more and more rarely."""
+        pause = 0.0
+        while True:
+            self._connected_at = None
+            try:
+                if pause:
+                    await self._renew()
+                await self._follow(await self.open(), listener)
+            except EngineAway as error:
+                self.lost(error)
+            except Refused as error:
+                self.lost(EngineAway(str(error)))
+            if was_steady := self._is_steady():
+                _log.warning("container engine lost", error=self._reason)
+            pause = 0.0 if was_steady else max(FIRST_PAUSE, min(2 * pause, LONGEST_PAUSE))
+            await self._wait(pause, listener)
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    async def _renew(self) -> None:
+        """A new connection: another version of the engine may answer now."""
+        engine = await self._connect()
+        await self.close()
+        self._engine = engine
+
+    async def _follow(self, engine: ContainerEngine, listener: Listener) -> None:
+        async with engine.events(self._labels) as events:
+            summaries = await engine.containers(self._labels)
+            self._broken.clear()
+            self._away_since = None
+            self._connected_at = self._time()
+            if self._said_silent:
+                self._said_silent = False
+                listener.silent("")
+            listener.connected()
+            listener.listed(summaries)
+            await first(
+                self._receive(events, listener),
+                self._relist(engine, listener),
+                listener.attend(engine),
+                self._broken.wait(),
+            )
+        raise EngineAway(self._reason)
+
+    async def _receive(self, events: AsyncIterator[Event], listener: Listener) -> None:
+        async for event in events:
+            listener.happened(event)
+        raise EngineAway("the container engine ended the stream of events")
+
+    async def _relist(self, engine: ContainerEngine, listener: Listener) -> None:
+        while True:
+            await asyncio.sleep(RELIST_SECONDS)
+            listener.listed(await engine.containers(self._labels))
+
+    async def _wait(self, pause: float, listener: Listener) -> None:
+        """Waits before the next try, and says so when the engine has been silent for too long."""
+        since = self._time() if self._away_since is None else self._away_since
+        left = since + SILENT_SECONDS - self._time()
+        if not self._said_silent and left <= pause:
+            await asyncio.sleep(max(0.0, left))
+            pause -= max(0.0, left)
+            self._said_silent = True
+            listener.silent("the container engine does not answer")
+        await asyncio.sleep(pause)
+
+    def _is_steady(self) -> bool:
+        return self._connected_at is not None and self._time() >= self._connected_at + STEADY_SECONDS
+
+    def _time(self) -> float:
+        return asyncio.get_running_loop().time()
