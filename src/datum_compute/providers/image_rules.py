@@ -65,7 +65,7 @@ class Progress(Struct, frozen=True):
 
     def moved(self, fraction: float | None, now: float) -> Self:
         """The progress to show; this one while it is not far or long enough from the last."""
-        shown = self.fraction or 0.0
-        if fraction is None or fraction < shown + PROGRESS_STEP - 1e-9 or now < self.at + PROGRESS_SECONDS:
+        visible = self.fraction or 0.0
+        if fraction is None or fraction < visible + PROGRESS_STEP - 1e-9 or now < self.at + PROGRESS_SECONDS:
             return self
         return type(self)(fraction, now)
