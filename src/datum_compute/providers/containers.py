@@ -16,6 +16,7 @@ from datum_compute.federation.sessions import Command, Session, Unstartable
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.providers import container_removal, report
 from datum_compute.providers.container_engine import Container, ContainerEngine, EngineAway, Event, Refused, Summary
+from datum_compute.providers.container_logs import ContainerLogs
 from datum_compute.providers.container_memory import Memory
 from datum_compute.providers.container_removal import Removal
 from datum_compute.providers.container_runs import RUNNING
@@ -50,6 +51,7 @@ class ContainersProvider:
         self._sink = sink
         self._link = EngineLink(connect, owner.labels)
         self._images = Images(credentials, self._wake)
+        self._logs = ContainerLogs(sink, clock)
         self._strays = Strays(owner)
         self._memories: dict[Request, Memory] = {}
         self._fleet: Fleet | None = None
@@ -73,6 +75,7 @@ class ContainersProvider:
             await self._link.run(self)
         finally:
             self._enqueue = None
+            await self._logs.close()
             await self._images.close()
 
     def connected(self) -> None:
@@ -174,10 +177,11 @@ class ContainersProvider:
             found = await engine.inspect(summary.id) if summary is not None else None
             image: ImageState | None = None
             if found is None:
-                memory.miss(name)
+                self._leave(memory.miss(name))
                 image = await self._images.state(engine, wanted.image, memory.uid, request)
             elif memory.see(name, found, asyncio.get_running_loop().time(), self._now_ns()):
                 self._sink.started(memory.origin(name), found.state.started)
+                self._logs.follow(engine, found.id, memory.origin(name))
             runs, trouble = memory.run_of(name), memory.troubles.get(name)
             views.append(View(wanted, found, runs, trouble, image, engine.info.limits_memory))
         return views
@@ -257,8 +261,14 @@ class ContainersProvider:
         if (memory := self._memories.pop(request, None)) is None:
             return
         self._images.forget(memory.uid)
+        for found in memory.found.values():
+            self._leave(found)
         for origin in memory.origins:
             self._sink.ended(origin, self._now_ns())
+
+    def _leave(self, found: Container | None) -> None:
+        if found is not None:
+            self._logs.leave(found.id)
 
     async def _report(
         self, pass_: Pass, instance: Instance, memory: Memory, state: Report, views: Sequence[View] = ()
