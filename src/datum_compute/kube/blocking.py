@@ -124,13 +124,18 @@ class BlockingTransport:
 
     def stream(self, call: Call, *, silence: float) -> "Stream":
         """A watch, one JSON event per line. Raises `ApiError` when the server refuses; ends after `silence` seconds."""
+        response = self.open(call, silence=silence)
+        if response.code >= 300:
+            with response:
+                raise from_status(response.code, b"".join(response), "")
+        return response
+
+    def open(self, call: Call, *, silence: float) -> "Stream":
+        """An answer that is read line by line, good or bad; raises `Timeout` after `silence` seconds without a byte."""
         response = self._open_stream(call, silence)
         if response.code == 401 and self.credentials.renew():
             response.close()
             response = self._open_stream(call, silence)
-        if response.code >= 300:
-            with response:
-                raise from_status(response.code, b"".join(response), "")
         return response
 
     def close(self) -> None:
@@ -316,7 +321,7 @@ class _Secure(http.client.HTTPSConnection):
 
 
 class Stream:
-    """The lines of one watch. `close` may be called from another thread and ends the iteration."""
+    """The lines of one answer. `close` may be called from another thread and ends the iteration."""
 
     def __init__(
         self,

@@ -18,7 +18,8 @@ from datum_compute.cli.shell.environment import Environment
 from datum_compute.cli.shell.habits import WORKLOADS, without_type
 from datum_compute.cli.shell.run import Run, Settings
 from datum_compute.cli.show.durations import age
-from datum_compute.cli.show.specs import image, short_image
+from datum_compute.cli.show.log_entries import short_name
+from datum_compute.cli.show.specs import container_names, image, short_image
 from datum_compute.cli.talk.project import Project
 from datum_compute.cli.talk.target import kubeconfig_files
 from datum_compute.cli.workload.history import CURRENT, name_of
@@ -83,6 +84,21 @@ def placements(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
     workload = project.find(WORKLOAD, without_type(words[0], WORKLOADS)) if words else None
     for placement in workload.object.spec.placements if workload is not None else ():
         yield placement.name, ", ".join(placement.city_codes)
+
+
+def short_names(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
+    """Instances of the workload that the words name, without its name."""
+    name = without_type(words[0], WORKLOADS) if words else ""
+    for instance, status in instances(project):
+        if name and instance.startswith(f"{name}-"):
+            yield short_name(name, instance), status
+
+
+def containers(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
+    """Containers of the workload that the words name."""
+    workload = project.find(WORKLOAD, without_type(words[0], WORKLOADS)) if words else None
+    if workload is not None:
+        yield from ((name, "") for name in container_names(workload.object.spec.template.spec))
 
 
 def revisions(project: Project, words: tuple[str, ...], now: datetime) -> Iterator[Candidate]:

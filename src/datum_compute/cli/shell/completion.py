@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from datum_compute.cli.shell.environment import Clock, Environment
-from datum_compute.cli.shell.flags import Choice, Cities, Name
+from datum_compute.cli.shell.flags import Choice, Cities, Name, ShortNames
 from datum_compute.cli.shell.habits import without_type
 from datum_compute.cli.shell.tree import Leaf, Root, Verbs
 from datum_compute.cli.show.escapes import visible
@@ -173,6 +173,8 @@ def _values(at: _Position, partial: str, environment: Environment) -> tuple[list
         return [Candidate(word) for word in option.type.words], Directive.NO_FILES
     if isinstance(option.type, Cities):
         return _next_items(_names("city", at, environment), partial), Directive.NO_FILES
+    if isinstance(option.type, ShortNames):
+        return _next_items(_names("short_name", at, environment), partial), Directive.NO_FILES
     if option.is_flag:
         return [Candidate("true"), Candidate("false")], Directive.NO_FILES
     if option.name in ("file", "kubeconfig", "save_to", "directory"):
@@ -209,6 +211,8 @@ def _names(kind: str, at: _Position, environment: Environment) -> list[Candidate
         "to_revision": lambda project: candidates.revisions(project, at.words, environment.clock.now()),
         "revision": lambda project: candidates.revisions(project, at.words, environment.clock.now()),
         "placement": lambda project: candidates.placements(project, at.words),
+        "short_name": lambda project: candidates.short_names(project, at.words),
+        "container": lambda project: candidates.containers(project, at.words),
     }
     if kind not in read:
         return []

@@ -176,6 +176,20 @@ class Cities(click.ParamType[tuple[str, ...]]):
         return cities
 
 
+class ShortNames(click.ParamType[tuple[str, ...]]):
+    """Names of instances of one workload, separated by commas, with or without the name of the workload before them."""
+
+    name = "name,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        if not parts:
+            raise usage(f"{_flag(param)}: name at least one instance", "instances")
+        return tuple(INSTANCE_NAME.convert(part, param, ctx) for part in parts)
+
+
 def one_of(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 

@@ -90,6 +90,8 @@ class Run:
         """`outputs` are the formats that the verb supports, its default first. `command` is how the verb is called."""
         settings = Settings.of(flags, environment.environ)
         output = settings.output or outputs[0]
+        if output == "table" and outputs[0] == "text":  # the default elsewhere
+            output = "text"
         if output not in outputs:
             raise usage(f'unsupported output format "{output}": use {one_of(outputs)}')
         return cls(environment, settings, output, command)

@@ -11,6 +11,12 @@ def image(spec: InstanceSpec, otherwise: str) -> str:
     return sandbox.containers[0].image if sandbox and sandbox.containers else otherwise
 
 
+def container_names(spec: InstanceSpec) -> list[str]:
+    """Empty for a virtual machine."""
+    sandbox = spec.runtime.sandbox
+    return [container.name for container in sandbox.containers] if sandbox else []
+
+
 def short_image(name: str) -> str:
     """The image without the host of its registry, which is a first part with a dot or a port."""
     host, slash, rest = name.partition("/")

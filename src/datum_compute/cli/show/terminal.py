@@ -71,6 +71,11 @@ class Terminal:
         return self._out.tty
 
     @property
+    def coloured(self) -> bool:
+        """Whether stdout is in colour."""
+        return self._out.coloured
+
+    @property
     def asks(self) -> bool:
         """Whether there is somebody to ask."""
         return self._stdin.isatty() and self._err.tty
@@ -121,6 +126,11 @@ class Terminal:
     def name(self, text: str) -> None:
         """Writes a line for programs: whole, as far as the stream can encode it."""
         self._out.write(f"{self._out.encoded(visible(text))}\n")
+
+    def lines(self, text: str) -> None:
+        """Writes whole lines to stdout as they are, as far as the stream can encode them."""
+        if text:
+            self._out.write(self._out.encoded(text))
 
     def confirm(self, question: str, *, default: bool) -> bool:
         """Asks on stderr. Enter chooses the default; the end of the input is a no.
@@ -233,7 +243,7 @@ class _Stream:
         self._charset = "ascii" if _is_c_locale(environ) else self._encoding
         self.unicode = _is_unicode(self._charset)
         self.ellipsis = "…" if self.unicode else "..."
-        self._color = _wants_color(color, environ, tty=self.tty)
+        self.coloured = _wants_color(color, environ, tty=self.tty)
 
     def line(self, pieces: tuple[Piece, ...]) -> None:
         self.write(f"{self.text(Line(pieces))}\n")
@@ -263,7 +273,7 @@ class _Stream:
         return pieces if self.unicode else _mapped(self.encodable, pieces)
 
     def _colored(self, piece: Piece) -> str:
-        if isinstance(piece, str) or not self._color or piece.tone is Tone.PLAIN or not piece.text:
+        if isinstance(piece, str) or not self.coloured or piece.tone is Tone.PLAIN or not piece.text:
             return text_of(piece)
         return f"\x1b[{piece.tone.value}m{piece.text}\x1b[0m"
 

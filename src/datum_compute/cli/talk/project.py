@@ -33,7 +33,7 @@ from datum_compute.kube.errors import (
 )
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import Json, KubeObject, decode
-from datum_compute.kube.transport import Call
+from datum_compute.kube.transport import Answer, Call
 
 if TYPE_CHECKING:
     from datum_compute.kube.blocking import BlockingTransport  # loaded only for real calls
@@ -236,16 +236,36 @@ class Project:
             self.watch_call(INSTANCE, selector=selector),
         ]
 
-    def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
+    def answer(self, call: Call, action: str) -> Answer:
+        """The answer to any call, good or bad; raises a `Failure` when there is none."""
         try:
-            answer = self.transport.call(call)
-        except ApiError as error:  # there is no answer at all
-            received = _may_have_received(error)
-            details = [_OUTCOME_UNKNOWN] if call.method != "GET" and received else []
-            start = "" if received else self._advice.start()
-            raise Failure(f"{action}: {error.message}{self._origin}", details=details, next_command=start) from error
-        except KubeconfigError as error:  # a token file that cannot be read
-            raise Failure(str(error), Exit.NOT_ALLOWED) from None
+            return self.transport.call(call)
+        except (ApiError, KubeconfigError) as error:
+            raise self.unanswered(error, action, call.method) from error
+
+    def unanswered(self, error: ApiError | KubeconfigError, action: str, method: str = "GET") -> Failure:
+        """The failure of a call that got no answer at all."""
+        if isinstance(error, KubeconfigError):  # a token file that cannot be read
+            return Failure(str(error), Exit.NOT_ALLOWED)
+        received = _may_have_received(error)
+        details = [_OUTCOME_UNKNOWN] if method != "GET" and received else []
+        start = "" if received else self._advice.start()
+        return Failure(f"{action}: {error.message}{self._origin}", details=details, next_command=start)
+
+    def refused(self, error: ApiError, action: str, verb: str, what: str) -> Failure:
+        """The failure of a call that was refused, whatever it was for; `what` is a plural."""
+        match error:
+            case Unauthorized():
+                return Failure(f"not signed in or session expired — {self._advice.sign_in}", Exit.NOT_ALLOWED)
+            case Forbidden():
+                causes = [_cause(cause.field, cause.message) for cause in error.causes]
+                context = [f"in {self._advice.context}"] if self._advice.context else []
+                text = f"you do not have permission to {verb} {what} in project {self.name}"
+                return Failure(text, Exit.NOT_ALLOWED, details=[*causes, *context])
+        return Failure(f"{action}: {error.message}")
+
+    def _send(self, call: Call, action: str, verb: str, kind: Kind[Any], name: str = "") -> bytes:
+        answer = self.answer(call, action)
         if answer.code >= 300:
             refusal = from_status(answer.code, answer.body, self.name)
             raise self._failure(refusal, action, verb, kind, name) from refusal
@@ -273,16 +293,11 @@ class Project:
                 return Failure(text, Exit.CONFLICT)
             case Conflict():
                 return Failure(f"{what} was changed by someone else at the same time; try again", Exit.CONFLICT)
-            case Unauthorized():
-                return Failure(f"not signed in or session expired — {self._advice.sign_in}", Exit.NOT_ALLOWED)
-            case Forbidden():
-                text = f"you do not have permission to {verb} {nouns(kind)} in project {self.name}"
-                return Failure(text, Exit.NOT_ALLOWED, details=[*causes, *context])
             case Invalid():
                 return Failure(f"{what} was rejected:", details=causes or [error.message])
             case BadRequest() if _STRICT in error.message:
                 return Failure(f"{what} was rejected:", details=error.message.partition(_STRICT)[2].split(", "))
-        return Failure(f"{action}: {error.message}")
+        return self.refused(error, action, verb, nouns(kind))
 
 
 _STRICT = "strict decoding error: "  # what servers put before the list of unknown fields

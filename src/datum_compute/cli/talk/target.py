@@ -27,6 +27,8 @@ from datum_compute.kube.access.credentials import Credentials
 from datum_compute.kube.access.kubeconfig import Endpoint, Kubeconfig, KubeconfigError
 from datum_compute.kube.blocking import BlockingTransport
 
+LOGS_URL = "DATUM_COMPUTE_LOGS_URL"
+
 _PROJECTS = "/apis/resourcemanager.miloapis.com/v1alpha1/projects"
 _CONTROL_PLANE = re.compile(
     r"(?P<root>.*?)(?:/apis/resourcemanager[^/]*/[^/]+)?/projects/(?P<project>[^/]+)/control-plane"
@@ -40,11 +42,13 @@ class Mode(Enum):
 
 
 class Target(Struct, frozen=True):
-    """The plane of the project, and the platform above it, if there is one."""
+    """The plane of the project, the platform above it, if there is one, and where the project's logs are read: its
+    plane, unless the environment names another server."""
 
     mode: Mode
     project: Project
     platform: Project | None
+    logs: Project
     local: bool = False  # whether it looks like a local federation
 
     @property
@@ -53,7 +57,7 @@ class Target(Struct, frozen=True):
         return self.mode is Mode.PLUGIN
 
     def close(self) -> None:
-        for plane in filter(None, (self.project, self.platform)):
+        for plane in filter(None, (self.project, self.platform, self.logs)):
             plane.transport.close()
 
 
@@ -228,8 +232,26 @@ def _target(address: _Address, settings: Settings, environment: Environment, ter
 
     root = _root(address.endpoint.server)
     platform = plane(replace(address.endpoint, server=root)) if root else None
+    project = plane(address.endpoint)
+    logs = _logs_endpoint(address, environment.environ)
     local = _is_local(address) and address.endpoint.server.startswith("https://")
-    return Target(address.mode, plane(address.endpoint), platform, local)
+    return Target(address.mode, project, platform, plane(logs) if logs is not None else project, local)
+
+
+def _logs_endpoint(address: _Address, environ: Mapping[str, str]) -> Endpoint | None:
+    """The server that DATUM_COMPUTE_LOGS_URL names. It gets the user's token, so nobody else may read along."""
+    url = environ.get(LOGS_URL, "").rstrip("/")
+    if not url:
+        return None
+    try:
+        _check_url(url)
+    except KubeconfigError as error:
+        raise usage(f"{LOGS_URL}: {error}") from None
+    if url.startswith("http:") and not _is_loopback(url):
+        raise usage(f"{LOGS_URL}: {url} is not encrypted; use https://")
+    server = f"{url}/projects/{address.project}/control-plane"
+    ca_pem = _ca(environ) or address.endpoint.ca_pem
+    return replace(address.endpoint, server=server, ca_pem=ca_pem, server_name="")
 
 
 def _start_command(address: _Address) -> str:
@@ -249,9 +271,13 @@ def _start_command(address: _Address) -> str:
 
 def _is_local(address: _Address) -> bool:
     """Whether it looks like a local federation, which the user can start."""
-    host = urlsplit(address.endpoint.server).hostname or ""
-    is_loopback = host in ("localhost", "::1") or host.startswith("127.")
-    return is_loopback and address.mode is not Mode.PLUGIN and bool(_project_in(address.endpoint.server))
+    server = address.endpoint.server
+    return _is_loopback(server) and address.mode is not Mode.PLUGIN and bool(_project_in(server))
+
+
+def _is_loopback(server: str) -> bool:
+    host = urlsplit(server).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _project_in(server: str) -> str:

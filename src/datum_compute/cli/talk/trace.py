@@ -8,6 +8,7 @@ import msgspec
 from datum_compute.cli.talk.redaction import HIDDEN, masked
 from datum_compute.kube.blocking import Exchange
 
+_LOGS = "/apis/o11y.miloapis.com/"  # whose answers have whatever instances write
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -24,7 +25,7 @@ def trace(level: int, write: Callable[[str], None]) -> Callable[[Exchange], None
         if level > 1:
             for arrow, body in ((">", call.body), ("<", exchange.body)):
                 if body:
-                    write(f"  {arrow} {redacted(body)}")
+                    write(f"  {arrow} {f'({len(body)} bytes)' if _LOGS in call.path else redacted(body)}")
 
     return show
 

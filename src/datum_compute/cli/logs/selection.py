@@ -1,0 +1,73 @@
+"""What to read, as text in LogQL. Entry point: `Selection`."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from datum_compute.cli.logs.entries import INSTANCE_LABEL
+
+LONGEST = 4000  # characters of a query; servers refuse more than 4 kB
+
+_SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$]")
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPED = re.compile(r'[\x00-\x1f\x7f\\"]')
+
+
+class Matcher(Struct, frozen=True):
+    label: str
+    operator: str  # =, !=, =~, !~
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.label}{self.operator}{quoted(self.value)}"
+
+
+class Selection(Struct, frozen=True):
+    """Which streams, and which of their lines. Each method returns a narrower selection."""
+
+    matchers: tuple[Matcher, ...] = ()
+    search: str = ""  # text that lines must contain
+
+    @property
+    def query(self) -> str:
+        search = f" |= {quoted(self.search)}" if self.search else ""
+        return f"{{{', '.join(map(str, self.matchers))}}}{search}"
+
+    def with_label(self, label: str, values: Sequence[str]) -> Self:
+        """Only streams whose label has one of these values; all if none is given."""
+        return self._narrowed(label, values, "=", "=~")
+
+    def without_label(self, label: str, values: Sequence[str]) -> Self:
+        return self._narrowed(label, values, "!=", "!~")
+
+    def in_places(self, workload: str, cities: Iterable[str]) -> Self:
+        """By the names of instances, for servers that have no label for the city: `shop-default-ams-0`."""
+        places = "|".join(literal(city.lower()) for city in cities)
+        pattern = f"{literal(workload)}-.+-({places})-[0-9]+"
+        return self._with(Matcher(INSTANCE_LABEL, "=~", pattern))
+
+    def containing(self, text: str) -> Self:
+        return replace(self, search=text)
+
+    def _narrowed(self, label: str, values: Sequence[str], equal: str, like: str) -> Self:
+        if not values:
+            return self
+        if len(values) == 1:
+            return self._with(Matcher(label, equal, values[0]))
+        return self._with(Matcher(label, like, "|".join(map(literal, values))))
+
+    def _with(self, matcher: Matcher) -> Self:
+        return replace(self, matchers=(*self.matchers, matcher))
+
+
+def quoted(text: str) -> str:
+    escaped = _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+    return f'"{escaped}"'
+
+
+def literal(text: str) -> str:
+    """A pattern that matches this text and nothing else."""
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
