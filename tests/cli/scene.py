@@ -15,6 +15,7 @@ from datum_compute.api.workload import WORKLOAD, Placement
 from datum_compute.kube.kinds import EVENT
 from datum_compute.kube.meta import Json, timestamp
 from tests.cli.conftest import IMAGE, NOW, Compute, World, condition
+from tests.cli.log_store import SECOND, LogStore
 from tests.cli.server import ApiServer
 
 ENV_VALUE = "info"
@@ -46,6 +47,7 @@ def set_up(api: ApiServer, compute: Compute) -> None:
     clock.turn(1800)
     controllers(api)
     _short_of_quota(api)
+    api.logs = _logs(clock.now())
     clock.turn(1800)
     assert clock.now() == NOW
     api.requests.clear()
@@ -85,6 +87,23 @@ def _running(number: int, now: datetime) -> Json:
     conditions = [condition(type_, "True", reason, since=now) for type_, reason in (*true, ("Ready", "Available"))]
     addresses = {"externalIP": f"198.51.100.{number}", "networkIP": f"10.128.0.{number}"}
     return {"conditions": conditions, "networkInterfaces": [{"assignments": addresses}]}
+
+
+def _logs(now: datetime) -> LogStore:
+    """What the instances of shop wrote."""
+    store = LogStore()
+    time = int(now.timestamp()) * SECOND
+    for index, name in enumerate(("shop-default-ams-0", "shop-default-ams-1", "shop-default-dfw-0")):
+        store.add(time + index * SECOND, name, f"starting {IMAGE}", generation=f"{index}0c2a9e0")
+        store.add(time + (index + 3) * SECOND, name, "listening on :8080", generation=f"{index}0c2a9e0")
+    store.add(
+        time + 7 * SECOND,
+        "shop-default-dfw-0",
+        "\x1b[31mdeprecated\x1b[0m",
+        log_iostream="stderr",
+        generation="20c2a9e0",
+    )
+    return store
 
 
 def _short_of_quota(api: ApiServer) -> None:

@@ -24,6 +24,7 @@ from datum_compute.kube.meta import Json, KubeObject, encode
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.clock import Clock
+from tests.cli.log_store import GROUP, LogStore
 
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
@@ -60,6 +61,7 @@ class ApiServer:
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         self.requests: list[Seen] = []
         self.rules: list[Rule] = []
+        self.logs: LogStore | None = None  # where the project's logs are read; None if they are not served
         self.watching = 0
         self.served = threading.Event()  # set when a watch has begun
 
@@ -137,9 +139,10 @@ class ApiServer:
         return None
 
     def plane(self, path: str) -> tuple[PlaneServer | None, str]:
-        if not path.startswith(PROJECTS):
+        prefix = next((prefix for prefix in (PROJECTS, "/projects/") if path.startswith(prefix)), "")
+        if not prefix:
             return self.engine._planes["root"], path
-        project, _, rest = path.removeprefix(PROJECTS).partition("/control-plane")
+        project, _, rest = path.removeprefix(prefix).partition("/control-plane")
         return self.engine._planes.get(project), rest
 
     def writes(self) -> list[Seen]:
@@ -185,6 +188,9 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             elif plane is None:
                 self.send(Answer(404, json.dumps({"kind": "Status", "message": "no such project"}).encode()))
             else:
+                if api.logs is not None and path.startswith(GROUP):
+                    api.logs.serve(self, path, query)
+                    return
                 content_type = self.headers.get("Content-Type", "application/json")
                 call = Call(self.command, path, query, body, content_type)
                 if query.get("watch") == "true":

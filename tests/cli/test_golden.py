@@ -24,6 +24,7 @@ COLOURED = "colour: "
 # The lines that are typed for each command; with -o they are typed once for each format that it knows.
 FORMATS = {
     "status": ("shop", ("table", "json", "yaml")),
+    "logs": ("shop --utc", ("text", "json")),
     "workloads list": ("", ("table", "wide", "json", "yaml", "name")),
     "workloads describe": ("shop", ("wide", "json", "yaml", "name")),
     "instances list": ("", ("table", "wide", "json", "yaml", "name")),
@@ -54,7 +55,12 @@ OTHERS = {
         "deploy -f workload.yaml",
     ],
     "access request": ["access request", "access request --wait"],
-    "logs": ["logs shop"],
+    "logs": [
+        "logs shop --tail=2 --utc --show-query",
+        "logs shop --city=SIN",
+        "logs shop --search=nothing",
+        "logs nope",
+    ],
     "completion": [f"completion {shell}" for shell in ("bash", "zsh", "fish", "powershell")],
     "open": ["open shop"],
     "local up": ["local up", "local up --city=DFW,FRA=Frankfurt --limit=instances=50,memory=128Gi"],

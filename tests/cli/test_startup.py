@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import World, kubeconfig
+from tests.cli.log_store import LogStore
 from tests.cli.server import ApiServer
 
 _PROGRAM = """
@@ -42,7 +44,9 @@ def test_the_manifest_does_not_even_load_click() -> None:
     assert heavy(loaded("--plugin-manifest"), "click") == set()
 
 
-@pytest.mark.parametrize("verb", ["deploy", "status", "workloads", "instances", "scale", "rollout", "quota", "cities"])
+@pytest.mark.parametrize(
+    "verb", ["deploy", "status", "workloads", "instances", "scale", "rollout", "quota", "cities", "logs"]
+)
 def test_the_help_of_a_verb_loads_nothing_that_talks(verb: str) -> None:
     never = ("http", "ssl", "asyncio", "yaml", "rich", "aiohttp", "datum_compute.runtime")
     assert heavy(loaded(verb, "--help"), *never) == set()
@@ -60,6 +64,7 @@ ONE_SHOT = [
     ["instances"],
     ["instances", "describe", "shop-default-ams-0"],
     ["status", "shop"],
+    ["logs", "shop"],
     ["rollout", "history", "shop"],
     ["cities"],
     ["quota"],
@@ -74,6 +79,8 @@ def test_one_shot_commands_load_neither_runtime_nor_drawing(
     api: ApiServer, world: World, tmp_path: Path, words: list[str]
 ) -> None:
     world.settled()
+    api.logs = LogStore()
+    api.logs.add(time.time_ns(), "shop-default-ams-0", "a line")
     path = kubeconfig(tmp_path / "kubeconfig", api.project_url())
     modules = loaded(*words, KUBECONFIG=str(path))
     never = ("datum_compute.runtime", "datum_compute.embedded", "datum_compute.local", "asyncio", "aiohttp", "uvicorn")

@@ -27,11 +27,3 @@ def test_one_of_them(offline: Compute) -> None:
 def test_a_missing_workload_is_an_error(offline: Compute) -> None:
     result = offline("instance-types", "describe", "huge")
     assert (result.code, result.err) == (3, 'Error: instance type "huge" not found\n\ncompute instance-types\n')
-
-
-def test_logs_are_not_available_yet(offline: Compute) -> None:
-    result = offline("logs", "shop")
-    assert (result.code, result.err) == (
-        13,
-        "Error: logs are not available on this platform yet\n\ncompute instances --workload=shop\n",
-    )

@@ -12,7 +12,7 @@ from datum_compute.cli.logs.entries import Entry
 from datum_compute.cli.logs.following import Follower
 from datum_compute.cli.logs.generations import Chosen, chosen
 from datum_compute.cli.logs.pages import LARGEST, Fetch, Request, newest, oldest_first
-from datum_compute.cli.logs.selection import LONGEST, Selection
+from datum_compute.cli.logs.selection import Selection
 from datum_compute.cli.logs.subject import Choice, Subject
 from datum_compute.cli.logs.window import ALL, DEFAULT_TAIL, Moment, Tail, Window, nanoseconds, window_of
 from datum_compute.cli.shell.failures import usage
@@ -22,6 +22,7 @@ from datum_compute.cli.show.log_entries import Appearance, short_name
 from datum_compute.cli.show.log_screen import LogScreen
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.log_api import LogApi
+from datum_compute.telemetry.query import MOST_BYTES
 
 _REMEMBERED = timedelta(days=30)  # how far back names are looked for that exist no more
 _STARTED = (State.AVAILABLE, State.CRASHING, State.FAILED, State.TERMINATING, State.STOPPING)
@@ -101,11 +102,12 @@ def _check(flags: LogFlags) -> None:
 @option("--utc", is_flag=True, help="Show and read times in UTC instead of local time.")
 @option("--show-query", is_flag=True, help="Show the query in LogQL on stderr.")
 def command(run: Run, flags: LogFlags) -> None:
-    """Show what the instances of a workload write, merged by time, oldest lines first.
+    """Show or follow what the instances of a workload write.
 
-    Without --since or --since-time, these are the newest 200 lines of the last 24 hours. A replaced instance has the
-    name of the one before it, and begins a new generation; lines of both are shown, also of instances and workloads
-    that were deleted, as long as the platform stores them. -o json writes one object per line.
+    Lines of all instances are merged by time. Without --since or --since-time, these are the newest 200 of the last 24
+    hours. A replaced instance has the name of the one before it, and begins a new generation. Lines of both are shown,
+    and those of deleted instances and workloads, as long as the platform stores them. With -o json each line is an
+    object.
     """
     try:
         _read(run, flags)
@@ -139,7 +141,7 @@ def _read(run: Run, flags: LogFlags) -> None:
     for query in queries:
         if flags.show_query:
             run.terminal.warn(query)
-        if len(query.encode()) > LONGEST:
+        if len(query.encode()) > MOST_BYTES:
             raise usage("the query is too long for the server: name fewer instances, or a shorter text")
     if flags.follow:
         Follower(logs, queries[0], screen, run.clock).follow(window)
@@ -212,6 +214,6 @@ def _hint(run: Run, flags: LogFlags, subject: Subject, window: Window) -> str:
         states = [instance_health(instance).state for instance in subject.instances()]
         if not any(state in _STARTED for state in states):
             return f'No instance of "{subject.name}" has started yet: {run.try_next(f"status {subject.name}")}'
-    text = f" with {flags.search!r}" if flags.search else ""
+    text = f' with "{flags.search}"' if flags.search else ""
     wider = "30d" if flags.since is not None or flags.current or flags.previous else "7d"
     return f"No lines{text} in {window.length}; look further back with --since={wider}."

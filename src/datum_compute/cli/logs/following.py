@@ -23,12 +23,16 @@ class NotFollowed(Exception):
 
 
 class Lost(Failure):
-    """There is no connection to the server, or it broke; trying again may help. `reason` says why, in short."""
+    """There is no connection to the server, or it broke; trying again may help.
 
-    def __init__(self, reason: str, failure: Failure | None = None) -> None:
+    `reason` says why, in short. `crowded` if the server serves too many others.
+    """
+
+    def __init__(self, reason: str, failure: Failure | None = None, *, crowded: bool = False) -> None:
         details, next_command = (failure.details, failure.next_command) if failure is not None else ((), "")
         super().__init__(failure.message if failure else reason, details=details, next_command=next_command)
         self.reason = reason
+        self.crowded = crowded
 
 
 class Source(Protocol):
@@ -149,6 +153,8 @@ class Follower:
                     raise
                 reason = str(error)
             except Lost as error:
+                if first and error.crowded:
+                    raise
                 reason = error.reason
             self._contact.lose(reason)
             start, limit = self._resume_at(start, OVERLAP), max(limit, LARGEST)

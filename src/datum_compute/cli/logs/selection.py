@@ -1,4 +1,4 @@
-"""What to read, as text in LogQL. Entry point: `Selection`."""
+"""What to read, as a query in LogQL. Entry point: `Selection`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,21 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from datum_compute.cli.logs.entries import INSTANCE_LABEL
-
-LONGEST = 4000  # characters of a query; servers refuse more than 4 kB
+from datum_compute.telemetry.query import Filter, Matcher, Query, write
 
 _SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$]")
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_ESCAPED = re.compile(r'[\x00-\x1f\x7f\\"]')
-
-
-class Matcher(Struct, frozen=True):
-    label: str
-    operator: str  # =, !=, =~, !~
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.label}{self.operator}{quoted(self.value)}"
 
 
 class Selection(Struct, frozen=True):
@@ -33,8 +21,7 @@ class Selection(Struct, frozen=True):
 
     @property
     def query(self) -> str:
-        search = f" |= {quoted(self.search)}" if self.search else ""
-        return f"{{{', '.join(map(str, self.matchers))}}}{search}"
+        return write(Query(self.matchers, (Filter("|=", self.search),) if self.search else ()))
 
     def with_label(self, label: str, values: Sequence[str]) -> Self:
         """Only streams whose label has one of these values; all if none is given."""
@@ -46,8 +33,7 @@ class Selection(Struct, frozen=True):
     def in_places(self, workload: str, cities: Iterable[str]) -> Self:
         """By the names of instances, for servers that have no label for the city: `shop-default-ams-0`."""
         places = "|".join(literal(city.lower()) for city in cities)
-        pattern = f"{literal(workload)}-.+-({places})-[0-9]+"
-        return self._with(Matcher(INSTANCE_LABEL, "=~", pattern))
+        return self._with(Matcher(INSTANCE_LABEL, "=~", f"{literal(workload)}-.+-({places})-[0-9]+"))
 
     def containing(self, text: str) -> Self:
         return replace(self, search=text)
@@ -61,11 +47,6 @@ class Selection(Struct, frozen=True):
 
     def _with(self, matcher: Matcher) -> Self:
         return replace(self, matchers=(*self.matchers, matcher))
-
-
-def quoted(text: str) -> str:
-    escaped = _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
-    return f'"{escaped}"'
 
 
 def literal(text: str) -> str:

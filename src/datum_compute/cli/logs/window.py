@@ -1,6 +1,6 @@
 """The time and the number of lines that flags ask for. Entry points: `Window`, `window_of`, `Moment`, `Tail`."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ _DAY = 86400
 _DEFAULT_SECONDS, _GENERATIONS_SECONDS = 1.0 * _DAY, 7.0 * _DAY
 _DIGITS = 9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = 10**18  # in 2001: earlier times have fewer digits, by which servers tell nanoseconds from seconds
 
 
 class Moment(click.ParamType[datetime]):
@@ -80,9 +81,10 @@ def window_of(
         start, length = nanoseconds(since_time, utc=utc), "that time"
     else:
         seconds = since if since is not None else _GENERATIONS_SECONDS if generations else _DEFAULT_SECONDS
-        length = f"the last {compact(seconds)}" if end is None else f"the {compact(seconds)} before --until"
+        duration = "24h" if seconds == _DAY else compact(seconds)
+        length = f"the last {duration}" if end is None else f"the {duration} before --until"
         latest = end if end is not None else nanoseconds(now)
-        start = max(latest - int(timedelta(seconds=seconds) / timedelta(microseconds=1)) * 1000, 0)
+        start = latest - int(seconds) * 1_000_000_000
     if start >= (end if end is not None else nanoseconds(now)):
         raise usage("--since-time must be before --until" if end is not None else "--since-time must be in the past")
-    return Window(start, end, tail, length)
+    return Window(max(start, _FIRST), end, tail, length)

@@ -13,7 +13,15 @@ from datum_compute.cli.logs.pages import Request
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.talk.project import Project
 from datum_compute.kube.access.kubeconfig import KubeconfigError
-from datum_compute.kube.errors import ApiError, NotFound, from_status
+from datum_compute.kube.errors import (
+    ApiError,
+    NotFound,
+    ServerError,
+    Timeout,
+    TooManyRequests,
+    Unavailable,
+    from_status,
+)
 from datum_compute.kube.transport import Answer, Call
 
 if TYPE_CHECKING:
@@ -128,7 +136,9 @@ def is_served(plane: Project) -> bool:
 
 def _lost(failure: Failure, cause: BaseException | None) -> Failure:
     """The failure, marked as one that trying again may cure, if its cause says so."""
-    return Lost(cause.message, failure) if isinstance(cause, ApiError) and cause.retryable else failure
+    if isinstance(cause, TooManyRequests | ServerError | Unavailable | Timeout) and cause.retryable:
+        return Lost(cause.message, failure, crowded=isinstance(cause, TooManyRequests))
+    return failure
 
 
 def _frames(stream: "Stream") -> Iterator[Frame]:
