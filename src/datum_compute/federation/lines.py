@@ -1,11 +1,20 @@
 """Lines that instances write, on their way from a provider to their readers. Entry points: `Line`, `Origin`, `Sink`."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
 from msgspec import Struct
 
 STDOUT, STDERR = "stdout", "stderr"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Since 1970, exactly."""
+    since = moment - _EPOCH
+    return ((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
 
 
 class Origin(Struct, frozen=True):

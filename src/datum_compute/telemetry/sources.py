@@ -91,7 +91,10 @@ class Source(Protocol):
         ...
 
     async def streams(self, reader: Reader, query: Query | None, start: int, end: int) -> Sequence[Labels]:
-        """The label sets of streams with something to read in the window."""
+        """The label sets of streams with something to read in the window.
+
+        If that includes the present, a container that runs has at least its standard output.
+        """
         ...
 
     def follow(
