@@ -150,6 +150,11 @@ test-install: .venv/.installed ## the commands of docs/install.md, on an engine 
 	$(RUN) engine build
 	INSTALL=$(INSTALL) $(RUN) pytest --timeout 1200 -rs tests/install/test_install.py $(PYTEST_ARGS)
 
+.PHONY: test-containers
+
+test-containers: .venv/.installed ## what needs a container engine, on a Podman of its own; needs root, Podman and Go
+	CONTAINERS=1 $(RUN) pytest --timeout 300 -rs tests/containers $(PYTEST_ARGS)
+
 .PHONY: test-clients
 
 test-clients: .venv/.installed build/clients/.installed ## other people's clients on the embedded engine and a kube-apiserver
