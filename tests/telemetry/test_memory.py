@@ -236,7 +236,7 @@ async def test_a_replaced_instance_is_one_notice_and_all_lines_of_both_generatio
         assert following.texts == await world.read()
         assert following.notices == [("generation", "api-default-dfw-0")]
         [notice] = [item for item in following.items if isinstance(item, Notice)]
-        assert "generation new begins" in notice.message
+        assert notice.message.endswith("replaced by generation new")
         await following.end()
 
 

@@ -13,6 +13,7 @@ from datum_compute.api.networking import LOCATION, NETWORK
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import READY, SERVICE_ENTITLEMENT, SERVICE_OBJECT
 from datum_compute.embedded.engine import Engine
+from datum_compute.federation.lives import Recorder
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
 from datum_compute.karmada.cluster_readiness import ClusterReadiness
 from datum_compute.karmada.execution_spaces import ExecutionSpaces
@@ -130,9 +131,9 @@ class Federation:
             tasks.create_task(self.manager.run(), name="manager")
 
 
-def simulated(behaviour: Behaviour) -> SimulatedProvider:
+def simulated(behaviour: Behaviour, recorder: Recorder | None = None) -> SimulatedProvider:
     """Simulates Instances; they wait for their addresses, which are assigned here."""
-    return SimulatedProvider(replace(behaviour, wait_for_addresses=True))
+    return SimulatedProvider(replace(behaviour, wait_for_addresses=True), recorder)
 
 
 async def prepare_project(client: Client) -> None:

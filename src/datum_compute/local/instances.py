@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from datum_compute.federation.lives import Recorder
 from datum_compute.local.choice import SIMULATED
 from datum_compute.local.endpoints import Published
 from datum_compute.local.federation import simulated
@@ -24,6 +25,7 @@ class Instances(Struct, frozen=True):
     notes: list[str] = []  # lines for whoever starts it
 
 
-def simulated_instances(reason: str = "") -> Instances:
-    """`reason` says why they are simulated, if nobody asked for it."""
-    return Instances(SIMULATED, f"simulated ({reason})" if reason else "simulated", simulated(BEHAVIOUR))
+def simulated_instances(reason: str = "", *, recorder: Recorder | None = None) -> Instances:
+    """`reason` says why they are simulated, if nobody asked for it. `recorder` gets what their logs need."""
+    summary = f"simulated ({reason})" if reason else "simulated"
+    return Instances(SIMULATED, summary, simulated(BEHAVIOUR, recorder))

@@ -39,6 +39,7 @@ from datum_compute.local.engine import compute_engine
 from datum_compute.local.extensions import extensions
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
 from datum_compute.local.instances import simulated_instances
+from datum_compute.local.logs import Logs
 from datum_compute.local.overview import OVERVIEW, Overview
 from datum_compute.local.proxy import PORT as PROXY_PORT
 from datum_compute.local.proxy import Proxy, ProxyServer
@@ -117,7 +118,8 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
     engine, tracer = _open(paths), _open_tracer()
     try:
         settings = await settle(engine, wanted)
-        instances = simulated_instances()
+        lines = Logs(SystemClock())
+        instances = simulated_instances(recorder=lines.lives)
         federation = Federation(
             engine,
             projects=[PROJECT],
@@ -134,7 +136,9 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
         try:
             await _listen_for_requests(proxy, paths)
             overview = Overview(PROJECT, proxy.port, instances, endpoints)
-            await first(federation.run(), _answer(federation, settings, paths, port, report, overview), stop.wait())
+            await first(
+                federation.run(), _answer(federation, settings, paths, port, report, overview, lines), stop.wait()
+            )
         finally:
             await proxy.stop()
     finally:
@@ -157,9 +161,15 @@ def _report_unsent(text: str) -> None:
 
 
 async def _answer(
-    federation: Federation, settings: Settings, paths: Paths, port: int, report: "_Reporter", overview: Overview
+    federation: Federation,
+    settings: Settings,
+    paths: Paths,
+    port: int,
+    report: "_Reporter",
+    overview: Overview,
+    lines: Logs,
 ) -> None:
-    server = await _listen(federation, Credentials.ensure(paths.credentials), port, paths, overview)
+    server = await _listen(federation, Credentials.ensure(paths.credentials), port, paths, overview, lines)
     try:
         await _until_ready(federation)
         await keep(federation.engine, settings)
@@ -222,10 +232,10 @@ async def _listen_for_requests(proxy: ProxyServer, paths: Paths) -> None:
 
 
 async def _listen(
-    federation: Federation, credentials: Credentials, port: int, paths: Paths, overview: Overview
+    federation: Federation, credentials: Credentials, port: int, paths: Paths, overview: Overview, lines: Logs
 ) -> HttpsServer:
     """Listens on the requested port, else on the last one, else on any free one."""
-    served = extensions(federation, runner=None)
+    served = extensions(federation, runner=None, logs=lines)
     documents = {OVERVIEW: overview.document}
     for candidate in (port,) if port else (_last_port(paths.port), 0):
         server = HttpsServer(federation.engine, credentials, candidate, extensions=served, documents=documents)

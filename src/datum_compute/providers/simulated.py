@@ -11,11 +11,16 @@ from msgspec import Struct
 
 from datum_compute.api.addresses import addresses_of
 from datum_compute.api.instance import INSTANCE, PROGRAMMED, Instance
-from datum_compute.api.labels import SIMULATE
+from datum_compute.api.labels import CITY_CODE, PLACEMENT_NAME, SIMULATE, WORKLOAD_NAME
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
+from datum_compute.api.template import Port
+from datum_compute.federation.identity import Identity
+from datum_compute.federation.lines import Origin, nanoseconds
+from datum_compute.federation.lives import Life, Recorder
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube import conditions
+from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.providers import report
 from datum_compute.providers.report import Report, status_with, unavailable
@@ -52,23 +57,27 @@ class SimulatedProvider:
     """Reports Programmed, Available, addresses and the template hash of Instances, as any provider would.
 
     The progress of starts and stops is kept in memory only, so they begin anew after a restart of this process.
-    Running Instances continue to run.
+    Running Instances continue to run. `recorder` is told which of them run, for those who read their logs.
     """
 
     name = "simulated-provider"
 
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: Behaviour, recorder: Recorder | None = None) -> None:
         self.behaviour = behaviour
+        self._recorder = recorder
         self._since: dict[tuple[str, bool], float] = {}  # by uid, and whether it is stopping
 
     def sources(self) -> Sequence[Source[Any]]:
-        return (Source(CELL, INSTANCE, itself, scope=CELL_NAMESPACES),)
+        instances = Source(CELL, INSTANCE, itself, scope=CELL_NAMESPACES)
+        return (instances,) if self._recorder is None else (instances, Source(CELL, NAMESPACE))
 
     async def reconcile(self, pass_: Pass) -> None:
         write, instance = pass_.write, pass_.get(INSTANCE)
         if instance is None:
             return
         if instance.metadata.deleting:
+            if self._recorder is not None:
+                self._recorder.end(instance.metadata.uid, nanoseconds(pass_.now()))
             if FINALIZER not in instance.metadata.finalizers:
                 return
             if self._elapsed(instance, pass_):
@@ -82,7 +91,20 @@ class SimulatedProvider:
         if self.behaviour.wait_for_addresses and addresses_of(instance) is None:
             return
         instance = await write.add_finalizer(instance, FINALIZER)
-        await write.status(instance, _status(instance, self._report(instance, pass_), pass_.now()))
+        state = self._report(instance, pass_)
+        instance = await write.status(instance, _status(instance, state, pass_.now()))
+        if self._recorder is not None and state in (report.RUNNING, report.CRASHING):
+            self._record(self._recorder, instance, pass_, crashes=state is report.CRASHING)
+
+    def _record(self, recorder: Recorder, instance: Instance, pass_: Pass, *, crashes: bool) -> None:
+        namespace = pass_.informer(NAMESPACE).get("", instance.namespace)
+        identity = Identity.of(namespace.metadata.labels) if namespace is not None else None
+        start = _started(instance)
+        if identity is None or start is None:
+            return
+        for container, image, port in _containers(instance):
+            origin = _origin(instance, identity, container)
+            recorder.begin(Life(origin, nanoseconds(start), image, port, crashes))
 
     def _report(self, instance: Instance, pass_: Pass) -> Report:
         match self._failure(instance):
@@ -138,6 +160,41 @@ def _status(instance: Instance, state: Report, now: datetime) -> Json:
 
 def _runs(instance: Instance) -> bool:
     return conditions.is_true(conditions.of(instance), PROGRAMMED)
+
+
+def _started(instance: Instance) -> datetime | None:
+    """Known to every process from the object alone, so that the lines of an Instance stay the same."""
+    programmed = conditions.find(conditions.of(instance), PROGRAMMED)
+    if programmed is not None and programmed.status == "True":
+        return programmed.last_transition_time
+    return instance.metadata.creation_timestamp
+
+
+def _origin(instance: Instance, identity: Identity, container: str) -> Origin:
+    labels = instance.metadata.labels
+    return Origin(
+        project=identity.project,
+        namespace=identity.namespace,
+        workload=labels.get(WORKLOAD_NAME, ""),
+        placement=labels.get(PLACEMENT_NAME, ""),
+        city=labels.get(CITY_CODE, ""),
+        instance=instance.name,
+        generation=instance.metadata.uid,
+        container=container,
+    )
+
+
+def _containers(instance: Instance) -> list[tuple[str, str, int]]:
+    """The name, image and first port of each container; a virtual machine counts as one without a name."""
+    runtime = instance.spec.runtime
+    if runtime.sandbox is None:
+        ports = runtime.virtual_machine.ports if runtime.virtual_machine is not None else ()
+        return [("", "the virtual machine", _first_port(ports))]
+    return [(container.name, container.image, _first_port(container.ports)) for container in runtime.sandbox.containers]
+
+
+def _first_port(ports: Sequence[Port]) -> int:
+    return ports[0].port if ports else 0
 
 
 def _by_tag(instance: Instance) -> Failure | None:

@@ -43,7 +43,7 @@ class Presence:
         self._instances[key] = _Instance(origin)
         if known is None:
             return Notice("joined", origin.city, origin.instance, time, f"{origin.instance} in {origin.city} joined")
-        message = f"{origin.instance} was replaced: generation {origin.generation} begins"
+        message = f"{origin.instance} was replaced by generation {origin.generation}"
         return Notice("generation", origin.city, origin.instance, time, message)
 
     def went(self, origin: Origin, moment: float) -> None:
