@@ -75,9 +75,27 @@ class HttpTransport:
     async def stream(self, call: Call) -> AsyncIterator[AsyncIterator[bytes]]:
         limit = call.query.get("timeoutSeconds", "")
         silence = float(limit) + _WATCH_GRACE_SECONDS if limit.isdecimal() else None
+        opened = self._opened(call, self._answer_seconds, silence)
+        async with opened as response, aclosing(self._lines(response)) as lines:
+            yield lines
+
+    @asynccontextmanager
+    async def pieces(self, call: Call, silence: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer of any kind and length, as it arrives. Entering it raises `ApiError` when the server refuses.
+
+        `silence` limits how long nothing may come, before the answer and in it; a server that has nothing to send may
+        not even begin to answer.
+        """
+        async with self._opened(call, silence, silence) as response, aclosing(self._chunks(response)) as chunks:
+            yield chunks
+
+    @asynccontextmanager
+    async def _opened(
+        self, call: Call, before: float | None, silence: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds, sock_read=silence)
         with self._translated():
-            async with asyncio.timeout(self._answer_seconds + self._connect_seconds):
+            async with asyncio.timeout(None if before is None else before + self._connect_seconds):
                 response = await self._authorized(call, timeout)
         try:
             if response.status >= 300:
@@ -86,8 +104,7 @@ class HttpTransport:
                         body = await response.read()
                 retry_after = retry_after_seconds(response.headers.get("Retry-After"))
                 raise from_status(response.status, body, "", retry_after)
-            async with aclosing(self._lines(response)) as lines:
-                yield lines
+            yield response
         finally:
             _abort(response)
 
@@ -149,6 +166,15 @@ class HttpTransport:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        chunks = response.content.iter_any()
+        while True:
+            with self._translated():
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
 
     async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
         """Lines of any length; the pieces they arrive in are joined once."""
