@@ -7,7 +7,7 @@ until the test ends them, or as their image says.
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
@@ -270,7 +270,7 @@ class EngineModel:
         if self.silent or mishap is Mishap.LOST:
             await self._keeps_waiting(seconds)
         if mishap is Mishap.LATE:
-            asyncio.get_running_loop().call_later(seconds + 1, do)
+            asyncio.get_running_loop().call_later(seconds + 1, _unheard, do)
             await self._keeps_waiting(seconds)
         await asyncio.sleep(0)  # other tasks may run during any call
         result = do()
@@ -384,6 +384,12 @@ class EngineModel:
         """Never a whole second, nor the same twice in a row: no real clock is so exact."""
         self._tick = self._tick % 999 + 1
         return round((self._now() - _EPOCH).total_seconds() * 1_000_000) * 1000 + self._tick
+
+
+def _unheard(do: Callable[[], object]) -> None:
+    """Nobody hears of a refusal either."""
+    with suppress(Refused):
+        do()
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

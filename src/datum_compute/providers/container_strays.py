@@ -7,8 +7,8 @@ import asyncio
 
 import structlog
 
-from datum_compute.api.instance import INSTANCE
-from datum_compute.api.labels import CONTAINER_INSTANCE_UID
+from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.labels import CONTAINER_INSTANCE_UID, CONTAINERS_FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.providers import container_removal
 from datum_compute.providers.container_engine import ContainerEngine, Refused, Summary
@@ -50,7 +50,8 @@ class Strays:
             await asyncio.sleep(_SYNC_SECONDS)
         # Listed before the Instances are read: an Instance is always known before its first container is created.
         summaries = await container_removal.owned(engine, self._owner)
-        uids = {instance.metadata.uid for plane in fleet.of_role(CELL) for instance in plane.informer(INSTANCE).all()}
+        instances = [instance for plane in fleet.of_role(CELL) for instance in plane.informer(INSTANCE).all()]
+        uids = {instance.metadata.uid for instance in instances if not is_released(instance)}
         if not _is_synced(fleet):
             return []
         return [summary for summary in summaries if summary.labels.get(CONTAINER_INSTANCE_UID) not in uids]
@@ -62,6 +63,11 @@ class Strays:
             await container_removal.remove(engine, strays)
         except Refused as error:
             _log.warning("stray container not removed", error=str(error))
+
+
+def is_released(instance: Instance) -> bool:
+    """Whether an Instance that is being deleted has no containers any more; one that appears is a late one."""
+    return instance.metadata.deleting and CONTAINERS_FINALIZER not in instance.metadata.finalizers
 
 
 def _is_synced(fleet: Fleet) -> bool:

@@ -23,7 +23,7 @@ from datum_compute.providers.container_runs import RUNNING
 from datum_compute.providers.container_shape import LOOPBACK, Owner, Shape, Unmappable, shape_of
 from datum_compute.providers.container_state import AWAY, MACHINE, View, Wait, next_step, report_of
 from datum_compute.providers.container_steps import remove, take
-from datum_compute.providers.container_strays import Strays
+from datum_compute.providers.container_strays import Strays, is_released
 from datum_compute.providers.engine_link import Connect, EngineLink
 from datum_compute.providers.engine_words import excerpt
 from datum_compute.providers.image_rules import ImageState, Present
@@ -85,8 +85,10 @@ class ContainersProvider:
 
     def listed(self, summaries: Sequence[Summary]) -> None:
         self._strays.suspect()
-        for request in list(self._memories):
-            self._wake(request)
+        self._wake_all()
+
+    def lost(self) -> None:
+        self._wake_all()
 
     def happened(self, event: Event) -> None:
         if event.action.startswith("exec_"):
@@ -105,6 +107,10 @@ class ContainersProvider:
     async def attend(self, engine: ContainerEngine) -> None:
         assert self._fleet is not None
         await self._strays.run(engine, self._fleet)
+
+    def _wake_all(self) -> None:
+        for request in list(self._memories):
+            self._wake(request)
 
     def _wake(self, request: Request) -> None:
         if self._enqueue is not None:
@@ -189,8 +195,9 @@ class ContainersProvider:
     # The end
 
     async def _tear_down(self, pass_: Pass, instance: Instance) -> None:
-        if FINALIZER not in instance.metadata.finalizers:
+        if is_released(instance):
             self._forget(pass_.request)
+            self._strays.suspect()
             return
         memory = self._memory(pass_.request, instance.metadata.uid)
         instance = await self._report(pass_, instance, memory, report.STOPPING)

@@ -28,6 +28,10 @@ class Listener(Protocol):
         """The engine answers, for the first time or again: anything may have happened meanwhile."""
         ...
 
+    def lost(self) -> None:
+        """The engine does not answer any more."""
+        ...
+
     def listed(self, summaries: Sequence[Summary]) -> None:
         """All containers with the labels."""
         ...
@@ -96,9 +100,11 @@ class EngineLink:
                 self.lost(error)
             except Refused as error:
                 self.lost(EngineAway(str(error)))
-            if was_steady := self._is_steady():
+            lasted = self._lasted
+            if lasted is not None:
                 _log.warning("container engine lost", error=self._reason)
-            pause = 0.0 if was_steady else max(FIRST_PAUSE, min(2 * pause, LONGEST_PAUSE))
+                listener.lost()
+            pause = 0.0 if (lasted or 0.0) >= STEADY_SECONDS else max(FIRST_PAUSE, min(2 * pause, LONGEST_PAUSE))
             await self._wait(pause, listener)
 
     async def close(self) -> None:
@@ -152,8 +158,10 @@ class EngineLink:
             listener.silent("the container engine does not answer")
         await asyncio.sleep(pause)
 
-    def _is_steady(self) -> bool:
-        return self._connected_at is not None and self._time() >= self._connected_at + STEADY_SECONDS
+    @property
+    def _lasted(self) -> float | None:
+        """Seconds that the latest connection lasted; None if there was none."""
+        return self._time() - self._connected_at if self._connected_at is not None else None
 
     def _time(self) -> float:
         return asyncio.get_running_loop().time()
