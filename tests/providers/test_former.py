@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
+from datum_compute.api.labels import CONTAINERS_FINALIZER, PODS_FINALIZER, SIMULATED_FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.kinds import NAMESPACE
@@ -19,6 +19,8 @@ from datum_compute.runtime.testing.faults import calls
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.events import warnings
 from tests.harness import ControllerHarness
+from tests.providers.container_site import Site, model_of
+from tests.providers.engine_boxes import Dialect
 from tests.providers.site import with_pods
 from tests.scenarios.federation import template
 
@@ -138,3 +140,40 @@ async def test_finalizers_of_the_current_provider_and_of_others_stay(simulation:
     assert (await cell.instance()).metadata.finalizers == (PODS_FINALIZER, "example.com/other")
     assert cell.writes.total() == 0
     await cell.stop()
+
+
+@pytest.mark.parametrize("current", ["none", "simulated"])
+async def test_an_instance_of_containers_is_released_and_no_longer_reached(
+    simulation: Simulation, current: str
+) -> None:
+    """Whoever changes the provider removes the containers first."""
+    model = model_of(Dialect.PODMAN, simulation)
+    site = Site(simulation, model)
+    await site.start()
+    await site.create()
+    await site.until_available()
+    address, external = await site.addresses()
+    assert external
+    await site.replace(lambda fleet: FormerProviders(current))
+    await site.start_controllers()
+    assert (await site.instance()).metadata.finalizers == (COMPUTE,)
+    assert await site.addresses() == (address, "")
+    writes = site.writes.total()
+    await simulation.advance(3600)
+    assert site.writes.total() == writes
+    await site.stop()
+
+
+async def test_containers_take_over_from_a_simulation(simulation: Simulation) -> None:
+    model = model_of(Dialect.PODMAN, simulation)
+    site = Site(simulation, model)
+    site._begin(lambda fleet: SimulatedProvider(Behaviour()))
+    await site.start()
+    await site.create()
+    assert SIMULATED_FINALIZER in (await site.instance()).metadata.finalizers
+    await site.replace(lambda fleet: [site.build(fleet), FormerProviders("containers")])
+    await site.start_controllers()
+    await site.until_available()
+    assert set((await site.instance()).metadata.finalizers) == {COMPUTE, CONTAINERS_FINALIZER}
+    assert site.box.status == "running"
+    await site.stop()

@@ -34,6 +34,7 @@ from datum_compute.platform.locations import location
 from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
+from datum_compute.providers.former import FormerProviders
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime import Clock, Fleet, Manager, Plane, Reconciler, Writes
 
@@ -44,7 +45,7 @@ HUB_PLANE = "hub"
 class Federation:
     """`cities` maps a city code to the name of the cell that serves it, `names` to what people call it.
 
-    `provider` runs the Instances of all cells. `run` works until it is cancelled.
+    `provider` runs the Instances of all cells, also those that another one ran before. `run` works until cancelled.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Federation:
                 *management_controllers(fleet, HUB_PLANE, networking=True),
                 *cell_controllers(fleet, clock, lambda cell: cell.name, networking=True, is_gone=discovery.is_gone),
                 provider,
+                FormerProviders(provider.name.removesuffix("-provider")),
                 NamespacePropagation(fleet, HUB_PLANE, engine.has_deleted),
                 Propagation(fleet, HUB_PLANE, engine.has_deleted),
                 ClusterReadiness(fleet),

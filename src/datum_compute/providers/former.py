@@ -11,15 +11,17 @@ import structlog
 
 from datum_compute.api import reasons
 from datum_compute.api.instance import INSTANCE, Instance
-from datum_compute.api.labels import PODS_FINALIZER, SIMULATED_FINALIZER
+from datum_compute.api.labels import CONTAINERS_FINALIZER, PODS_FINALIZER, SIMULATED_FINALIZER
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube.errors import Forbidden, NotFound
+from datum_compute.kube.meta import as_dict
 from datum_compute.providers.pod_state import POD
+from datum_compute.providers.report import reached_at
 from datum_compute.runtime import Change, Pass, Source, itself
 
 NONE = "none"
-FINALIZERS = {"simulated": SIMULATED_FINALIZER, "pods": PODS_FINALIZER}
+FINALIZERS = {"simulated": SIMULATED_FINALIZER, "pods": PODS_FINALIZER, "containers": CONTAINERS_FINALIZER}
 RECHECK_SECONDS = 5.0
 UNSURE = "The site cannot tell whether the instance still runs where it was run before"
 
@@ -53,7 +55,7 @@ class FormerProviders:
             for finalizer in self._former.values()
             if finalizer in instance.metadata.finalizers and await self._has_ended(pass_, instance, finalizer)
         ]
-        await pass_.write.remove_finalizers(instance, *ended)
+        await pass_.write.remove_finalizers(pass_.get(INSTANCE) or instance, *ended)
         if ended:
             self._reported.discard(instance.metadata.uid)
             _log.info("former provider released", instance=str(pass_.request), finalizers=ended)
@@ -61,6 +63,10 @@ class FormerProviders:
     async def _has_ended(self, pass_: Pass, instance: Instance, finalizer: str) -> bool:
         if finalizer == SIMULATED_FINALIZER:
             return True  # nothing really runs
+        if finalizer == CONTAINERS_FINALIZER:
+            # Whoever changed the provider has removed the containers, or left them to the user.
+            await _unpublish(pass_, instance)
+            return True
         if self._current == NONE and not instance.metadata.deleting:
             return False
         pass_.no_later_than(RECHECK_SECONDS)
@@ -95,3 +101,12 @@ class FormerProviders:
             todo="bind compute-cell-on-cell-provider-pods until the Pods are deleted",
         )
         pass_.events.warning(instance, reasons.HELD_BY_FORMER_SETUP, UNSURE)
+
+
+async def _unpublish(pass_: Pass, instance: Instance) -> None:
+    """Removes the address at which a container was reached; no other provider would."""
+    status = as_dict(instance.status_json)
+    if interfaces := status.get("networkInterfaces"):
+        await pass_.write.status(
+            instance, status | {"networkInterfaces": [reached_at(interfaces[0], ""), *interfaces[1:]]}
+        )

@@ -64,11 +64,12 @@ def status_with(
             _interface(known[index] if index < len(known) else {}, address) for index, address in enumerate(addresses)
         ]
     if external is not None and (interfaces := status.get("networkInterfaces")):
-        status["networkInterfaces"] = [_reachable(interfaces[0], external), *interfaces[1:]]
+        status["networkInterfaces"] = [reached_at(interfaces[0], external), *interfaces[1:]]
     return status
 
 
-def _reachable(interface: Json, external: str) -> Json:
+def reached_at(interface: Json, external: str) -> Json:
+    """The status of an interface with another external address, or none if that is empty."""
     assignments = {key: value for key, value in (interface.get("assignments") or {}).items() if key != "externalIP"}
     return interface | {"assignments": assignments | ({"externalIP": external} if external else {})}
 
