@@ -5,6 +5,7 @@ import pytest
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import CITY_CODE, DEPLOYMENT_NAME, PLACEMENT_NAME, WORKLOAD_NAME
 from tests.cli.conftest import Compute, FakeClock, World, condition, entitle
+from tests.cli.log_store import LogStore
 from tests.cli.server import ApiServer
 
 CRASHING = condition("Programmed", "Unknown", "InstanceCrashing", "exit code 1")
@@ -180,6 +181,18 @@ def test_describe_one_that_waits_for_quota(api: ApiServer, compute: Compute, clo
         "Next steps:\n"
         "  Check quota:       compute quota\n"
     )
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_logs_of_one_that_crashes_are_named_where_they_are_served(
+    api: ApiServer, compute: Compute, served: bool
+) -> None:
+    api.logs = LogStore() if served else None
+    world = World(api)
+    world.workload(("DFW",))
+    world.instance("DFW", 0, CRASHING)
+    lines = compute("instances", "describe", "shop-default-dfw-0").lines
+    assert ("  Read its logs:     compute logs shop --instance=default-dfw-0" in lines) is served
 
 
 def test_describe_one_that_runs(api: ApiServer, compute: Compute) -> None:

@@ -15,6 +15,7 @@ from tests.cli.log_store import SECOND, LogStore, frame, notice
 from tests.cli.server import ApiServer
 
 MINUTE = 60 * SECOND
+UID = "4f1c2a9e-77aa-4c1f-9d6e-0123456789ab"
 AMS, DFW = "shop-default-ams-0", "shop-default-dfw-0"
 
 
@@ -267,7 +268,7 @@ def test_several_containers_are_told_apart(store: LogStore, compute: Compute) ->
 
 
 def test_a_new_generation_is_marked_on_stderr(store: LogStore, compute: Compute) -> None:
-    store.add(ago(10), AMS, "starting", generation="4f1c2a9e-77aa-4c1f-9d6e-0123456789ab")
+    store.add(ago(10), AMS, "starting", generation=UID)
     store.add(ago(9), AMS, "stopping", generation="g1")  # the one before is not over yet
     result = compute("logs", "shop", "--instance=default-ams-0", "--no-timestamps")
     assert result.lines[1:] == ["[default-ams-0] starting", "[default-ams-0] stopping"]
@@ -485,7 +486,7 @@ def test_what_happens_meanwhile_is_told_on_stderr(store: LogStore, compute: Comp
             notice("joined", instance="shop-default-dfw-2"),
             notice("left", instance="shop-default-dfw-2"),
             frame(*store.lines[2:3]),
-            notice("generation", instance=DFW, message="4f1c2a9e-77aa-4c1f-9d6e-0123456789ab"),
+            notice("generation", instance=DFW, message=f"{DFW} was replaced: generation {UID} begins"),
             json.dumps(dropped).encode() + b"\n",
             lambda: until(lambda: sum(seen.path.endswith("/workloads/shop") for seen in api.requests) > 1),
             lambda: api.delete(WORKLOAD, "shop"),

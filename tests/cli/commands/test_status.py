@@ -3,9 +3,11 @@ from datetime import timedelta
 
 import pytest
 
+from datum_compute.api.instance import INSTANCE
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.kube.transport import Answer, Call
 from tests.cli.conftest import NOW, Compute, FakeClock, World, condition, placement
+from tests.cli.log_store import LogStore
 from tests.cli.server import ApiServer, Rule
 
 NO_QUOTA = condition("QuotaGranted", "False", "QuotaExceeded", "Requested 1 vCPU, 0 available.")
@@ -48,6 +50,19 @@ def test_a_degraded_workload_names_cause_and_next_step(
         "    Check quota:       compute quota\n"
         "    View instances:    compute instances --workload=shop\n"
     )
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_logs_of_what_crashes_are_named_where_they_are_served(
+    api: ApiServer, compute: Compute, world: World, served: bool
+) -> None:
+    api.logs = LogStore() if served else None
+    world.settled()
+    world.report("DFW", 2, 1)
+    crashing = condition("Programmed", "Unknown", "InstanceCrashing", "exit code 1")
+    api.set_status(INSTANCE, "shop-default-dfw-1", {"conditions": [crashing]})
+    step = "    Read logs:         compute logs shop"
+    assert (step in compute("status", "shop").lines) is served
 
 
 def test_a_healthy_workload_reads_no_instances_and_needs_no_advice(

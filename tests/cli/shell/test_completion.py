@@ -45,6 +45,7 @@ def offline(compute: Compute) -> Compute:
         (["rollout", "status", "shop", "-o", ""], ["table", "json"]),
         (["--color", "al"], ["always"]),
         (["completion", "z"], ["zsh"]),
+        (["logs", "shop", "-o", ""], ["text", "json"]),
         (["deploy", "--image", ""], []),
         (["status", "shop", ""], []),
         (["deploy", "--instance-type", ""], ["datumcloud/d1-standard-2"]),
@@ -88,6 +89,13 @@ def test_files_are_left_to_the_shell(offline: Compute, words: list[str]) -> None
         (["workloads", "s"], ["shop"]),
         (["workloads", "shop", "o"], ["other"]),
         (["status", "workload/s"], ["workload/shop"]),
+        (["logs", "s"], ["shop"]),
+        (["logs", "shop", "--instance", ""], ["default-ams-0"]),
+        (["logs", "workload/shop", "--instance=default-ams-0,"], []),
+        (["logs", "other", "--instance", ""], []),
+        (["logs", "shop", "--city", "AMS,"], ["AMS,DFW", "AMS,SIN"]),
+        (["logs", "shop", "-c", ""], ["app"]),
+        (["logs", "shop", "--container="], ["--container=app"]),
     ],
 )
 def test_names_come_from_the_project(

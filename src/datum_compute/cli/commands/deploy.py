@@ -36,6 +36,7 @@ from datum_compute.cli.show.specs import has_web_port
 from datum_compute.cli.show.terminal import Style, Terminal
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.local import find_overview
+from datum_compute.cli.talk.log_api import is_served
 from datum_compute.cli.talk.project import of_workload
 from datum_compute.cli.workload import edits, manifest
 from datum_compute.cli.workload.applying import ApplyFlags, Outcome, apply
@@ -275,6 +276,8 @@ def _show_instances(run: Run, workload: Workload, *, can_undo: bool) -> None:
     if rows:
         run.terminal.note("", "  Instances:", table(("", "", ""), rows, indent=4))
     steps = {"Status:": f"status {workload.name}", "Instances:": f"instances --workload={workload.name}"}
+    if is_served(run.target.logs):
+        steps["Logs:"] = f"logs {workload.name} --follow"
     if can_undo:
         steps["Roll back:"] = f"rollout undo {workload.name}"
     run.terminal.note(*next_steps(run, steps, indent=2), *_address(run, workload))

@@ -26,10 +26,12 @@ from datum_compute.cli.show.fragments import (
     next_steps,
 )
 from datum_compute.cli.show.lines import Column, Item, Line, Piece, Table, bad, busy, good, table
+from datum_compute.cli.show.log_entries import short_name
 from datum_compute.cli.show.specs import Fact, instance_type, is_machine, runtime_facts
 from datum_compute.cli.show.views import Page, View, Watch, object_view
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.local import Port, find_overview
+from datum_compute.cli.talk.log_api import FAILING, is_served
 from datum_compute.cli.talk.project import of_workload
 from datum_compute.cli.workload.cities import not_offered_hints
 from datum_compute.kube import conditions
@@ -240,6 +242,11 @@ def _network(addresses: Assignments) -> str:
 
 
 def _next_steps(run: Run, entry: Entry) -> list[Line]:
+    condition = entry.health.condition
+    if condition is not None and condition.reason in FAILING and is_served(run.target.logs):
+        workload = entry.owner.workload
+        step = f"logs {workload} --instance={short_name(workload, entry.instance.name)}"
+        return next_steps(run, {"Read its logs:": step}, width=18)
     if entry.health.state is not State.QUOTA_EXCEEDED:
         return []
     steps = {"Check quota:": "quota"}

@@ -28,6 +28,7 @@ from datum_compute.cli.show.lines import Column, Item, Line, Piece, busy, line, 
 from datum_compute.cli.show.specs import image, instance_type
 from datum_compute.cli.show.views import Page, View, Watch
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.log_api import FAILING, is_served
 from datum_compute.cli.talk.project import Read, of_workload
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
@@ -155,6 +156,8 @@ def _next_steps(run: Run, status: _Status) -> list[Line]:
         steps["Roll back:"] = f"rollout undo {name}"
     if any(city.degraded for city in status.cities):
         steps["View instances:"] = f"instances --workload={name}"
+    if any(city.trouble and city.trouble.reason in FAILING for city in status.cities) and is_served(run.target.logs):
+        steps["Read logs:"] = f"logs {name}"
     return next_steps(run, steps, indent=2, width=18)
 
 

@@ -51,7 +51,9 @@ class Screen(Protocol):
         """The first connection was made."""
         ...
 
-    def show(self, entries: Sequence[Entry]) -> None: ...
+    def show(self, entries: Sequence[Entry]) -> None:
+        """Also called without lines from time to time, to find out whether somebody still reads."""
+        ...
 
     def notice(self, notice: Notice) -> None: ...
 
@@ -180,9 +182,8 @@ class Follower:
             self._memory.forget_before(self._resume_at(start, POLL_OVERLAP + SECOND))
 
     def _take(self, frame: Frame, *, repeated: bool) -> None:
-        if frame.streams:
-            self._screen.show(self._fresh(frame.entries, repeated=repeated))
-            self._memory.forget_before(self._resume_at(0, OVERLAP + SECOND))
+        self._screen.show(self._fresh(frame.entries, repeated=repeated))
+        self._memory.forget_before(self._resume_at(0, OVERLAP + SECOND))
         if frame.dropped_entries:
             self._screen.dropped(frame.dropped_entries)
         if frame.notice is not None:

@@ -1,5 +1,6 @@
 """The output of `logs`: lines on stdout, and what happens meanwhile on stderr. Entry point: `LogScreen`."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -8,6 +9,7 @@ from datum_compute.cli.show.documents import json_text
 from datum_compute.cli.show.log_entries import Appearance, EntryLines, clock_time, record, short_name
 from datum_compute.cli.show.terminal import Terminal
 
+_GENERATION = re.compile(r"generation (\S+)")
 _SHORT_ID = 8
 _SECOND = 1_000_000_000
 
@@ -41,6 +43,8 @@ class LogScreen:
 
     def show(self, entries: Sequence[Entry]) -> None:
         """Writes lines together, which is faster, except where a new generation begins between them."""
+        if not entries:
+            self._terminal.check_reader()
         self.count += len(entries)
         if self._terminal.structured:
             self._terminal.lines("".join(json_text(record(entry), indent=0) for entry in entries))
@@ -69,9 +73,9 @@ class LogScreen:
                 seconds = (notice.time - self._silent.pop(notice.city, notice.time)) / _SECOND
                 self._terminal.warn(f"{notice.city} answers again after {seconds:.0f} s")
             case "generation":
-                generation = notice.message.split()[-1] if notice.message else ""
-                if generation and self._begins(notice.instance, generation):
-                    self._report_generation(notice.instance, generation)
+                named = _GENERATION.search(notice.message)
+                if named is not None and self._begins(notice.instance, named[1]):
+                    self._report_generation(notice.instance, named[1])
             case "joined":
                 self._terminal.aside(f"[{name}] joined")
             case "left":

@@ -132,6 +132,11 @@ class Terminal:
         if text:
             self._out.write(self._out.encoded(text))
 
+    def check_reader(self) -> None:
+        """Raises `BrokenPipeError` if nobody reads stdout any more, which else only a write would show."""
+        if self._out.abandoned:
+            raise BrokenPipeError
+
     def confirm(self, question: str, *, default: bool) -> bool:
         """Asks on stderr. Enter chooses the default; the end of the input is a no.
 
@@ -258,6 +263,19 @@ class _Stream:
         except (OSError, ValueError):
             return columns or _COLUMNS, _ROWS
         return size.columns or columns or _COLUMNS, size.lines or _ROWS
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it is a pipe that nobody reads any more."""
+        import select
+
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError):  # not a file
+            return False
+        poll = select.poll()
+        poll.register(number, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
 
     def write(self, text: str) -> None:
         put(self._stream, text)

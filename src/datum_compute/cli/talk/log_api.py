@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
+from datum_compute.api.reasons import FAILED, INSTANCE_CRASHING
 from datum_compute.cli.logs.entries import Entry, Frame, Labels, Page, decode_frame, decode_page, entries_of
 from datum_compute.cli.logs.following import Lost, NotFollowed
 from datum_compute.cli.logs.pages import Request
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ACTION = "reading logs"
+FAILING = (INSTANCE_CRASHING, FAILED)
+"""Reasons of instances whose lines may tell more."""
+
 GROUP = "/apis/o11y.miloapis.com/v1alpha1"
 SILENCE_SECONDS = 45.0  # without a byte, of which a server sends one every 15 seconds
 _ROOT = f"{GROUP}/logs/loki/api/v1"
