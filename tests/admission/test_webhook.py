@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from datum_compute.admission.webhook import (
     MUTATE,
     OF_PROJECT,
-    PARENT,
     VALIDATE,
     VALIDATE_DEPLOYMENT,
     Webhook,
@@ -21,6 +20,7 @@ from datum_compute.admission.webhook import (
 from datum_compute.api.accounts import Accounts
 from datum_compute.api.labels import TOPOLOGY_CITY, UPSTREAM_CLUSTER
 from datum_compute.api.networking import LOCATION, LOCATION_BINDING
+from datum_compute.api.services import PARENT_NAME as PARENT
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.federation.metrics import COMPUTE
 from datum_compute.federation.roles import CELL, PROJECT
