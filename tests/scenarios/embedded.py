@@ -7,6 +7,7 @@ from functools import partial
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.embedded.storage.log import Log, Row
 from datum_compute.embedded.storage.records import CountedUids
+from datum_compute.federation.lives import Recorder
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.client import Client
 from datum_compute.kube.tracing import Tracer
@@ -57,6 +58,7 @@ class EmbeddedFederation:
         cities: Mapping[str, str] = CITIES,
         names: Mapping[str, str] = {},
         tracer: Tracer | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         log = Log()
         log.append(list(rows))
@@ -77,7 +79,8 @@ class EmbeddedFederation:
             tracer=tracer,
         )
         self._behaviour = behaviour
-        self.local = self._new_local(provider=simulated(behaviour))
+        self.recorder = recorder
+        self.local = self._new_local(provider=simulated(behaviour, recorder))
         self.root = self.local.client(ROOT_PLANE)
         self.hub = self.local.client(HUB_PLANE)
         self.cells: dict[str, Client] = {city: self.local.client(cell) for city, cell in cities.items()}
@@ -132,7 +135,7 @@ class EmbeddedFederation:
 
     async def restart(self) -> None:
         await self.stop()
-        self.local = self._new_local(provider=simulated(self._behaviour))
+        self.local = self._new_local(provider=simulated(self._behaviour, self.recorder))
         self._run = asyncio.create_task(self.local.run(), name="federation")
 
     async def suspend(self, project: str) -> None:
