@@ -38,7 +38,7 @@ class Open:
     ) -> None:
         self.code = 0
         self.headers: dict[str, str] = {}
-        self.body = b""
+        self._pieces: list[bytes] = []
         self.complete = False
         self._flows = asyncio.Event()
         self._flows.set()
@@ -52,6 +52,10 @@ class Open:
 
     def resume(self) -> None:
         self._flows.set()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._pieces)
 
     @property
     def frames(self) -> list[Json]:
@@ -105,5 +109,5 @@ class Open:
         else:
             assert self.code
             assert not self.complete
-            self.body += message["body"]
+            self._pieces.append(message["body"])
             self.complete = not message.get("more_body", False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from datum_compute.federation.lines import STDERR, nanoseconds
+from datum_compute.federation.lines import STDERR, STDOUT, Line, nanoseconds
 from datum_compute.kube.errors import Forbidden, Unauthorized, Unavailable
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry import gateway as gateway_module
@@ -20,6 +20,7 @@ from datum_compute.telemetry.merge import Item
 from datum_compute.telemetry.query import ALL_FILTERS, Query
 from datum_compute.telemetry.ring import Ring
 from datum_compute.telemetry.sources import Entry, Labels, Reader, SourceAway, Window
+from tests.conftest import count
 from tests.telemetry.asgi import Open, ask
 from tests.telemetry.origins import SECOND, START, life, line, origin
 
@@ -426,3 +427,33 @@ async def test_a_tail_goes_on_while_nothing_changes(world: World) -> None:
 async def test_a_websocket_is_refused(world: World) -> None:
     with pytest.raises(Exception, match="not by WebSocket"):
         await world.gateway("demo", f"{gateway_module.ROOT}tail", {"type": "websocket"}, None, None)  # type: ignore[arg-type]
+
+
+# Many instances, many lines
+
+
+async def test_a_hundred_instances_are_followed_without_a_line_lost_doubled_or_out_of_order(world: World) -> None:
+    origins = [origin(f"api-{number}", generation=f"uid-{number}") for number in range(100)]
+    for of in origins:
+        world.ring.started(of, world.now())
+    tail = Open(world.gateway, "tail", API | {"start": str(world.now())})
+    random = world.simulation.random
+    seconds = count(3, 60)
+    for second in range(seconds):
+        written = [(of, number) for of in origins for number in range(second * 10, second * 10 + 10)]
+        moments = sorted(random.random() for _ in written)
+        random.shuffle(written)
+        written.sort(key=lambda line: line[1])  # each container in its own order
+        passed = 0.0
+        for (of, number), moment in zip(written, moments, strict=True):
+            if moment - passed > 0.01:
+                await world.simulation.advance(moment - passed)
+                passed = moment
+            world.ring.add(of, [Line(world.now(), STDOUT, str(number))])
+        await world.simulation.advance(1 - passed)
+    await world.simulation.advance(1)
+    found: dict[str, list[int]] = {}
+    for instance, text in tail.lines:
+        found.setdefault(instance, []).append(int(text))
+    assert found == {of.instance: list(range(seconds * 10)) for of in origins}
+    await tail.leave()
