@@ -15,7 +15,7 @@ from datum_compute.cli.shell.failures import Failure
 OVERLAP = 2 * SECOND  # read again after a break
 POLL_OVERLAP = 10 * SECOND  # read again by each poll: lines may arrive late where they are stored
 _POLL_SHORTEST, _POLL_LONGEST, _POLL_STEP = 0.5, 2.0, 0.25
-_RETRY_SHORTEST, _RETRY_LONGEST = 1.0, 10.0
+_RETRY_SHORTEST, _RETRY_LONGEST = 1.0, 5.0
 
 
 class NotFollowed(Exception):

@@ -74,7 +74,7 @@ class LogScreen:
                 self._terminal.warn(f"{notice.city} answers again after {seconds:.0f} s")
             case "generation":
                 named = _GENERATION.search(notice.message)
-                if named is not None and self._begins(notice.instance, named[1]):
+                if named is not None and not self._knows(notice.instance, named[1]):
                     self._report_generation(notice.instance, named[1])
             case "joined":
                 self._terminal.aside(f"[{name}] joined")
@@ -111,11 +111,15 @@ class LogScreen:
 
     def _begins(self, instance: str, generation: str) -> bool:
         """Whether this is the first line of a generation, and not of the instance."""
+        is_first = not self._generations.get(instance)
+        return not self._knows(instance, generation) and not is_first
+
+    def _knows(self, instance: str, generation: str) -> bool:
+        """Whether a generation was seen before; it is from now on."""
         generations = self._generations.setdefault(instance, set())
-        is_new = bool(generation) and generation not in generations
-        begins = is_new and bool(generations)
+        is_known = not generation or generation in generations
         generations.add(generation)
-        return begins
+        return is_known
 
     def _report_generation(self, instance: str, generation: str) -> None:
         name = short_name(self._workload, instance)
