@@ -63,7 +63,11 @@ OTHERS = {
     ],
     "completion": [f"completion {shell}" for shell in ("bash", "zsh", "fish", "powershell")],
     "open": ["open shop"],
-    "local up": ["local up", "local up --city=DFW,FRA=Frankfurt --limit=instances=50,memory=128Gi"],
+    "local up": [
+        "local up",
+        "local up --instances=containers",
+        "local up --city=DFW,FRA=Frankfurt --limit=instances=50,memory=128Gi",
+    ],
     "local down": ["local down"],
     "local reset": ["local reset -y", "local reset"],
     "local kubeconfig": ["local kubeconfig"],

@@ -22,6 +22,7 @@ from datum_compute.local import daemon
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.cli.conftest import Compute
 from tests.cli.product import Stored, history, opened
+from tests.conftest import own_environ
 from tools import manual
 
 REPOSITORY = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ async def test_an_example_prints_what_the_manual_says(
 @pytest.mark.timeout(120)
 def test_the_examples_of_the_local_federation_print_what_the_manual_says(tmp_path: Path) -> None:
     """One after the other, with a real federation; values that differ between runs are replaced."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DATUM", "KUBECONFIG"))}
+    environ = own_environ()
     state = tmp_path / "state"
     environ["DATUM_COMPUTE_LOCAL_DIR"] = str(state)
     program = Path(sys.executable).with_name("compute")

@@ -166,7 +166,7 @@ def test_datumctl_knows_it_by_a_bare_name(file: Path, machine: Machine) -> None:
 def test_the_plugin_contains_the_whole_federation(file: Path, machine: Machine, tmp_path: Path) -> None:
     directory = tmp_path / "federation"
     try:
-        up = machine(file, "local", "up", "--dir", str(directory))
+        up = machine(file, "local", "up", "--instances=simulated", "--dir", str(directory))
         assert up.returncode == 0, up.stderr
         done = machine(file, "cities", "-o", "name", DATUM_COMPUTE_LOCAL_DIR=str(directory))
         assert (done.returncode, done.stdout.split()) == (0, ["city/AMS", "city/DFW", "city/SIN"])

@@ -18,6 +18,7 @@ from datum_compute.cli.shell.environment import Environment
 from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.client import Client
 from datum_compute.kube.http import HttpTransport
+from tests.conftest import SIMULATED
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,6 +36,8 @@ def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a command line in this process, with its own state directory; the federation is a process as always."""
     for name in [name for name in os.environ if name.startswith(("DATUM", "KUBECONFIG"))]:
         monkeypatch.delenv(name)
+    for name, value in SIMULATED.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("DATUM_COMPUTE_LOCAL_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
 
@@ -120,7 +123,7 @@ def test_thirty_cities_run_on_one_machine(compute: Run) -> None:
 
 def test_the_projects_that_exist_now_are_listed_and_have_a_context(compute: Run) -> None:
     compute("local up")
-    assert "  Projects:  demo\n" in compute("local status").stdout
+    assert "  Projects:   demo\n" in compute("local status").stdout
     kubeconfig = Path(compute("local kubeconfig").stdout.strip())
 
     async def create() -> None:
@@ -138,7 +141,7 @@ def test_the_projects_that_exist_now_are_listed_and_have_a_context(compute: Run)
     assert json.loads(compute("local status -o json").stdout)["projects"] == ["demo", "second"]
     compute("local down")
     compute("local up")
-    assert "  Projects:  demo, second\n" in compute("local status").stdout
+    assert "  Projects:   demo, second\n" in compute("local status").stdout
     assert compute(f"workloads -o name {with_context}").stdout == "workload/web\n"
 
 

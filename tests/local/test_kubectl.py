@@ -10,6 +10,7 @@ import pytest
 
 from tests import kubectl as client
 from tests.conformance.server import until
+from tests.conftest import own_environ
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -19,7 +20,7 @@ Run = Callable[[str], str]
 
 @pytest.fixture
 def compute(tmp_path: Path) -> Iterator[Run]:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DATUM", "KUBECONFIG"))}
+    environ = own_environ()
     environ["DATUM_COMPUTE_LOCAL_DIR"] = str(tmp_path / "state")
 
     def typed(line: str) -> str:

@@ -17,6 +17,7 @@ from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, simulated
 from datum_compute.local.federation import Federation as LocalFederation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
+from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.clock import ShiftedClock
@@ -87,6 +88,10 @@ class EmbeddedFederation:
         self.projects = projects
         self.planes = [ROOT_PLANE, *projects, HUB_PLANE, *cities.values()]
         self._run: asyncio.Task[None] | None = None
+
+    def use(self, provider: Reconciler) -> None:
+        """Lets another provider run the Instances. To be called before the start."""
+        self.local = self._new_local(provider=provider)
 
     def clock(self, plane: str) -> ShiftedClock:
         """The clock of a plane's server: set `ahead` to let it differ from everybody else's."""

@@ -17,7 +17,10 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from datum_compute.local.choice import AUTO, CONTAINERS, VARIABLE, Wish
+from datum_compute.local.containers import recall
 from datum_compute.local.settings import Settings, limits_in_words
 from datum_compute.local.state import (
     LocalError,
@@ -38,6 +41,8 @@ SILENT_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _REASON_LENGTH = 300
 
+STOP, REMOVE = "stop", "remove"  # what is done with containers
+
 
 class Report(Struct, frozen=True):
     """The one report of the background process: that it runs, why it cannot, or that another one is running."""
@@ -47,24 +52,49 @@ class Report(Struct, frozen=True):
     busy: bool = False
 
 
-def up(directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running:  # noqa: B008  (frozen)
+class Outcome(Struct, frozen=True):
+    """Which containers and networks were stopped or removed, or the `error` why they could not be."""
+
+    containers: int = 0
+    networks: int = 0
+    images: tuple[str, ...] = ()  # which stay
+    error: str = ""
+
+
+class Start(Struct, frozen=True):
+    """What the background process is started with."""
+
+    directory: str
+    port: int
+    settings: Settings
+    wish: Wish
+
+
+def up(
+    directory: Path,
+    port: int = 0,
+    wanted: Settings = Settings(),  # noqa: B008  (frozen)
+    wish: Wish = Wish(),  # noqa: B008  (frozen)
+) -> Running:
     """Returns when the federation is ready; it may already be running. Port 0 means the last one, if it is free.
 
-    What is not wanted otherwise stays as it was chosen before.
+    What is not wanted otherwise stays as it was chosen before. Without a wish, the environment says what should run the
+    instances.
     """
+    wish = replace(wish, instances=wish.instances or os.environ.get(VARIABLE, ""))
     if (found := running(directory)) is not None:
-        return _suited(found, port, wanted)
+        return _suited(found, port, wanted, wish)
     paths = Paths(directory)
     _make_directory(directory)
-    report = _launch(paths, port, wanted)
+    report = _launch(paths, Start(str(directory), port, wanted, wish))
     if report.busy:
-        return _suited(_wait_for_other(directory), port, wanted)
+        return _suited(_wait_for_other(directory), port, wanted, wish)
     if report.running is None:
         raise LocalError(report.error or f"the federation did not start; see {paths.output}")
     return report.running
 
 
-def _suited(found: Running, port: int, wanted: Settings) -> Running:
+def _suited(found: Running, port: int, wanted: Settings, wish: Wish) -> Running:
     """A federation that already runs, if it is the requested one."""
     has = Settings(found.names, found.limits)
     if port not in (0, found.port):
@@ -73,6 +103,10 @@ def _suited(found: Running, port: int, wanted: Settings) -> Running:
         difference = f"with cities {', '.join(found.cities)}"
     elif not wanted.agrees(has):
         difference = f"with limits of {limits_in_words(found.limits)}"
+    elif wish.instances not in ("", AUTO, found.instances):
+        difference = f"with instances in {'containers' if found.instances == CONTAINERS else 'simulation'}"
+    elif found.engine is not None and wish.engine not in ("", found.engine.address):
+        difference = f"with the engine at {found.engine.address}"
     else:
         return found
     raise LocalError(
@@ -85,7 +119,21 @@ def status(directory: Path) -> Running | None:
 
 
 def down(directory: Path, tell: Callable[[str], None] = lambda text: None) -> bool:
-    """Stops the federation of a directory; False when none runs. Its state stays. `tell` hears of a long wait."""
+    """Stops the federation of a directory and its containers; False when nothing runs. Its state stays.
+
+    `tell` hears of a long wait, and of containers. They are stopped last, so that no controller starts them again; also
+    if the federation was killed before.
+    """
+    stopped = _end_process(directory, tell)
+    outcome = _clean(directory, STOP, tell)
+    if outcome.error:
+        tell(f"The containers were not stopped: {outcome.error}")
+    elif outcome.containers:
+        tell(f"{_containers(outcome.containers)} stopped.")
+    return stopped or outcome.containers > 0
+
+
+def _end_process(directory: Path, tell: Callable[[str], None]) -> bool:
     lock = Paths(directory).lock
     pid = holder(lock)
     if pid is None:
@@ -105,10 +153,28 @@ def down(directory: Path, tell: Callable[[str], None] = lambda text: None) -> bo
     raise LocalError(f"process {pid} does not stop; end it by hand and try again")
 
 
-def reset(directory: Path) -> bool:
-    """Stops the federation and removes everything it stored; False when there is nothing. Backups stay."""
-    down(directory)
+def reset(directory: Path, tell: Callable[[str], None] = lambda text: None, *, leave: bool = False) -> bool:
+    """Stops the federation and removes its containers, then everything it stored; False when there is nothing.
+
+    Backups and images stay. With `leave`, containers stay too; otherwise nothing is removed if they cannot be.
+    """
+    _end_process(directory, tell)
     paths = Paths(directory)
+    if leave:
+        record = recall(paths).record
+        if record.address:
+            tell(f"The containers were left behind; they have the label {record.label}.")
+    else:
+        outcome = _clean(directory, REMOVE, tell)
+        if outcome.error:
+            raise LocalError(
+                f"the containers could not be removed, so nothing was: {outcome.error}; start the engine and try "
+                "again, or leave them behind with 'compute local reset --leave-containers'"
+            )
+        if outcome.containers:
+            tell(f"{_containers(outcome.containers)} removed.")
+        if outcome.images:
+            tell(f"Images stay: {', '.join(outcome.images)}.")
     beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
     stored = [paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port, paths.proxy_port]
     stored += [paths.containers]
@@ -117,6 +183,39 @@ def reset(directory: Path) -> bool:
         path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well
     shutil.rmtree(paths.credentials, ignore_errors=True)
     return not is_empty
+
+
+def _containers(count: int) -> str:
+    return "1 container was" if count == 1 else f"{count} containers were"
+
+
+def _clean(directory: Path, action: str, tell: Callable[[str], None]) -> Outcome:
+    """Stops or removes the containers of a federation that does not run, in a process of its own."""
+    if not recall(Paths(directory)).record.address:
+        return Outcome()  # no engine has anything of ours
+    process = subprocess.Popen(
+        [sys.executable, "-m", "datum_compute.local.cleanup", action, str(directory)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environ(),
+    )
+    try:
+        output, errors = process.communicate(timeout=SILENT_SECONDS)
+    except subprocess.TimeoutExpired:
+        tell("Containers have 10 s to stop before they are killed.")
+        output, errors = process.communicate()  # every call to an engine has a limit
+    try:
+        return msgspec.json.decode(output, type=Outcome)
+    except msgspec.MsgspecError:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        return Outcome(error=last[:_REASON_LENGTH] or "the process for it ended early")
+
+
+def _environ() -> dict[str, str]:
+    """For a process of ours: a single-file build is not installed where Python looks by itself."""
+    here = str(Path(__file__).parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
 
 
 def _make_directory(directory: Path) -> None:
@@ -130,16 +229,13 @@ def _make_directory(directory: Path) -> None:
         raise LocalError(f"cannot write to {directory}: {reason}; choose another directory with --dir") from None
 
 
-def _launch(paths: Paths, port: int, wanted: Settings) -> Report:
+def _launch(paths: Paths, start: Start) -> Report:
     read, write = os.pipe()
     os.set_inheritable(write, True)
     output = os.open(paths.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     before = os.fstat(output).st_size
-    arguments = [str(paths.directory), str(port), str(write), msgspec.json.encode(wanted).decode()]
+    arguments = [str(write), msgspec.json.encode(start).decode()]
     command = [sys.executable, "-m", "datum_compute.local.process", *arguments]
-    # A single-file build is not installed where Python looks by itself.
-    here = str(Path(__file__).parents[2])
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
     try:
         # Returns at once: the process leaves this session and goes on by itself.
         subprocess.run(
@@ -148,7 +244,7 @@ def _launch(paths: Paths, port: int, wanted: Settings) -> Report:
             stdout=output,
             stderr=output,
             pass_fds=[write],
-            env=environ,
+            env=_environ(),
             check=False,
         )
     finally:

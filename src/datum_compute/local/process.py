@@ -33,12 +33,12 @@ from datum_compute.kube.errors import ApiError
 from datum_compute.kube.files import write_private
 from datum_compute.kube.tracing import Tracer, TracingUnavailable, open_tracer
 from datum_compute.local.adjustment import keep, settle
-from datum_compute.local.daemon import Report
+from datum_compute.local.daemon import Report, Start
 from datum_compute.local.endpoints import Endpoints
 from datum_compute.local.engine import compute_engine
 from datum_compute.local.extensions import extensions
 from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, Federation
-from datum_compute.local.instances import simulated_instances
+from datum_compute.local.instances import open_instances
 from datum_compute.local.logs import Logs
 from datum_compute.local.overview import OVERVIEW, Overview
 from datum_compute.local.proxy import PORT as PROXY_PORT
@@ -61,14 +61,13 @@ _log = structlog.get_logger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    directory, port, pipe = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-    wanted = msgspec.json.decode(arguments[3], type=Settings)
+    pipe, start = int(arguments[0]), msgspec.json.decode(arguments[1], type=Start)
     _leave()
     logs.configure()
     collect_rarely()
     allow_many_files()
     report = _Reporter(pipe)
-    paths = Paths(directory)
+    paths = Paths(Path(start.directory))
     lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +78,7 @@ def main(arguments: list[str]) -> int:
     os.write(lock, str(os.getpid()).encode())
     paths.running.unlink(missing_ok=True)
     try:
-        asyncio.run(_serve(paths, port, wanted, report))
+        asyncio.run(_serve(paths, start, report))
     except Exception as error:
         if not isinstance(error, LocalError):
             _log.error("the federation ended", exc_info=error)
@@ -110,23 +109,25 @@ def _sentence(error: Exception, paths: Paths) -> str:
     return f"the federation crashed ({reason}); see {paths.output}"
 
 
-async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter") -> None:
+async def _serve(paths: Paths, start: Start, report: "_Reporter") -> None:
     """Runs until it is stopped or cannot go on: whatever ends the background work ends the process, with a reason."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     engine, tracer = _open(paths), _open_tracer()
     try:
-        settings = await settle(engine, wanted)
-        lines = Logs(SystemClock())
-        instances = simulated_instances(recorder=lines.lives)
+        settings = await settle(engine, start.settings)
+        cells = {city: cell_of(city) for city in settings.cities}
+        clock = SystemClock()
+        lines = Logs(clock)
+        instances = await open_instances(engine, cells.values(), paths, start.wish, logs=lines, clock=clock)
         federation = Federation(
             engine,
             projects=[PROJECT],
-            cities={city: cell_of(city) for city in settings.cities},
+            cities=cells,
             names=settings.cities,
             limits=settings.limits,
-            clock=SystemClock(),
+            clock=clock,
             generator=random.Random(),
             provider=instances.provider,
             tracer=tracer,
@@ -137,7 +138,7 @@ async def _serve(paths: Paths, port: int, wanted: Settings, report: "_Reporter")
             await _listen_for_requests(proxy, paths)
             overview = Overview(PROJECT, proxy.port, instances, endpoints)
             await first(
-                federation.run(), _answer(federation, settings, paths, port, report, overview, lines), stop.wait()
+                federation.run(), _answer(federation, settings, paths, start.port, report, overview, lines), stop.wait()
             )
         finally:
             await proxy.stop()
@@ -186,7 +187,7 @@ async def _answer(
             overview.instances.mode,
             overview.instances.summary,
             overview.instances.engine,
-            overview.instances.notes,
+            list(overview.instances.notes),
         )
         listed = await federation.client(ROOT_PLANE).list(PROJECT_KIND)
         _write_contexts(paths, server, settings, listed.items)
@@ -235,7 +236,7 @@ async def _listen(
     federation: Federation, credentials: Credentials, port: int, paths: Paths, overview: Overview, lines: Logs
 ) -> HttpsServer:
     """Listens on the requested port, else on the last one, else on any free one."""
-    served = extensions(federation, runner=None, logs=lines)
+    served = extensions(federation, runner=overview.instances.runner, logs=lines)
     documents = {OVERVIEW: overview.document}
     for candidate in (port,) if port else (_last_port(paths.port), 0):
         server = HttpsServer(federation.engine, credentials, candidate, extensions=served, documents=documents)

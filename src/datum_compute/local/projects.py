@@ -1,5 +1,7 @@
-"""The projects of a local federation as they are now. Entry point: `projects`."""
+"""The projects of a local federation as they are now. Entry points: `projects`, `asking`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ from datum_compute.kube import calls, conditions
 from datum_compute.kube.access.kubeconfig import KubeconfigError, load
 from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.errors import ApiError, from_status
+from datum_compute.kube.transport import Call
 from datum_compute.local.state import LocalError, Running, kubeconfig_path
 
 
@@ -20,15 +23,27 @@ class ProjectState(Struct, frozen=True):
 
 def projects(running: Running, seconds: float) -> list[ProjectState]:
     """Lists the projects of the running federation by name; raises `LocalError` if it does not answer."""
+    pages = calls.Pages(PROJECT, PROJECT.decode)
+    with asking(running, seconds) as ask:
+        while pages.next_call is not None:
+            pages.add(ask(pages.next_call))
+    return sorted((ProjectState(project.name, _state(project)) for project in pages.items), key=lambda each: each.name)
+
+
+@contextmanager
+def asking(running: Running, seconds: float) -> Iterator[Callable[[Call], bytes]]:
+    """A function that calls the root plane and returns the answer; raises `LocalError` if there is no good one."""
     try:
         transport = BlockingTransport(load([kubeconfig_path(Path(running.directory))], "root"), timeout=seconds)
+
+        def ask(call: Call) -> bytes:
+            answer = transport.call(call)
+            if answer.code >= 300:
+                raise from_status(answer.code, answer.body, "root")
+            return answer.body
+
         try:
-            pages = calls.Pages(PROJECT, PROJECT.decode)
-            while pages.next_call is not None:
-                answer = transport.call(pages.next_call)
-                if answer.code >= 300:
-                    raise from_status(answer.code, answer.body, "root")
-                pages.add(answer.body)
+            yield ask
         finally:
             transport.close()
     except (ApiError, KubeconfigError, msgspec.MsgspecError) as error:
@@ -37,7 +52,6 @@ def projects(running: Running, seconds: float) -> list[ProjectState]:
             f"the local federation (process {running.pid}) is running but does not answer: {reason}; "
             "start it again with 'compute local down' and 'compute local up'"
         ) from None
-    return sorted((ProjectState(project.name, _state(project)) for project in pages.items), key=lambda each: each.name)
 
 
 def _state(project: Project) -> str:

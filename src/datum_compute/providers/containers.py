@@ -15,7 +15,15 @@ from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.federation.sessions import Command, Session, Unstartable
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.providers import container_removal, report
-from datum_compute.providers.container_engine import Container, ContainerEngine, EngineAway, Event, Refused, Summary
+from datum_compute.providers.container_engine import (
+    Container,
+    ContainerEngine,
+    EngineAway,
+    EngineInfo,
+    Event,
+    Refused,
+    Summary,
+)
 from datum_compute.providers.container_logs import ContainerLogs
 from datum_compute.providers.container_memory import Memory
 from datum_compute.providers.container_removal import Removal
@@ -217,6 +225,14 @@ class ContainersProvider:
         self._forget(pass_.request)
 
     # What others ask for
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """The engine as it described itself; None while it does not answer."""
+        try:
+            return self._link.engine.info
+        except EngineAway:
+            return None
 
     def published(self) -> Mapping[str, Mapping[str, int]]:
         """The ports of running Instances on this machine, such as 37991 for `8080/tcp`, by uid."""

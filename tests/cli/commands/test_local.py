@@ -6,14 +6,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datum_compute.api.quota import INSTANCES, MEMORY, VCPUS
-from datum_compute.local import backups, daemon, projects, state
+from datum_compute.local import backups, census, daemon, projects, state
 from datum_compute.local.backups import Backup, Restored
+from datum_compute.local.census import Census, EngineState
+from datum_compute.local.choice import Wish
 from datum_compute.local.projects import ProjectState
 from datum_compute.local.settings import DEFAULT_CITIES, Settings
-from datum_compute.local.state import LocalError, Running
+from datum_compute.local.state import Engine, LocalError, Running
 from tests.cli.conftest import NOW, Compute, FakeClock
+
+ADDRESS = "unix:///run/podman/podman.sock"
 
 
 class Pretended:
@@ -22,16 +27,29 @@ class Pretended:
     def __init__(self) -> None:
         self.running: Running | None = None
         self.calls: list[tuple[object, ...]] = []
+        self.wishes: list[Wish] = []
         self.error = ""
 
-    def up(self, directory: Path, port: int = 0, wanted: Settings = Settings()) -> Running:  # noqa: B008  (frozen)
+    def up(
+        self,
+        directory: Path,
+        port: int = 0,
+        wanted: Settings = Settings(),  # noqa: B008  (frozen)
+        wish: Wish = Wish(),  # noqa: B008  (frozen)
+    ) -> Running:
         self.calls.append(("up", directory, port, wanted))
+        self.wishes.append(wish)
         if self.error:
             raise LocalError(self.error)
         cities = wanted.over(Settings(DEFAULT_CITIES)).cities
         limits = {INSTANCES: 10, VCPUS: 40_000, MEMORY: 81_920} | wanted.limits
         url = "https://127.0.0.1:6443"
-        self.running = Running(77, 6443, url, str(directory), "demo", [*cities], cities, limits)
+        self.running = Running(77, 6443, url, str(directory), "demo", [*cities], cities, limits, 8088)
+        if wish.instances == "containers":
+            summary, engine = "containers of Podman 4.3.1; a city is a name here", Engine("Podman 4.3.1", ADDRESS)
+            self.running = replace(self.running, instances="containers", summary=summary, engine=engine)
+        else:
+            self.running = replace(self.running, summary="simulated (no container engine answers)")
         return self.running
 
     def down(self, directory: Path, tell: Callable[[str], None]) -> bool:
@@ -39,8 +57,8 @@ class Pretended:
         found, self.running = self.running, None
         return found is not None
 
-    def reset(self, directory: Path) -> bool:
-        self.calls.append(("reset", directory))
+    def reset(self, directory: Path, tell: Callable[[str], None], *, leave: bool = False) -> bool:
+        self.calls.append(("reset", directory, "leave") if leave else ("reset", directory))
         found, self.running = self.running, None
         return found is not None
 
@@ -63,6 +81,11 @@ class Pretended:
     def projects(self, running: Running, seconds: float) -> list[ProjectState]:
         return [ProjectState("demo", "Ready"), ProjectState("other", "Starting")]
 
+    def census(self, running: Running, seconds: float) -> Census:
+        if running.engine is None:
+            return Census(running.summary, None, 0, 0)
+        return Census(running.summary, EngineState(running.engine.name, running.engine.address, ("CPU",)), 3, 4)
+
     def find(self, directory: Path) -> Running | None:
         return self.running
 
@@ -74,6 +97,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
         (daemon, ("up", "down", "reset")),
         (backups, ("backup", "backups", "restore")),
         (projects, ("projects",)),
+        (census, ("census",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, getattr(fake, name))
@@ -92,10 +116,11 @@ def test_up_prints_what_runs_and_the_next_steps(compute: Compute, pretended: Pre
     assert (result.code, result.err) == (0, "")
     assert result.out == (
         "The local federation is running at https://127.0.0.1:6443 (process 77).\n"
-        "  Project:  demo\n"
-        "  Cities:   DFW, AMS, SIN\n"
-        "  Limits:   10 instances, 40 vCPUs, 80 GiB of memory\n"
-        f"  State:    {where}\n"
+        "  Project:    demo\n"
+        "  Cities:     DFW, AMS, SIN\n"
+        "  Limits:     10 instances, 40 vCPUs, 80 GiB of memory\n"
+        "  Instances:  simulated (no container engine answers)\n"
+        f"  State:      {where}\n"
         "\n"
         "  Instances are simulated: no container runs, and the tag of an image decides whether it works\n"
         "  (:crashing does not; see 'compute local up --help').\n"
@@ -106,6 +131,93 @@ def test_up_prints_what_runs_and_the_next_steps(compute: Compute, pretended: Pre
         "    Stop:      compute local down\n"
     )
     assert pretended.calls == [("up", where, 0, Settings())]
+
+
+def test_in_containers_the_hint_names_an_image_that_can_be_pulled(compute: Compute, pretended: Pretended) -> None:
+    result = compute("local", "up", "--instances=containers")
+    assert "  Instances:  containers of Podman 4.3.1; a city is a name here" in result.lines
+    assert "    Deploy:    compute deploy hello --image=docker.io/library/nginx:alpine --port=80 --city=DFW,AMS" in (
+        result.lines
+    )
+    assert "simulated" not in result.out
+    status = compute("local", "status")
+    assert f"  Engine:     {ADDRESS}; 3 of 4 instances running; limits of CPU are not enforced" in status.lines
+    document = json.loads(compute("local", "status", "-o", "json").out)
+    assert document["instances"] == "containers"
+    assert document["engine"] == {"name": "Podman 4.3.1", "address": ADDRESS, "unenforced": ["CPU"]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "wish"),
+    [
+        ([], {}, Wish()),
+        (["--instances=Containers"], {}, Wish("containers")),
+        ([], {"DATUM_COMPUTE_INSTANCES": "simulated"}, Wish("simulated")),
+        (["--instances=auto"], {"DATUM_COMPUTE_INSTANCES": "simulated"}, Wish("auto")),
+        ([f"--engine={ADDRESS}"], {}, Wish("", ADDRESS)),
+        ([], {"DATUM_COMPUTE_ENGINE": ADDRESS}, Wish("", ADDRESS)),
+        (["--instances=simulated", "--leave-containers"], {}, Wish("simulated", "", True)),
+    ],
+)
+def test_what_runs_the_instances_is_chosen_by_flags_or_variables(
+    compute: Compute, pretended: Pretended, flags: list[str], environ: dict[str, str], wish: Wish
+) -> None:
+    assert compute("local", "up", *flags, environ=environ).code == 0
+    assert pretended.wishes == [wish]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "sentence"),
+    [
+        (["--instances=vms"], {}, '--instances: unknown value "vms"; use auto, containers or simulated'),
+        (
+            [],
+            {"DATUM_COMPUTE_INSTANCES": "vms"},
+            'DATUM_COMPUTE_INSTANCES: unknown value "vms"; use auto, containers or simulated',
+        ),
+        (
+            ["--engine=/run/docker.sock"],
+            {},
+            '--engine: "/run/docker.sock" is not the address of an engine; write it like unix:///run/docker.sock',
+        ),
+        (
+            [],
+            {"DATUM_COMPUTE_ENGINE": "tcp://10.0.0.1"},
+            'DATUM_COMPUTE_ENGINE: "tcp://10.0.0.1" is not the address of an engine; write it like '
+            "unix:///run/docker.sock",
+        ),
+        (
+            ["--leave-containers"],
+            {},
+            "--leave-containers needs --instances=simulated: otherwise the containers are needed",
+        ),
+        (
+            [f"--engine={ADDRESS}", "--instances=simulated"],
+            {},
+            "--engine cannot be combined with --instances=simulated",
+        ),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused(
+    compute: Compute, pretended: Pretended, flags: list[str], environ: dict[str, str], sentence: str
+) -> None:
+    result = compute("local", "up", *flags, environ=environ)
+    assert (result.code, result.out, result.err) == (2, "", f"Error: {sentence}\n")
+    assert pretended.calls == []
+
+
+def test_containers_are_left_behind_by_a_reset_only_when_asked(
+    compute: Compute, pretended: Pretended, tmp_path: Path
+) -> None:
+    compute("local", "reset", "-y", "--leave-containers")
+    assert pretended.calls == [("reset", tmp_path / "local", "leave")]
+
+
+def test_commands_in_errors_and_notes_are_those_that_the_user_types(compute: Compute, pretended: Pretended) -> None:
+    pretended.error = "away; give up with 'compute local up --instances=simulated --leave-containers'"
+    result = compute("local", "up", "--dir=/some/where", program="datumctl compute")
+    expected = "'datumctl compute local up --instances=simulated --leave-containers --dir=/some/where'"
+    assert result.err == f"Error: away; give up with {expected}\n"
 
 
 def test_another_directory_and_port(compute: Compute, pretended: Pretended, tmp_path: Path) -> None:
@@ -130,14 +242,14 @@ def test_down_once_and_again(compute: Compute, pretended: Pretended) -> None:
 
 def test_status(compute: Compute, pretended: Pretended) -> None:
     compute("local", "up")
-    assert "  Projects:  demo, other (starting)" in compute("local", "status").lines
+    assert "  Projects:   demo, other (starting)" in compute("local", "status").lines
     document = json.loads(compute("local", "status", "-o", "json").out)
     assert document["port"] == 6443
     assert document["projects"] == ["demo", "other"]
     many = ",".join(f"C{number:02}" for number in range(30))
     compute("local", "up", f"--city={many}")
     assert (
-        "  Cities:    C00, C01, C02, C03, C04, C05, C06, C07, C08, C09 and 20 more" in compute("local", "status").lines
+        "  Cities:     C00, C01, C02, C03, C04, C05, C06, C07, C08, C09 and 20 more" in compute("local", "status").lines
     )
 
 
@@ -260,7 +372,7 @@ def test_cities_and_limits_are_parsed_as_people_write_them(compute: Compute, pre
     ],
 )
 def test_limits_are_shown_in_full(compute: Compute, limits: str, words: str) -> None:
-    assert f"  Limits:   {words}" in compute("local", "up", f"--limit={limits}").lines
+    assert f"  Limits:     {words}" in compute("local", "up", f"--limit={limits}").lines
 
 
 @pytest.fixture

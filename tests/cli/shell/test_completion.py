@@ -17,6 +17,7 @@ from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.cli.shell.completion import SHELLS, script
 from tests.cli.conftest import IMAGE, NOW, Compute, World, kubeconfig
 from tests.cli.server import ApiServer
+from tests.conftest import SIMULATED
 
 
 def offered(compute: Compute, *words: str) -> tuple[list[str], int]:
@@ -136,7 +137,7 @@ def program(folder: Path, environ: dict[str, str]) -> dict[str, str]:
     file = folder / "compute"
     file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m datum_compute.cli.main "$@"\n')
     file.chmod(0o755)
-    return {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder), **environ}
+    return {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder), **SIMULATED, **environ}
 
 
 class Bash:

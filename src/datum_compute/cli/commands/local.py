@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from datum_compute.cli.shell.failures import Exit, Failure, usage
-from datum_compute.cli.shell.flags import Count, Port, option, verb, yes_option
+from datum_compute.cli.shell.flags import Choice, Count, Port, one_of, option, verb, yes_option
 from datum_compute.cli.shell.tree import Verbs
 
 if TYPE_CHECKING:
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from datum_compute.cli.shell.run import Run
     from datum_compute.cli.show.views import Page, View
     from datum_compute.local.backups import Backup
+    from datum_compute.local.census import Census
+    from datum_compute.local.choice import Wish
     from datum_compute.local.settings import Settings
     from datum_compute.local.state import Running
 
 _POLL_SECONDS = 0.5
 _MOST_NAMES = 10
 _ANSWER_SECONDS = 5.0  # longer than a local federation ever needs
+_INSTANCES = ("auto", "containers", "simulated")
+_PUBLIC_IMAGE = "docker.io/library/nginx:alpine"
 
 directory_option = option(
     "--dir",
@@ -52,37 +57,89 @@ directory_option = option(
     metavar="WHAT=AMOUNT,...",
     help="Limit of a project for instances, vcpus or memory; at first 10 instances, 40 vCPUs and 80 GiB.",
 )
-def up(run: "Run", directory: Path | None, port: int | None, cities: tuple[str, ...], limits: tuple[str, ...]) -> None:
+@option(
+    "--instances",
+    type=Choice(*_INSTANCES),
+    help="Run instances in containers, or simulate them; auto, the default, uses a container engine if one answers "
+    "(DATUM_COMPUTE_INSTANCES).",
+)
+@option("--engine", metavar="unix://PATH", help="Socket of the container engine (DATUM_COMPUTE_ENGINE).")
+@option("--leave-containers", "leave", is_flag=True, help="With --instances=simulated: leave containers behind.")
+def up(
+    run: "Run",
+    directory: Path | None,
+    port: int | None,
+    cities: tuple[str, ...],
+    limits: tuple[str, ...],
+    instances: str | None,
+    engine: str | None,
+    leave: bool,
+) -> None:
     """Start the federation in the background and return when it is ready.
 
-    Cities and limits are kept for the next start. A city can be removed when nothing runs there any more.
+    Cities, limits and what runs the instances are kept for the next start. A city can be removed when nothing runs
+    there any more.
 
-    Instances are simulated: no image is pulled and no container runs. The tag of an image decides how its instances
+    In containers, an image runs with the rights of the engine, so prefer one that runs without root: whoever reaches
+    the socket of an engine that runs as root is root. Cities are separate networks; projects in the same city are not
+    separated. Containers reach the internet and the local network. Their ports are published on the loopback interface.
+
+    If instances are simulated, no image is pulled and no container runs. The tag of an image decides how its instances
     behave: with :crashing, :image-unavailable and :configuration-error they never become ready, with :slow-stop they
     take a minute to stop, and with any other tag they run.
     """
     from datum_compute.local import daemon
     from datum_compute.local.settings import limits_in_words
 
-    running = _call(run, directory, daemon.up, _directory(directory), port or 0, _settings(cities, limits))
-    deploy = f"deploy hello --image=registry.example/hello:1 --city={','.join(running.cities[:2])} --min=2"
+    settings, wish = _settings(cities, limits), _wish(run, instances, engine, leave=leave)
+    running = _call(run, directory, daemon.up, _directory(directory), port or 0, settings, wish)
     run.terminal.show(
         f"The local federation is running at {running.url} (process {running.pid}).",
-        f"  Project:  {running.project}",
-        f"  Cities:   {_few(running.cities)}",
-        f"  Limits:   {limits_in_words(running.limits)}",
-        f"  State:    {running.directory}",
+        f"  Project:    {running.project}",
+        f"  Cities:     {_few(running.cities)}",
+        f"  Limits:     {limits_in_words(running.limits)}",
+        f"  Instances:  {running.summary}",
+        f"  State:      {running.directory}",
+        *(f"  {_adapted(run, directory, note)}" for note in running.notes),
     )
-    run.terminal.note(
+    simulated = (
         "",
         "  Instances are simulated: no container runs, and the tag of an image decides whether it works",
         f"  (:crashing does not; see '{run.program} local up --help').",
+    )
+    run.terminal.note(
+        *(simulated if running.instances == "simulated" else ()),
         "",
         "  Next steps:",
-        f"    Deploy:    {run.program} {deploy}{_target_flag(run, running)}",
+        f"    Deploy:    {run.program} {_deploy(running)}{_target_flag(run, running)}",
         f"    kubectl:   export KUBECONFIG={quote(str(_kubeconfig(running)))}",
         f"    Stop:      {run.program} local down{_flag(directory)}",
     )
+
+
+def _deploy(running: "Running") -> str:
+    """A first deploy that works: in containers, of a small web server that anybody may pull."""
+    cities = ",".join(running.cities[:2])
+    if running.instances == "simulated":
+        return f"deploy hello --image=registry.example/hello:1 --city={cities} --min=2"
+    return f"deploy hello --image={_PUBLIC_IMAGE} --port=80 --city={cities}"
+
+
+def _wish(run: "Run", instances: str | None, engine: str | None, *, leave: bool) -> "Wish":
+    from datum_compute.local.choice import ENGINE_VARIABLE, SIMULATED, VARIABLE, Wish
+
+    environ = run.environment.environ
+    word = instances or environ.get(VARIABLE, "").lower()
+    if word not in ("", *_INSTANCES):
+        raise usage(f'{VARIABLE}: unknown value "{environ[VARIABLE]}"; use {one_of(_INSTANCES)}')
+    for name, address in (("--engine", engine), (ENGINE_VARIABLE, environ.get(ENGINE_VARIABLE))):
+        if address and not address.startswith("unix:///"):
+            raise usage(f'{name}: "{address}" is not the address of an engine; write it like unix:///run/docker.sock')
+    if leave and word != SIMULATED:
+        raise usage("--leave-containers needs --instances=simulated: otherwise the containers are needed")
+    if engine and word == SIMULATED:
+        raise usage("--engine cannot be combined with --instances=simulated")
+    return Wish(word, engine or environ.get(ENGINE_VARIABLE, ""), leave)
 
 
 def _target_flag(run: "Run", running: "Running") -> str:
@@ -124,7 +181,7 @@ def _settings(cities: tuple[str, ...], limits: tuple[str, ...]) -> "Settings":
 @verb("down")
 @directory_option
 def down(run: "Run", directory: Path | None) -> None:
-    """Stop the federation and keep its state."""
+    """Stop the federation and its containers, and keep its state."""
     from datum_compute.local import daemon
 
     stopped = _call(run, directory, daemon.down, _directory(directory), run.terminal.aside)
@@ -138,24 +195,50 @@ def status(run: "Run", directory: Path | None) -> "View":
     from msgspec import to_builtins
 
     from datum_compute.cli.show.views import Page, View
+    from datum_compute.local.census import census
     from datum_compute.local.projects import projects
     from datum_compute.local.settings import limits_in_words
 
     running = _running(directory)
-    found = _call(run, directory, projects, running, min(run.settings.request_timeout, _ANSWER_SECONDS))
+    seconds = min(run.settings.request_timeout, _ANSWER_SECONDS)
+    found = _call(run, directory, projects, running, seconds)
     names = [
         project.name if project.state == "Ready" else f"{project.name} ({project.state.lower()})" for project in found
     ]
+    counted = _call(run, directory, census, running, seconds)
     page = Page(
         [
             f"The local federation is running at {running.url} (process {running.pid}).",
-            f"  Projects:  {_few(names) or 'none'}",
-            f"  Cities:    {_few(running.cities)}",
-            f"  Limits:    {limits_in_words(running.limits)}",
-            f"  State:     {running.directory}",
+            f"  Projects:   {_few(names) or 'none'}",
+            f"  Cities:     {_few(running.cities)}",
+            f"  Limits:     {limits_in_words(running.limits)}",
+            f"  Instances:  {counted.summary}",
+            *([f"  Engine:     {_engine(counted)}"] if counted.engine is not None else []),
+            f"  State:      {running.directory}",
         ]
     )
-    return View(lambda _now: page, to_builtins(running) | {"projects": [project.name for project in found]})
+    document = to_builtins(running) | {
+        "projects": [project.name for project in found],
+        "summary": counted.summary,
+        "engine": to_builtins(counted.engine),
+        "running": counted.running,
+    }
+    return View(lambda _now: page, document)
+
+
+def _engine(census: "Census") -> str:
+    assert census.engine is not None
+    ignored = census.engine.unenforced
+    return "; ".join(
+        filter(
+            None,
+            (
+                census.engine.address,
+                f"{census.running} of {census.wanted} instances running",
+                f"limits of {', '.join(ignored)} are not enforced" if ignored else "",
+            ),
+        )
+    )
 
 
 @verb("kubeconfig")
@@ -248,8 +331,12 @@ def _document(backup: "Backup") -> dict[str, object]:
 @verb("reset")
 @directory_option
 @yes_option
-def reset(run: "Run", directory: Path | None, yes: bool) -> None:
-    """Stop the federation and remove everything that it stored, except backups."""
+@option("--leave-containers", "leave", is_flag=True, help="Leave containers behind, if their engine does not answer.")
+def reset(run: "Run", directory: Path | None, yes: bool, leave: bool) -> None:
+    """Stop the federation and remove its containers and everything that it stored, except backups.
+
+    Images stay.
+    """
     from datum_compute.local import backups, daemon
 
     state_directory = _directory(directory)
@@ -263,7 +350,7 @@ def reset(run: "Run", directory: Path | None, yes: bool) -> None:
         if not run.terminal.confirm(question, default=False):
             run.terminal.show("Aborted.")
             return
-    removed = _call(run, directory, daemon.reset, state_directory)
+    removed = _call(run, directory, partial(daemon.reset, leave=leave), state_directory, run.terminal.aside)
     run.terminal.show("The local federation was removed." if removed else "There is no local federation to remove.")
     if backups.backups(state_directory):
         run.terminal.note(f"Its backups are kept. Run '{run.program} local restore{_flag(directory)}' to list them.")
@@ -341,13 +428,18 @@ def _call(run: "Run", directory: Path | None, action: Any, *arguments: Any) -> A
     """Calls a function of `local`, and adapts commands in its errors to the program and directory in use."""
     from datum_compute.local.state import LocalError
 
-    def adapted(match: "re.Match[str]") -> str:
-        return f"'{run.program} {match[1]}{_flag(directory)}'"
-
     try:
         return action(*arguments)
     except LocalError as error:
-        raise Failure(re.sub(r"'compute (local \w+)'", adapted, str(error)), Exit.FAILED) from None
+        sentence, *details = _adapted(run, directory, str(error)).split("\n")
+        raise Failure(sentence, Exit.FAILED, details=[line.strip() for line in details]) from None
+
+
+def _adapted(run: "Run", directory: Path | None, text: str) -> str:
+    def command(match: "re.Match[str]") -> str:
+        return f"'{run.program} {match[1]}{_flag(directory)}'"
+
+    return re.sub(r"'compute (local \w+(?: --[\w=-]+)*)'", command, text)
 
 
 command = Verbs(

@@ -1,0 +1,56 @@
+"""Stops or removes the containers of a federation that does not run. Entry point: `main`.
+
+A process of its own, started by `local.daemon`, so that the command need not load a client of engines. It holds the
+lock of the directory, so that no federation starts the containers again meanwhile.
+"""
+
+import asyncio
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from datum_compute.local import containers
+from datum_compute.local.containers import Record
+from datum_compute.local.daemon import STOP, Outcome
+from datum_compute.local.state import LocalError, Paths
+from datum_compute.providers.container_engine import EngineError
+from datum_compute.providers.container_removal import remove_all, stop_all
+from datum_compute.providers.container_shape import Owner
+from datum_compute.providers.engine_client import EngineClient
+
+
+def main(arguments: list[str]) -> int:
+    action, paths = arguments[0], Paths(Path(arguments[1]))
+    lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        outcome = asyncio.run(_clean(action, containers.recall(paths).record))
+    except BlockingIOError:
+        outcome = Outcome(error="a federation has been started here meanwhile")
+    except (EngineError, LocalError) as error:
+        outcome = Outcome(error=str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(outcome))
+    return 0
+
+
+async def _clean(action: str, record: Record) -> Outcome:
+    if not record.address:
+        return Outcome()  # the record is of another place, or no engine has anything of ours
+    owner = Owner(record.id, record.directory)
+    engine = await EngineClient.connect(record.address.removeprefix("unix://"))
+    try:
+        if action == STOP:
+            return Outcome(await stop_all(engine, owner))
+        removal = await remove_all(engine, owner)
+        return Outcome(removal.containers, removal.networks, removal.images)
+    finally:
+        await engine.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
