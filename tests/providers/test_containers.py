@@ -173,6 +173,22 @@ async def test_an_image_for_another_processor(site: Site) -> None:
     assert await refusal(site) == ("Unknown", "ConfigurationError", f"The image {IMAGE} is for another processor")
 
 
+async def test_an_image_for_another_processor_that_the_engine_starts_all_the_same(
+    site: Site, simulation: Simulation
+) -> None:
+    site.model.images[IMAGE] = Image(exits=1, run_seconds=0.1)
+    await site.create()
+    site.model.write(site.box.name, "exec /bin/web: exec format error\n", "stderr")
+    await simulation.advance(1)
+    assert await site.report() == ("Unknown", "ConfigurationError", f"The image {IMAGE} is for another processor")
+    starts = site.box.starts
+    await simulation.advance(290)
+    assert site.box.starts == starts
+    site.model.images[IMAGE] = Image()
+    await simulation.advance(15)
+    assert await site.report() == AVAILABLE
+
+
 @pytest.mark.parametrize("call", ["create", "start"])
 async def test_another_refusal_is_quoted_and_tried_again(site: Site, simulation: Simulation, call: str) -> None:
     site.model.trouble(call, Refused(500, "the moon is full"), times=2)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing, suppress
 
 import structlog
 
@@ -14,6 +15,10 @@ from datum_compute.providers.container_shape import GRACE_SECONDS, Owner, Shape
 from datum_compute.providers.container_state import Create, Remove, Start, Step, Stop, View
 from datum_compute.providers.engine_words import Refusal, excerpt, refusal_in
 from datum_compute.runtime import Unfinished
+
+_UNSTARTABLE_CODES = (1, 126, 127, 255)
+_AT_ONCE_SECONDS = 1.0
+_LOG_LINES, _LOG_SECONDS = 3, 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -91,6 +96,22 @@ async def _remove(found: Container | None, engine: ContainerEngine) -> None:
         await engine.remove(found.id)
     except Refused as error:
         raise Unfinished(f"container {found.name} cannot be removed: {excerpt(error.message)}") from None
+
+
+async def is_for_other_processor(found: Container, engine: ContainerEngine) -> bool:
+    """Whether a container ended at once because its program is for another processor.
+
+    Some engines notice that only after the start, and leave the reason in its log.
+    """
+    lasted = (found.state.finished - found.state.started) / 10**9
+    if found.state.exit_code not in _UNSTARTABLE_CODES or lasted > _AT_ONCE_SECONDS:
+        return False
+    text = b""
+    with suppress(TimeoutError, Refused):
+        async with asyncio.timeout(_LOG_SECONDS), aclosing(engine.logs(found.id, _LOG_LINES)) as chunks:
+            async for chunk in chunks:
+                text += chunk
+    return refusal_in(text.decode(errors="replace")) is Refusal.OTHER_PROCESSOR
 
 
 def _refuse(memory: Memory, container: str, refusal: Refusal, error: Refused, *, anew: bool) -> None:

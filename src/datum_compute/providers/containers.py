@@ -30,10 +30,10 @@ from datum_compute.providers.container_removal import Removal
 from datum_compute.providers.container_runs import RUNNING
 from datum_compute.providers.container_shape import LOOPBACK, Owner, Shape, Unmappable, shape_of
 from datum_compute.providers.container_state import AWAY, MACHINE, View, Wait, next_step, report_of
-from datum_compute.providers.container_steps import remove, take
+from datum_compute.providers.container_steps import is_for_other_processor, remove, take
 from datum_compute.providers.container_strays import Strays, is_released
 from datum_compute.providers.engine_link import Connect, EngineLink
-from datum_compute.providers.engine_words import excerpt
+from datum_compute.providers.engine_words import Refusal, excerpt
 from datum_compute.providers.image_rules import ImageState, Present
 from datum_compute.providers.images import Credentials, Images
 from datum_compute.providers.report import Report, status_with
@@ -193,12 +193,19 @@ class ContainersProvider:
             if found is None:
                 self._leave(memory.miss(name))
                 image = await self._images.state(engine, wanted.image, memory.uid, request)
-            elif memory.see(name, found, asyncio.get_running_loop().time(), self._now_ns()):
-                self._sink.started(memory.origin(name), found.state.started)
-                self._logs.follow(engine, found.id, memory.origin(name))
+            else:
+                await self._take_in(memory, name, found, engine)
             runs, trouble = memory.run_of(name), memory.troubles.get(name)
             views.append(View(wanted, found, runs, trouble, image, engine.info.limits_memory))
         return views
+
+    async def _take_in(self, memory: Memory, name: str, found: Container, engine: ContainerEngine) -> None:
+        crashes, now = memory.run_of(name).count, asyncio.get_running_loop().time()
+        if memory.see(name, found, now, self._now_ns()):
+            self._sink.started(memory.origin(name), found.state.started)
+            self._logs.follow(engine, found.id, memory.origin(name))
+        if memory.run_of(name).count > crashes and await is_for_other_processor(found, engine):
+            memory.refuse(name, Refusal.OTHER_PROCESSOR, "", now, anew=True)
 
     # The end
 
