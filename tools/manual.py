@@ -38,6 +38,7 @@ EXIT_CODES: tuple[Row, ...] = (
     ("11", "access to compute was denied or revoked"),
     ("12", "access to compute was requested and is not active yet; run the command again later"),
     ("13", "not available on this platform"),
+    ("14", "something is held up (only with why --exit-code)"),
     ("130", "interrupted with Ctrl-C"),
 )
 

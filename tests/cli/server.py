@@ -237,6 +237,9 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
                 api.watching -= 1
                 self.close_connection = True
 
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string(api.engine.clock.now().timestamp() if timestamp is None else timestamp)
+
         def log_message(self, format: str, *args: Any) -> None:
             pass
 

@@ -25,6 +25,7 @@ COLOURED = "colour: "
 FORMATS = {
     "status": ("shop", ("table", "json", "yaml")),
     "logs": ("shop --utc", ("text", "json")),
+    "why": ("shop", ("table", "wide", "json", "yaml")),
     "workloads list": ("", ("table", "wide", "json", "yaml", "name")),
     "workloads describe": ("shop", ("wide", "json", "yaml", "name")),
     "instances list": ("", ("table", "wide", "json", "yaml", "name")),
@@ -80,6 +81,7 @@ OTHERS = {
     "workloads list": ["workloads --health=available", "workloads --city=SIN", "workloads --no-headers -q"],
     "instances list": ["instances --status=pending", "instances --city=AMS --workload=blog"],
     "rollout history": ["rollout history shop --revision=2"],
+    "why": ["why", "why -o json", "why shop-default-dfw-1", "why blog --exit-code", "why shop --exit-code", "why nope"],
 }
 
 

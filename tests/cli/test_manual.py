@@ -68,6 +68,7 @@ def test_examples_are_written_as_they_are_read() -> None:
 SHORT_OF_QUOTA = ("scale blog --min=6 --wait", "scale shop --min=3")
 BEFORE = {
     "status": SHORT_OF_QUOTA,
+    "why": SHORT_OF_QUOTA,
     "workloads list": SHORT_OF_QUOTA,
     "workloads describe": SHORT_OF_QUOTA,
     "instances list": SHORT_OF_QUOTA,

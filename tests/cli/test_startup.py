@@ -65,6 +65,8 @@ ONE_SHOT = [
     ["instances", "describe", "shop-default-ams-0"],
     ["status", "shop"],
     ["logs", "shop"],
+    ["why", "shop"],
+    ["why"],
     ["rollout", "history", "shop"],
     ["cities"],
     ["quota"],

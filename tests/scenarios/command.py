@@ -44,12 +44,16 @@ class Result(NamedTuple):
 class _InThisProcess(BlockingTransport):
     """Every call is answered in one step: nothing else happens between the reads of a command that does not sleep."""
 
-    def __init__(self, endpoint: Endpoint, server: PlaneServer, documents: Documents) -> None:
+    def __init__(self, endpoint: Endpoint, server: PlaneServer, command: "Command") -> None:
         super().__init__(endpoint)
         self._server = server
-        self._documents = documents or {}
+        self._documents = command.documents
+        self._command = command
 
     def call(self, call: Call) -> Answer:
+        self._command.calls.append(call)
+        if self._command.denies(call):
+            return Answer(403, b'{"kind": "Status", "reason": "Forbidden", "message": "no"}')
         if (document := self._documents.get(call.path)) is not None:
             return Answer(200, json.dumps(document()).encode())
         return _in_one_step(self._server.answer(call))
@@ -102,7 +106,9 @@ class _Changes:
 class Command:
     """The command line of a user of one project. While a command runs, nothing else does until it sleeps or ends.
 
-    With documents by path, the project looks like one of a local federation, which also serves these.
+    With documents by path, the project looks like one of a local federation, which also serves these. `others` are
+    planes besides the project: contexts of its own kubeconfig, as in a local federation, or with `apart` of the file
+    `federation` beside it. `denies` decides which calls are forbidden.
     """
 
     def __init__(
@@ -114,13 +120,23 @@ class Command:
         environ: Mapping[str, str] = {},
         tracer: Tracer | None = None,
         documents: Documents | None = None,
+        others: Mapping[str, PlaneServer] = {},
+        apart: bool = False,
+        denies: Callable[[Call], bool] = lambda call: False,
     ) -> None:
         self._simulation = simulation
-        self._documents = documents or {}
+        self.documents = documents or {}
+        self.denies = denies
+        self.calls: list[Call] = []  # of the last command
+        self._servers = {_address(name): plane for name, plane in others.items()}
         self._server = server
         self._tracer = tracer
         path = folder / "kubeconfig"
-        path.write_text(json.dumps(_kubeconfig(_LOCAL if documents else _SERVER)))
+        addresses = {name: _address(name) for name in others}
+        own = {"demo": _LOCAL if documents else _address("demo") if others and not apart else _SERVER}
+        path.write_text(json.dumps(_kubeconfig(own if apart else own | addresses)))
+        if apart:
+            (folder / "federation").write_text(json.dumps(_kubeconfig(addresses)))
         self._environ = {"KUBECONFIG": str(path), "DATUM_COMPUTE_ACTOR": "ann@example.com", **environ}
         self._directory = str(folder)
 
@@ -147,6 +163,7 @@ class Command:
 
     def _run(self, line: str, clock: _Clock) -> Result:
         out, err = Stream(), Stream()
+        self.calls = []
 
         def watching(transport: BlockingTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
             return nullcontext(_Changes(clock))
@@ -159,7 +176,7 @@ class Command:
             stderr=err,
             clock=clock,
             watching=watching,
-            connect=lambda endpoint: _InThisProcess(endpoint, self._server, self._documents),
+            connect=lambda endpoint: _InThisProcess(endpoint, self._servers.get(endpoint.server, self._server), self),
             directory=self._directory,
             tracer=self._tracer,
             random_bytes=self._simulation.random.randbytes,
@@ -168,10 +185,15 @@ class Command:
         return Result(line, code, out.getvalue(), err.getvalue())
 
 
-def _kubeconfig(server: str) -> Json:
+def _address(plane: str) -> str:
+    return f"http://127.0.0.1:6443/{plane}"
+
+
+def _kubeconfig(servers: Mapping[str, str]) -> Json:
+    """One context per server; the first is current."""
     return {
-        "current-context": "demo",
-        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
-        "clusters": [{"name": "demo", "cluster": {"server": server}}],
-        "users": [{"name": "demo", "user": {"token": "none"}}],
+        "current-context": next(iter(servers)),
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "ann"}} for name in servers],
+        "clusters": [{"name": name, "cluster": {"server": server}} for name, server in servers.items()],
+        "users": [{"name": "ann", "user": {"token": "none"}}],
     }

@@ -17,6 +17,7 @@ from datum_compute.local.federation import HUB_PLANE, ROOT_PLANE, simulated
 from datum_compute.local.federation import Federation as LocalFederation
 from datum_compute.platform.grants import DEFAULT_LIMITS
 from datum_compute.providers.simulated import Behaviour
+from datum_compute.runtime import Pass
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
@@ -149,6 +150,11 @@ class EmbeddedFederation:
     async def resume(self, project: str) -> None:
         self.local.manager.fleet.add(self.local.project_plane(project))
 
+    def stop_controllers(self, *names: str) -> None:
+        """They are there and do nothing any more, as in a process that does not run."""
+        for name in names:
+            self.local.manager.controllers[name]._reconciler.reconcile = _nothing  # type: ignore[method-assign]
+
     def kill(self) -> None:
         """Ends every task where it stands, as the death of the process would."""
         assert self._run is not None
@@ -173,3 +179,7 @@ class EmbeddedFederation:
     def report(self) -> str:
         last = "\n  ".join(self.local.writes.last)
         return f"seed {self.simulation.seed}, at {self.simulation.time():.3f} s; last writes:\n  {last}"
+
+
+async def _nothing(pass_: Pass) -> None:
+    """What a controller does that does not run."""

@@ -50,7 +50,14 @@ def _generation(view: View) -> int:
 
 def _finding(view: View, hop: Hop, reason: str, message: str, **details: Any) -> Finding:
     since = requested(view)
-    fields = {"since": since, "exact": True, "grace": hop.normal, "object": f"deployment/{view.name}", "base": since}
+    fields = {
+        "since": since,
+        "exact": True,
+        "dated": True,
+        "grace": hop.normal,
+        "object": f"deployment/{view.name}",
+        "base": since,
+    }
     return Finding(hop, reason, message, **{**fields, **details})
 
 
@@ -70,7 +77,9 @@ def _hub(view: View) -> Outcome:
         held = ", ".join(_finalizers(hub.namespace)) or "what is in it"
         since = view.plausible(hub.namespace.metadata.deletion_timestamp)
         message = f"namespace {hub.namespace.name} on the hub is being removed, held by {held}"
-        return _finding(view, Hop.HUB, reasons.NAMESPACE_TERMINATING, message, since=since, grace=timedelta(0))
+        return _finding(
+            view, Hop.HUB, reasons.NAMESPACE_TERMINATING, message, since=since, base=since, grace=timedelta(0)
+        )
     if not isinstance(hub.deployments, Gap):
         if _has_spec(view, view.hub_copy):
             return State.PASSED
@@ -95,7 +104,9 @@ def _refusal(view: View) -> Finding | None:
         reason, message = reasons.FEDERATION_FAILED, f"not allowed to write there: {message}"
     since, exact = view.began(view.name, condition.reason, condition)
     base = view.plausible(condition.last_transition_time)
-    return _finding(view, Hop.HUB, reason, message, since=since, exact=exact, grace=timedelta(0), base=base)
+    return _finding(
+        view, Hop.HUB, reason, message, since=since, exact=exact, dated=False, grace=timedelta(0), base=base
+    )
 
 
 def _outage(view: View) -> Finding | None:
@@ -147,7 +158,15 @@ def _site(view: View) -> Outcome:
         if available is not None and available.reason == reasons.NO_MATCHING_LOCATION:
             since = view.plausible(available.last_transition_time)
             return _finding(
-                view, Hop.SITE, available.reason, available.message, since=since, exact=False, grace=timedelta(0)
+                view,
+                Hop.SITE,
+                available.reason,
+                available.message,
+                since=since,
+                base=since,
+                exact=False,
+                dated=False,
+                grace=timedelta(0),
             )
         return State.PASSED if part is Gap.ABSENT else State.UNREAD
     cluster = serving(view)
@@ -163,7 +182,14 @@ def _site(view: View) -> Outcome:
     since = view.plausible(ready.last_transition_time)
     message = f"no word from {city}; what runs there goes on"
     return _finding(
-        view, Hop.SITE, reasons.SITE_AWAY, message, since=since, grace=timedelta(0), object=f"cluster/{cluster.name}"
+        view,
+        Hop.SITE,
+        reasons.SITE_AWAY,
+        message,
+        since=since,
+        base=since,
+        grace=timedelta(0),
+        object=f"cluster/{cluster.name}",
     )
 
 

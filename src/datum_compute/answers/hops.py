@@ -11,8 +11,10 @@ from datum_compute.answers.owners import deployment_of
 from datum_compute.answers.places import Counts, Place, observed
 from datum_compute.answers.rollout import is_behind
 from datum_compute.answers.seen import Gap, Seen, items
-from datum_compute.api.deployment import WorkloadDeployment
+from datum_compute.api import reasons
+from datum_compute.api.deployment import AVAILABLE, FEDERATED, WorkloadDeployment
 from datum_compute.api.instance import READY, Instance
+from datum_compute.api.labels import DEPLOYMENT_NAME
 from datum_compute.api.reasons import Acts
 from datum_compute.api.template_hash import template_hash
 from datum_compute.kube import conditions
@@ -79,8 +81,9 @@ class State(Enum):
 class Finding(Struct, frozen=True):
     """What a hop waits for.
 
-    `since` is when the reason began if `exact`, otherwise only when the object stopped being ready; `base` is the
-    latter, for sentences that must not depend on how much could be read. `grace` is how long this is no trouble at all.
+    `since` is when the reason began if `exact`, otherwise only when the object stopped being ready. `base` is the same
+    without what only events tell, and `dated` whether that is exact: sentences must not depend on how much could be
+    read. `grace` is how long this is no trouble at all.
     """
 
     hop: Hop
@@ -93,6 +96,7 @@ class Finding(Struct, frozen=True):
     object: str = ""
     instance: str = ""
     base: datetime | None = None
+    dated: bool = False
 
 
 class Step(Struct, frozen=True):
@@ -126,8 +130,15 @@ class View(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_answered(self) -> bool:
-        """Whether the project has an answer of the site to its newest request."""
-        return self.deployment is not None and observed(self.deployment)
+        """Whether the project has an answer of the site to its newest request. Where there is no site, or the hub
+        refuses the deployment, management answers in its place."""
+        if self.deployment is None or not observed(self.deployment):
+            return False
+        found = conditions.of(self.deployment)
+        available = conditions.find(found, AVAILABLE)
+        is_placeless = available is not None and available.reason == reasons.NO_MATCHING_LOCATION
+        is_refused = conditions.is_false(found, FEDERATED) and not self.numbers.replicas
+        return not (is_placeless and not self.numbers.replicas) and not is_refused
 
     @cached_property
     def is_complete(self) -> bool:
@@ -152,10 +163,17 @@ class View(Struct, frozen=True, dict=True):
     def instances(self) -> list[Instance]:
         """The instances as the site has them, else as the project shows them."""
         at_site = self.seen.site(self.place.city).instances
-        return self.projections if isinstance(at_site, Gap) else self.members(at_site)
+        return self.projections if isinstance(at_site, Gap) else self.members(at_site, labelled=True)
 
-    def members(self, part: tuple[Instance, ...] | Gap) -> list[Instance]:
-        found = [instance for instance in items(part) if self.name and deployment_of(instance) == self.name]
+    def members(self, part: tuple[Instance, ...] | Gap, *, labelled: bool = False) -> list[Instance]:
+        """Instances of the deployment; at a site, those with its label, because anybody can take a name there."""
+        found = [
+            instance
+            for instance in items(part)
+            if self.name
+            and deployment_of(instance) == self.name
+            and (not labelled or DEPLOYMENT_NAME in instance.metadata.labels)
+        ]
         return sorted(found, key=lambda instance: (len(instance.name), instance.name))
 
     @cached_property

@@ -28,6 +28,7 @@ def deletion(view: View) -> Finding | None:
             message,
             since=since,
             exact=True,
+            dated=True,
             object=f"deployment/{deployment.name}",
             base=since,
         )
@@ -40,7 +41,14 @@ def _waiting(view: View, object_: KubeObject) -> Finding:
     since = view.plausible(object_.metadata.deletion_timestamp)
     message = "is being removed"
     return Finding(
-        Hop.DELETION, reasons.BEING_REMOVED, message, since=since, exact=True, object=object_.name, base=since
+        Hop.DELETION,
+        reasons.BEING_REMOVED,
+        message,
+        since=since,
+        exact=True,
+        dated=True,
+        object=object_.name,
+        base=since,
     )
 
 
@@ -59,7 +67,15 @@ def _held(view: View, object_: KubeObject, name: str) -> Finding | None:
     else:
         return None
     return Finding(
-        Hop.DELETION, reasons.HELD_BY_FINALIZER, message, acts, since=since, exact=True, object=name, base=since
+        Hop.DELETION,
+        reasons.HELD_BY_FINALIZER,
+        message,
+        acts,
+        since=since,
+        exact=True,
+        dated=True,
+        object=name,
+        base=since,
     )
 
 

@@ -11,7 +11,7 @@ from datum_compute.answers.places import observed
 from datum_compute.answers.seen import Gap, items
 from datum_compute.api import reasons
 from datum_compute.api.deployment import AVAILABLE
-from datum_compute.api.labels import TOPOLOGY_CITY, WORKLOAD_FINALIZER
+from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.names import deployment_name
 from datum_compute.api.services import SERVICE_NAME, SERVICE_OBJECT, ServiceEntitlement
 from datum_compute.api.workload import PLACED
@@ -38,7 +38,14 @@ def _access(view: View) -> Outcome:
     if ours:
         message = "access was denied" if "Rejected" in phases else "access waits for approval"
     return Finding(
-        Hop.ACCESS, reasons.ACCESS_PENDING, message, since=since, exact=True, object="entitlement/compute", base=since
+        Hop.ACCESS,
+        reasons.ACCESS_PENDING,
+        message,
+        since=since,
+        exact=True,
+        dated=True,
+        object="entitlement/compute",
+        base=since,
     )
 
 
@@ -48,8 +55,7 @@ def _is_ours(entitlement: ServiceEntitlement) -> bool:
 
 def _manager(view: View) -> Outcome:
     workload = view.seen.workload
-    is_taken = WORKLOAD_FINALIZER in workload.metadata.finalizers
-    if is_taken and (observed(workload) or _is_judged(view)):
+    if observed(workload) or _is_judged(view):
         return State.PASSED
     since = view.plausible(view.seen.changed or workload.metadata.creation_timestamp)
     finding = Finding(
@@ -58,6 +64,7 @@ def _manager(view: View) -> Outcome:
         f"nobody has looked at it; project {view.seen.project} is not served at the moment",
         since=since,
         exact=True,
+        dated=True,
         grace=Hop.MANAGER.normal,
         object=f"workload/{workload.name}",
         base=since,
@@ -84,7 +91,13 @@ def _with_lease(view: View, finding: Finding) -> Finding:
     if view.now - renewed < timedelta(seconds=min(seconds, 60)):
         return finding
     message = f"the lease is held by {spec['holderIdentity']} and is not renewed"
-    return replace(finding, reason=reasons.LEASE_STALE, message=message, since=view.plausible(renewed))
+    return replace(
+        finding,
+        reason=reasons.LEASE_STALE,
+        message=message,
+        since=view.plausible(renewed),
+        base=view.plausible(renewed),
+    )
 
 
 def _time(text: object) -> datetime | None:
@@ -151,6 +164,7 @@ def _rollout(view: View) -> Outcome:
         "the rollout is paused, so the newest version is not rolled out; resume it",
         since=since,
         exact=True,
+        dated=True,
         object=f"workload/{workload.name}",
         base=since,
     )
@@ -182,6 +196,7 @@ def _deployment(view: View) -> Outcome:
         f"nothing was created for {view.place.city}",
         since=since,
         exact=True,
+        dated=True,
         grace=Hop.DEPLOYMENT.normal,
         object=f"workload/{workload.name}",
         base=since,

@@ -18,7 +18,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, as_dict
 
 _PROVIDERS = (SIMULATED_FINALIZER, PODS_FINALIZER, UNIKRAFT_FINALIZER)
-_NETWORK_REASONS = (reasons.NETWORK_FAILED_TO_CREATE, reasons.NETWORK_PROVISIONING)
+_NETWORK_REASONS = (reasons.NETWORK_FAILED_TO_CREATE, reasons.NETWORK_PROVISIONING, reasons.NO_MATCHING_LOCATION)
 
 
 def subject(view: View) -> Instance | None:
@@ -48,6 +48,7 @@ def _instances(view: View) -> Outcome:
             f"the old one is stopping: {name}",
             since=since,
             exact=True,
+            dated=True,
             object=f"instance/{name}",
             instance=name,
             base=since,
@@ -145,6 +146,8 @@ def _quota(view: View, instance: Instance) -> Finding:
     message = quota.message if quota is not None else ""
     if reason == reasons.QUOTA_NO_BUDGET and _is_undecided(view, instance):
         message = "nobody has decided the request for quota"
+    elif reason == reasons.QUOTA_EXCEEDED:
+        message = f"quota exceeded: {message}"
     elif reason == reasons.QUOTA_BACKEND_UNAVAILABLE:
         message = f"quota cannot be asked: {message}"
     return _about(view, instance, Hop.GATES, reason, message or "the request for quota is not decided", quota)
@@ -200,6 +203,7 @@ def _back(view: View) -> Outcome:
         acts,
         since=view.plausible(since),
         exact=True,
+        dated=True,
         grace=Hop.BACK.normal if acts is not None else timedelta(0),
         object=f"deployment/{view.name}",
         base=view.plausible(since),
@@ -222,7 +226,7 @@ def _projection(view: View) -> Outcome:
         missing = max(running - len(known), 0)
         since = _available_since(view)
     else:
-        live = [instance for instance in view.members(at_site) if not instance.metadata.deleting]
+        live = [instance for instance in view.members(at_site, labelled=True) if not instance.metadata.deleting]
         running, lost = len(live), [instance for instance in live if instance.name not in known]
         missing, since = len(lost), _latest(lost)
     if not missing or view.only:
@@ -235,6 +239,7 @@ def _projection(view: View) -> Outcome:
         message,
         since=since,
         exact=True,
+        dated=True,
         grace=Hop.PROJECTION.normal,
         object=f"deployment/{view.name}",
         base=since,

@@ -120,7 +120,7 @@ def _since(finding: Finding, now: datetime) -> str:
     since = finding.base
     if since is None:
         return ""
-    if finding.exact and since == finding.since:
+    if finding.dated:
         return f", since {since.astimezone(now.tzinfo):%H:%M} ({age_text(now - since)})"
     return f", not ready for {age_text(now - since)}"
 

@@ -1,4 +1,4 @@
-"""Why a workload is not as it was requested. Entry points: `why`, `Answer`.
+"""Why a workload is not as it was requested. Entry points: `why`, `Answer`, `views`.
 
 Commands, tools and pages show what is decided here, and decide nothing themselves.
 """
@@ -10,7 +10,7 @@ from msgspec import MsgspecError, Struct
 
 from datum_compute.answers import cities as places
 from datum_compute.answers import delivery, sentences
-from datum_compute.answers.hops import FUTURE, Finding, Hop, View, is_ready
+from datum_compute.answers.hops import FUTURE, Hop, View, is_ready
 from datum_compute.answers.owners import deployment_of
 from datum_compute.answers.places import Counts, Place, desired_replicas, observed
 from datum_compute.answers.seen import Gap, Seen, items
@@ -74,7 +74,7 @@ def why(seen: Seen, now: datetime, instance: str = "") -> Answer:
     """Never raises, whatever was seen. With the name of an instance, only its city and what happens there."""
     moment = _server_now(seen, now)
     try:
-        found = [walk(view) for view in _views(seen, moment, instance)]
+        found = [walk(view) for view in views(seen, moment, instance)]
         notes = _notes(seen, now, moment)
     except (MsgspecError, ArithmeticError, ValueError) as error:
         return _unreadable(seen, instance, str(error))
@@ -95,12 +95,13 @@ def _server_now(seen: Seen, now: datetime) -> datetime:
     return seen.server_time.astimezone(now.tzinfo)
 
 
-def _views(seen: Seen, now: datetime, instance: str) -> list[View]:
+def views(seen: Seen, now: datetime, instance: str = "") -> list[View]:
+    """The places that are looked at, in the order of the spec."""
     deployments = [] if isinstance(seen.deployments, Gap) else seen.deployments
     by_place = {Place.of(deployment): deployment for deployment in deployments}
     of_instance = next((deployment_of(found) for found in items(seen.instances) if found.name == instance), "")
     order = {place: index for index, place in enumerate(desired_replicas(seen.workload))}
-    views = []
+    found = []
     for city in sorted(
         places.cities(seen.workload, deployments, ()), key=lambda city: order.get(city.place, len(order))
     ):
@@ -108,13 +109,11 @@ def _views(seen: Seen, now: datetime, instance: str) -> list[View]:
         if instance and (deployment is None or deployment.name != of_instance):
             continue
         counted = city.numbers if not isinstance(seen.deployments, Gap) else Counts(desired=city.numbers.desired)
-        views.append(View(seen, now, city.place, city.requested, counted, deployment, instance))
-    if not views and seen.workload.metadata.deleting:
-        views.append(View(seen, now, Place("", ""), False, Counts()))
-    elif seen.workload.metadata.deleting:
-        known = [view for view in views if view.deployment is not None]
-        views = known or [View(seen, now, Place("", ""), False, Counts())]
-    return views
+        found.append(View(seen, now, city.place, city.requested, counted, deployment, instance))
+    if seen.workload.metadata.deleting:
+        found = [view for view in found if view.deployment is not None]
+        return found or [View(seen, now, Place("", ""), False, Counts())]
+    return found
 
 
 def _folded(found: Sequence[City]) -> list[Block]:
@@ -160,7 +159,7 @@ def _notes(seen: Seen, now: datetime, moment: datetime) -> list[str]:
         notes.append("What is shown answers an earlier request.")
     if moment is not now:
         notes.append("The clocks of this machine and the server differ; ages count from the server's.")
-    for view in _views(seen, moment, ""):
+    for view in views(seen, moment):
         if view.is_complete and delivery.site_is_away(view):
             notes.append(f"There is no word from {view.place.city} at the moment; what runs there goes on.")
         if view.is_answered and _parts_differ(view):
@@ -189,7 +188,3 @@ def _unreadable(seen: Seen, instance: str, error: str) -> Answer:
     sentence = f"It cannot be said what holds up {name}: the server sent an object that makes no sense ({error})."
     kind = "Instance" if instance else "Workload"
     return Answer(seen.project, kind, name, metadata.uid, metadata.generation, Verdict.UNKNOWN, sentence)
-
-
-def finding_of(answer: Answer) -> Finding | None:
-    return answer.cause.finding if answer.cause is not None else None

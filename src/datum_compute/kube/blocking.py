@@ -185,7 +185,8 @@ class BlockingTransport:
             self._idle = connection
         self._trace_answer(call, response.status, body, started)
         warnings = response.headers.get_all("Warning") or ()
-        return answer_of(response.status, body, warnings, response.getheader("Retry-After"))
+        date = response.getheader("Date") or ""
+        return answer_of(response.status, body, warnings, response.getheader("Retry-After"), date)
 
     def _open_stream(self, call: Call, silence: float) -> "Stream":
         connection = self._connect(silence)

@@ -19,6 +19,7 @@ class Exit(IntEnum):
     DENIED = 11
     PENDING = 12
     UNAVAILABLE = 13
+    NOT_FINE = 14
     INTERRUPTED = 130
 
 

@@ -31,6 +31,7 @@ ENTRIES = (
     Entry("deploy", "Create or update a workload and watch its rollout."),
     Entry("destroy", "Delete a workload and all its instances, in every city.", ("delete",)),
     Entry("status", "Show the health of a workload, its cities, and what blocks it."),
+    Entry("why", "Say what holds up a workload or an instance, since when, and who can act."),
     Entry("workloads", "List or describe workloads.", ("workload", "wl")),
     Entry("instances", "List or describe instances.", ("instance", "ps")),
     Entry("logs", "Show or follow what the instances of a workload write."),

@@ -27,7 +27,7 @@ from datum_compute.cli.show.lines import (
 )
 
 # Replacements for streams without Unicode, where every other character becomes a question mark.
-_ASCII_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'"})
+_ASCII_SYMBOLS = str.maketrans({"—": "-", "→": "->", "∞": "inf", "…": "...", "’": "'", "✓": "ok", "✗": "NO", "·": "."})
 
 _COLUMNS, _ROWS = 80, 24  # of a terminal whose size is not known
 

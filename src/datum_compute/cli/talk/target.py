@@ -50,6 +50,7 @@ class Target(Struct, frozen=True):
     platform: Project | None
     logs: Project
     local: bool = False  # whether it looks like a local federation
+    server: str = ""  # the address of the project
 
     @property
     def has_catalog(self) -> bool:
@@ -235,7 +236,8 @@ def _target(address: _Address, settings: Settings, environment: Environment, ter
     project = plane(address.endpoint)
     logs = _logs_endpoint(address, environment.environ)
     local = _is_local(address) and address.endpoint.server.startswith("https://")
-    return Target(address.mode, project, platform, plane(logs) if logs is not None else project, local)
+    reader = plane(logs) if logs is not None else project
+    return Target(address.mode, project, platform, reader, local, address.endpoint.server)
 
 
 def _logs_endpoint(address: _Address, environ: Mapping[str, str]) -> Endpoint | None:
