@@ -115,7 +115,7 @@ async def test_nothing_is_wrong(case: Case) -> None:
 # The request
 
 
-async def test_01_a_city_that_is_not_offered(case: Case) -> None:
+async def test_a_city_that_is_not_offered(case: Case) -> None:
     await case.project.deploy("web", ["DFW", "XYZ"], 1)
     await case.advance(70)
     case.check("offer", "NoMatchingLocation", "platform", "not offered to this project, which has DFW, ORD")
@@ -124,7 +124,7 @@ async def test_01_a_city_that_is_not_offered(case: Case) -> None:
 @pytest.mark.parametrize(
     ("phase", "words"), [("PendingApproval", "access waits for approval"), ("Rejected", "access was denied")]
 )
-async def test_17_access_that_is_not_granted(case: Case, phase: str, words: str) -> None:
+async def test_access_that_is_not_granted(case: Case, phase: str, words: str) -> None:
     case.engine.stop_controllers("entitlement", *MANAGEMENT)
     client = case.project.client
     seen = await client.get(SERVICE_ENTITLEMENT, "compute")
@@ -134,7 +134,7 @@ async def test_17_access_that_is_not_granted(case: Case, phase: str, words: str)
     case.check("access", "AccessPending", "admin", words)
 
 
-async def test_18_a_network_that_does_not_exist(case: Case) -> None:
+async def test_a_network_that_does_not_exist(case: Case) -> None:
     await case.project.client.delete(NETWORK, "default", "default")
     await case.advance(5)
     await case.project.deploy("web", ["DFW"])
@@ -142,7 +142,7 @@ async def test_18_a_network_that_does_not_exist(case: Case) -> None:
     case.check("network", "NetworkNotFound", "you", "network default does not exist")
 
 
-async def test_25_a_paused_rollout(case: Case) -> None:
+async def test_a_paused_rollout(case: Case) -> None:
     await deployed(case)
     await case.project.client.merge_patch(
         WORKLOAD, "web", "default", {"metadata": {"annotations": {ROLLOUT_PAUSED: "true"}}}
@@ -153,14 +153,14 @@ async def test_25_a_paused_rollout(case: Case) -> None:
     case.check("rollout", "RolloutPaused", "you", "resume")
 
 
-async def test_27_management_that_does_not_run(case: Case) -> None:
+async def test_management_that_does_not_run(case: Case) -> None:
     case.engine.stop_controllers(*MANAGEMENT)
     await case.project.deploy("web", ["DFW"])
     await case.advance(120)
     case.check("manager", "Unanswered", "platform", "nobody has looked at it")
 
 
-async def test_42_a_project_that_is_not_served(case: Case) -> None:
+async def test_a_project_that_is_not_served(case: Case) -> None:
     await deployed(case)
     await case.engine.suspend("demo")
     await case.project.set_image("web", OTHER_IMAGE)
@@ -169,7 +169,7 @@ async def test_42_a_project_that_is_not_served(case: Case) -> None:
     await case.engine.resume("demo")
 
 
-async def test_33_two_workloads_with_one_deployment_name(case: Case) -> None:
+async def test_two_workloads_with_one_deployment_name(case: Case) -> None:
     for name, placement in (("a-b", "c"), ("a", "b-c")):
         spec = {"name": placement, "cityCodes": ["DFW"], "scaleSettings": {"minReplicas": 1}}
         body = WORKLOAD.body(name, "default")
@@ -181,14 +181,14 @@ async def test_33_two_workloads_with_one_deployment_name(case: Case) -> None:
 # The way
 
 
-async def test_02_a_city_that_no_site_serves(case: Case) -> None:
+async def test_a_city_that_no_site_serves(case: Case) -> None:
     await case.engine.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"labels": {TOPOLOGY_CITY: None}}})
     await case.project.deploy("web", ["DFW"])
     await case.advance(120)
     case.check("site", "NoMatchingLocation", "platform", "o site serves ")
 
 
-async def test_03_a_site_that_spells_its_city_otherwise(case: Case) -> None:
+async def test_a_site_that_spells_its_city_otherwise(case: Case) -> None:
     await case.engine.hub.merge_patch(CLUSTER, "cell-dfw", "", {"metadata": {"labels": {TOPOLOGY_CITY: "dfw"}}})
     await case.project.deploy("web", ["DFW"])
     await case.advance(50)
@@ -198,7 +198,7 @@ async def test_03_a_site_that_spells_its_city_otherwise(case: Case) -> None:
     case.check("site", "NoMatchingLocation", "platform", words, (OPERATOR, LOCAL))
 
 
-async def test_04_a_site_that_is_away(case: Case) -> None:
+async def test_a_site_that_is_away(case: Case) -> None:
     await deployed(case)
     await case.engine.take_away("cell-dfw")
     await case.advance(60)
@@ -213,7 +213,7 @@ async def test_04_a_site_that_is_away(case: Case) -> None:
     await case.engine.bring_back("cell-dfw")
 
 
-async def test_05_a_site_that_is_away_while_nothing_is_requested(case: Case) -> None:
+async def test_a_site_that_is_away_while_nothing_is_requested(case: Case) -> None:
     await deployed(case)
     await case.engine.take_away("cell-dfw")
     await case.advance(120)
@@ -224,7 +224,7 @@ async def test_05_a_site_that_is_away_while_nothing_is_requested(case: Case) -> 
     await case.engine.bring_back("cell-dfw")
 
 
-async def test_06_a_hub_that_is_away(case: Case) -> None:
+async def test_a_hub_that_is_away(case: Case) -> None:
     await deployed(case)
     await case.engine.take_away("hub")
     await case.project.set_image("web", OTHER_IMAGE)
@@ -247,7 +247,7 @@ async def is_routed(case: Case, home: str) -> bool:
     return await case.engine.hub.find(PROPAGATION_POLICY, "city-dfw", home) is not None
 
 
-async def test_08_a_policy_that_is_missing(case: Case) -> None:
+async def test_a_policy_that_is_missing(case: Case) -> None:
     home = await sent(case)
     await case.engine.hub.delete(PROPAGATION_POLICY, "city-dfw", home)
     await case.advance(120)
@@ -255,7 +255,7 @@ async def test_08_a_policy_that_is_missing(case: Case) -> None:
     case.check_way("stalled")
 
 
-async def test_09_a_policy_that_was_edited(case: Case) -> None:
+async def test_a_policy_that_was_edited(case: Case) -> None:
     home = await sent(case)
     narrowed = {"spec": {"placement": {"clusterAffinity": {"clusterNames": ["cell-ord"]}}}}
     await case.engine.hub.merge_patch(PROPAGATION_POLICY, "city-dfw", home, narrowed)
@@ -264,7 +264,7 @@ async def test_09_a_policy_that_was_edited(case: Case) -> None:
     case.check_way("stalled")
 
 
-async def test_30_a_cell_that_does_not_act(case: Case) -> None:
+async def test_a_cell_that_does_not_act(case: Case) -> None:
     case.engine.stop_controllers("workloaddeployment")
     await case.project.deploy("web", ["DFW"])
     await case.advance(120)
@@ -272,7 +272,7 @@ async def test_30_a_cell_that_does_not_act(case: Case) -> None:
     case.check_way("stalled")
 
 
-async def test_31_a_hub_that_refuses(case: Case) -> None:
+async def test_a_hub_that_refuses(case: Case) -> None:
     await deployed(case)
     refused = case.engine.local.faults["hub"].refuse(writes, Forbidden("no", plane="hub"))
     await case.project.set_image("web", OTHER_IMAGE)
@@ -281,7 +281,7 @@ async def test_31_a_hub_that_refuses(case: Case) -> None:
     refused.lift()
 
 
-async def test_35_a_hub_namespace_that_is_being_removed(case: Case) -> None:
+async def test_a_hub_namespace_that_is_being_removed(case: Case) -> None:
     await deployed(case)
     home = await case.project.hub_namespace()
     await case.engine.hub.merge_patch(NAMESPACE, home, "", {"metadata": {"finalizers": ["example.com/hold"]}})
@@ -295,7 +295,7 @@ async def test_35_a_hub_namespace_that_is_being_removed(case: Case) -> None:
 # The site
 
 
-async def test_13_quota_that_is_used_up(runner: asyncio.Runner, simulation: Simulation, tmp_path: Path) -> None:
+async def test_quota_that_is_used_up(runner: asyncio.Runner, simulation: Simulation, tmp_path: Path) -> None:
     engine = EmbeddedFederation(simulation, BEHAVIOUR, limits={INSTANCES: 1})
     await engine.start()
     case = Case(engine, simulation, tmp_path)
@@ -312,14 +312,14 @@ async def test_13_quota_that_is_used_up(runner: asyncio.Runner, simulation: Simu
     await engine.stop()
 
 
-async def test_15_a_request_for_quota_that_nobody_decides(case: Case) -> None:
+async def test_a_request_for_quota_that_nobody_decides(case: Case) -> None:
     case.engine.stop_controllers("quota-broker")
     await case.project.deploy("web", ["DFW"])
     await case.advance(90)
     case.check("gates", "QuotaNoBudget", "platform", "nobody has decided the request")
 
 
-async def test_16_a_claim_that_belongs_to_another_instance(case: Case) -> None:
+async def test_a_claim_that_belongs_to_another_instance(case: Case) -> None:
     labels = {SOURCE_CLUSTER: "cell-ord", INSTANCE_NAMESPACE: "ns-other"}
     body = RESOURCE_CLAIM.body("instance-web-main-dfw-0", "default", labels=labels)
     consumer = {"kind": "Project", "name": "demo", "apiGroup": "resourcemanager.miloapis.com"}
@@ -330,7 +330,7 @@ async def test_16_a_claim_that_belongs_to_another_instance(case: Case) -> None:
     case.check("gates", "QuotaMisconfigured", "platform", "belongs to another instance of that name")
 
 
-async def test_19_a_network_that_takes_too_long(case: Case) -> None:
+async def test_a_network_that_takes_too_long(case: Case) -> None:
     case.engine.stop_controllers("network")
     await case.project.deploy("web", ["DFW"], 1)
     await case.advance(16 * 60)
@@ -339,19 +339,19 @@ async def test_19_a_network_that_takes_too_long(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "tag", "reason", "words"),
+    ("tag", "reason", "words"),
     [
-        (20, "image-unavailable", "ImageUnavailable", "cannot be pulled"),
-        (21, "crashing", "InstanceCrashing", "the process keeps exiting"),
+        ("image-unavailable", "ImageUnavailable", "cannot be pulled"),
+        ("crashing", "InstanceCrashing", "the process keeps exiting"),
     ],
 )
-async def test_20_an_instance_that_does_not_start(case: Case, number: int, tag: str, reason: str, words: str) -> None:
+async def test_an_instance_that_does_not_start(case: Case, tag: str, reason: str, words: str) -> None:
     await case.project.deploy("web", ["DFW"], 1, f"registry.example/hello:{tag}")
     await case.advance(60)
     case.check("runtime", reason, "you", words)
 
 
-async def test_24_a_gate_that_nobody_removes(case: Case) -> None:
+async def test_a_gate_that_nobody_removes(case: Case) -> None:
     case.engine.stop_controllers("simulated-provider")
     await case.project.deploy("web", ["DFW"], 1)
     cell, home = case.engine.cells["DFW"], await case.project.hub_namespace()
@@ -362,7 +362,7 @@ async def test_24_a_gate_that_nobody_removes(case: Case) -> None:
     case.check("gates", "SchedulingGatesPresent", "platform", "gate Other, which nobody here removes")
 
 
-async def test_34_an_instance_whose_name_is_taken(case: Case) -> None:
+async def test_an_instance_whose_name_is_taken(case: Case) -> None:
     await deployed(case, replicas=1)
     cell, home = case.engine.cells["DFW"], await case.project.hub_namespace()
     first = await cell.get(INSTANCE, "web-main-dfw-0", home)
@@ -374,7 +374,7 @@ async def test_34_an_instance_whose_name_is_taken(case: Case) -> None:
     case.check("instances", "InstanceNameTaken", "platform", "something else has that name")
 
 
-async def test_37_a_site_without_a_provider(case: Case) -> None:
+async def test_a_site_without_a_provider(case: Case) -> None:
     case.engine.stop_controllers("simulated-provider")
     await case.project.deploy("web", ["DFW"], 1)
     await case.advance(11 * 60)
@@ -382,7 +382,7 @@ async def test_37_a_site_without_a_provider(case: Case) -> None:
     case.check("runtime", "PendingProgramming", "stalled", "has not started setting it up", (USER,))
 
 
-async def test_43_an_old_instance_that_is_slow_to_stop(case: Case) -> None:
+async def test_an_old_instance_that_is_slow_to_stop(case: Case) -> None:
     await case.project.deploy("web", ["DFW"], 1, "registry.example/hello:slow-stop")
     await case.project.until_ready("web", 1)
     await case.project.restart("web", "2026-11-02T12:00:00Z")
@@ -393,7 +393,7 @@ async def test_43_an_old_instance_that_is_slow_to_stop(case: Case) -> None:
 # The way back
 
 
-async def test_32_a_reader_who_may_not_list_instances(case: Case) -> None:
+async def test_a_reader_who_may_not_list_instances(case: Case) -> None:
     await case.project.deploy("web", ["DFW"], 1, "registry.example/hello:crashing")
     await case.advance(60)
     case.denies = lambda call: INSTANCE.serves(call.path)
@@ -402,7 +402,7 @@ async def test_32_a_reader_who_may_not_list_instances(case: Case) -> None:
     assert answer["message"] == "you may not list instances in demo"
 
 
-async def test_40_a_status_that_does_not_come_back(case: Case) -> None:
+async def test_a_status_that_does_not_come_back(case: Case) -> None:
     await deployed(case, replicas=1)
     await case.project.place("web", ["DFW"], 2)
     home = await case.project.hub_namespace()
@@ -417,7 +417,7 @@ async def test_40_a_status_that_does_not_come_back(case: Case) -> None:
     case.check("back", "StatusNotReturned", "stalled", "the hub knows 2 ready, the project", (OPERATOR, LOCAL))
 
 
-async def test_41_instances_that_are_not_shown(case: Case) -> None:
+async def test_instances_that_are_not_shown(case: Case) -> None:
     case.engine.stop_controllers("instance-projector")
     await case.project.deploy("web", ["DFW"], 2)
     await case.advance(120)
@@ -427,7 +427,7 @@ async def test_41_instances_that_are_not_shown(case: Case) -> None:
 # The end
 
 
-async def test_36_a_deletion_that_somebody_holds(case: Case) -> None:
+async def test_a_deletion_that_somebody_holds(case: Case) -> None:
     await deployed(case, replicas=1)
     workload = await case.project.workload("web")
     assert workload is not None
