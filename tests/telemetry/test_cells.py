@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from datum_compute.kube.errors import Forbidden, TooManyRequests, Unavailable
+from datum_compute.kube.errors import Forbidden, Unavailable
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.telemetry import cells as module
 from datum_compute.telemetry.cells import CellSource
 from datum_compute.telemetry.following import LONGEST_PAUSE, REPLACED_SECONDS
 from datum_compute.telemetry.query import Query, parse
@@ -210,23 +209,6 @@ async def test_a_cell_that_cannot_be_called_is_a_silent_city(world: World) -> No
     assert await world.read() == ["one"]
     async with world.following() as items:
         assert notices(items) == [("silent", "SIN", "")]
-
-
-async def test_too_many_containers_are_refused_with_what_narrows_them(world: World) -> None:
-    world.instances.set(*(target(f"api-default-dfw-{number}") for number in range(257)))
-    with pytest.raises(TooManyRequests, match="257 containers at once, and 256 are the most; name a workload"):
-        async with world.source.follow(READER, ALL, 0, 0):
-            pass
-
-
-async def test_the_process_follows_a_bounded_number_of_streams(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STREAMS_IN_ALL", 3)
-    async with world.following():
-        with pytest.raises(TooManyRequests, match="too many instances are followed"):
-            async with world.source.follow(READER, ALL, 0, 0):
-                pass
-    async with world.following():
-        pass  # what was closed counts no longer
 
 
 # Following

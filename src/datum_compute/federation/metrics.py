@@ -46,7 +46,7 @@ GATED = (*dict.fromkeys(reason.name for reason in reasons.REASONS if not reason.
 REMOVED_FROM_CELL = "cell_deployment"
 REMOVED_FROM_HUB = "hub_deployment"
 REMOVED_NAMESPACE = "hub_namespace"
-CERTIFICATES = ("metrics", "webhook")
+CERTIFICATES = ("logs", "metrics", "webhook")
 ALLOWED, REFUSED, UNAVAILABLE, FAILED = REVIEWS = ("allowed", "refused", "unavailable", "failed")
 
 _HELD = Label("reason", tuple(reason.value for reason in Held))

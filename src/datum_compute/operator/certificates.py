@@ -37,11 +37,15 @@ class ServingError(Exception):
 
 
 class Pair(Struct, frozen=True):
-    """A certificate and its key, and the `authority` that must have signed the certificates of clients, if any."""
+    """A certificate and its key, and the `authority` that must have signed the certificates of clients, if any.
+
+    With `optional`, clients need no certificate.
+    """
 
     certificate: bytes
     key: bytes
     authority: bytes | None = None
+    optional: bool = False
 
     def __repr__(self) -> str:  # a key has no place in a log
         return "Pair()"
@@ -118,7 +122,7 @@ def server_context(pair: Pair) -> ssl.SSLContext:
             raise ServingError(
                 "what webhookServer.clientCAName or --webhook-client-ca names is no certificate in PEM"
             ) from None
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if pair.optional else ssl.CERT_REQUIRED
     return context
 
 

@@ -26,8 +26,11 @@ class KubeconfigDirectory:
     files give access to a project and not to this process: no programs, no local files as tokens, no plain HTTP.
     """
 
-    def __init__(self, directory: Path, changed: Callable[[str], None], *, trusted: bool = False) -> None:
+    def __init__(
+        self, directory: Path, changed: Callable[[str], None], *, trusted: bool = False, noun: str = "project"
+    ) -> None:
         self._directory = directory
+        self._noun = noun  # in the log
         self._changed = changed
         self._trusted = trusted
         self._contents: dict[str, bytes] = {}  # of the files in force
@@ -38,7 +41,7 @@ class KubeconfigDirectory:
     def endpoint(self, project: str) -> Endpoint:
         endpoint = self._endpoints.get(project)
         if endpoint is None:
-            raise KubeconfigError(f'{self._directory} has no kubeconfig for project "{project}"')
+            raise KubeconfigError(f'{self._directory} has no kubeconfig for {self._noun} "{project}"')
         return endpoint
 
     def projects(self) -> list[str]:
@@ -70,7 +73,7 @@ class KubeconfigDirectory:
         try:
             content = path.read_bytes()
         except OSError as error:
-            _log.warning("kubeconfig cannot be read", project=project, file=str(path), error=error.strerror)
+            _log.warning("kubeconfig cannot be read", **{self._noun: project}, file=str(path), error=error.strerror)
             return
         if content == self._contents.get(project):
             return
@@ -97,7 +100,7 @@ class KubeconfigDirectory:
         if self._unusable.get(project) != sentence:
             self._unusable[project] = sentence
             trace = None if expected else error
-            _log.error("kubeconfig cannot be used", project=project, error=sentence, exc_info=trace)
+            _log.error("kubeconfig cannot be used", **{self._noun: project}, error=sentence, exc_info=trace)
 
 
 def kubeconfig_files(directory: Path) -> dict[str, Path]:

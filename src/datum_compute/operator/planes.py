@@ -204,6 +204,10 @@ class Planes:
         self._connections[name] = _Connection(transport, plane.unguarded)
         return plane
 
+    def transport(self, name: str) -> HttpTransport:
+        """For answers that are not objects; `KeyError` for an unknown plane."""
+        return self._connections[name].http
+
     def client(self, name: str) -> Client:
         """For calls that every replica makes, whether it leads or not; `KeyError` for an unknown plane."""
         return self._connections[name].client

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from datum_compute.operator.certificates import (
     self_signed,
     with_authority,
 )
-from datum_compute.operator.config import SINGLE, Tls, WebhookTls
+from datum_compute.operator.config import SINGLE, LogsServer, Tls, WebhookTls
 from datum_compute.operator.issuer import Issuer
-from datum_compute.operator.planes import refuse_homeless_certificate
+from datum_compute.operator.planes import ROOT_PLANE, refuse_homeless_certificate
 from datum_compute.operator.settings import Address, Settings
 from datum_compute.runtime import Probes
 from datum_compute.runtime.serving.asgi import AsgiServer
@@ -46,6 +46,7 @@ _MOUNTED = Path(os.environ.get("TMPDIR") or "/tmp") / "k8s-webhook-server" / "se
 _log = structlog.get_logger(__name__)
 
 _HEALTH_LIMITS = Limits(connections=1024)  # cheap without TLS, and a probe must not be crowded out
+_LOGS_LIMITS = Limits(connections=2048)  # most of them stay open for readers who follow
 _WEBHOOK_LIMITS = Limits(connections=1024)  # API servers open one connection per review in progress
 
 
@@ -99,12 +100,18 @@ class Server:
         address: Address,
         certificates: Certificates | None = None,
         limits: Limits | None = None,
+        *,
+        websockets: Callable[[str], bool] = lambda path: False,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        stopping: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self._beside = beside  # what runs as long as the server
+        self._stopping = stopping
         self._address = address
         self.certificates = certificates
         tls = certificates.context if certificates is not None else None
-        self._server = AsgiServer(application, limits=limits, tls=tls)
+        self._server = AsgiServer(application, limits=limits, tls=tls, websockets=websockets)
         self._tasks: list[asyncio.Task[None]] = []
         self.port = address.port  # once started, the actual one in place of 0
 
@@ -116,12 +123,15 @@ class Server:
         self._tasks = [await self._server.start(listening, self.name)]
         if self.certificates is not None:
             self._tasks.append(asyncio.create_task(self.certificates.follow(), name=f"{self.name} certificates"))
+        if self._beside is not None:
+            self._tasks.append(asyncio.create_task(self._beside(), name=f"{self.name} files"))
         _log.info("listening", server=self.name, port=self.port)
 
     def drain(self) -> None:
         self._server.drain()
 
     async def stop(self) -> None:
+        self._stopping()
         self._server.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
@@ -162,6 +172,8 @@ class Servers:
             self._servers.append(_metrics(settings, assembly, settings.metrics))
         if settings.config.webhook_server is not None:
             self._servers.append(_webhook(settings, assembly))
+        if settings.config.logs_server is not None:
+            self._servers.append(_logs(settings, assembly, settings.config.logs_server))
         expiry = CERTIFICATE_EXPIRY.gauge(assembly.registry)
         for server in self._servers:
             if server.certificates is not None:
@@ -197,6 +209,31 @@ def _metrics(settings: Settings, assembly: Assembly, address: Address) -> Server
         else self_signed()
     )
     return Server("metrics", Guarded(metrics, assembly.host), address, Certificates(source))
+
+
+def _logs(settings: Settings, assembly: Assembly, config: LogsServer) -> Server:
+    from datum_compute.operator.logs import Logs, LogsApplication  # only where logs are served
+
+    mode = settings.config.discovery.mode
+
+    def passes_on() -> Client:
+        return assembly.host if mode == SINGLE else assembly.planes.client(ROOT_PLANE)
+
+    logs = Logs(config, mode, assembly.fleet, assembly.planes, assembly.clock, passes_on)
+    application = LogsApplication(logs.rules, logs.extensions)
+    source = pair_source(config.tls, lambda: assembly.host)
+    if logs.front_proxy is not None:
+        source = logs.front_proxy.beside(source)
+    return Server(
+        "logs",
+        application,
+        Address(config.host, config.port),
+        Certificates(source),
+        _LOGS_LIMITS,
+        websockets=application.has_websocket,
+        beside=logs.run,
+        stopping=application.stop,
+    )
 
 
 def _webhook(settings: Settings, assembly: Assembly) -> Server:

@@ -11,16 +11,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from datum_compute.kube.errors import ApiError, TooManyRequests
+from datum_compute.kube.errors import ApiError
 from datum_compute.runtime import Clock
-from datum_compute.telemetry.following import STREAMS_OF_A_TAIL, Following, Items
+from datum_compute.telemetry.following import Following, Items
 from datum_compute.telemetry.query import Query, line_matches, matches
 from datum_compute.telemetry.site_lines import Budget
 from datum_compute.telemetry.sites import Question, Sites, Trouble, answered_lines, trouble_of
 from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, Reader, SourceAway, Window
 from datum_compute.telemetry.targets import Target
 
-STREAMS_IN_ALL = 1024
 BYTES_OF_A_STREAM = 2 * 1024 * 1024  # per second
 BYTES_IN_ALL = 8 * 1024 * 1024
 _READS_AT_ONCE = 32
@@ -57,15 +56,12 @@ class CellSource:
         self._clock = clock
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._budget = Budget(BYTES_IN_ALL)
-        self._open = 0  # streams that are followed
 
     async def streams(self, reader: Reader, query: Query | None, start: int, end: int) -> Sequence[Labels]:
         return [container.labels for container in self._chosen(reader, query) if container.target.readable]
 
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         chosen = [container for container in self._chosen(reader, query) if container.target.readable]
-        if len(chosen) > STREAMS_IN_ALL:
-            raise _too_many(len(chosen), STREAMS_IN_ALL)
         silent: set[str] = set()  # cells, so that each is waited for only once
         answers = await asyncio.gather(*(self._window(container, query, window, silent) for container in chosen))
         troubles = [answer for answer in answers if isinstance(answer, Trouble) and answer.of_site]
@@ -79,11 +75,6 @@ class CellSource:
     async def follow(
         self, reader: Reader, query: Query, start: int, limit: int
     ) -> AsyncIterator[AsyncIterator[Entry | Notice | Dropped]]:
-        count = len(self._chosen(reader, query))
-        if count > STREAMS_OF_A_TAIL:
-            raise _too_many(count, STREAMS_OF_A_TAIL)
-        if self._open + count > STREAMS_IN_ALL:
-            raise TooManyRequests("too many instances are followed at the moment; try again later")
         items = Items()
         following = Following(
             items,
@@ -95,7 +86,6 @@ class CellSource:
             start=start,
             limit=limit,
             budget=self._budget,
-            admit=self._admit,
         )
         following.choose()
         unsubscribe = self._instances.subscribe(reader.project, following.look)
@@ -107,13 +97,6 @@ class CellSource:
             unsubscribe()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-    def _admit(self, change: int) -> bool:
-        """Counts a stream that opens or closes; false if there are too many."""
-        if self._open + change > STREAMS_IN_ALL:
-            return False
-        self._open += change
-        return True
 
     def _targets(self, reader: Reader, query: Query) -> Sequence[Target]:
         found = self._instances.targets(reader)
@@ -173,9 +156,3 @@ class CellSource:
         except ApiError as error:
             return trouble_of(error), received
         return found, received
-
-
-def _too_many(count: int, most: int) -> TooManyRequests:
-    return TooManyRequests(
-        f"that would read {count} containers at once, and {most} are the most; name a workload, a city or an instance"
-    )

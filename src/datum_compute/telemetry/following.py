@@ -15,7 +15,6 @@ from datum_compute.telemetry.sites import Question, Sites, Trouble, answered_lin
 from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, SourceAway
 from datum_compute.telemetry.targets import Target
 
-STREAMS_OF_A_TAIL = 256
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 PROBE_SECONDS = 10.0
 BACKLOG_SECONDS = 3.0  # for the lines before the first; a site that takes longer delivers them later
@@ -113,7 +112,6 @@ class Following:
         start: int,
         limit: int,
         budget: Budget,
-        admit: Callable[[int], bool] = lambda change: True,
     ) -> None:
         self._items = items
         self._sites = sites
@@ -124,13 +122,11 @@ class Following:
         self._start = start
         self._limit = limit
         self._budget = budget
-        self._admit = admit
         self._changed = asyncio.Event()
         self._targets: dict[tuple[str, str], Target] = {}
         self._gone: dict[tuple[str, str], tuple[float, Target]] = {}  # until a successor appears, or time passes
         self._streams: dict[tuple[str, str, str, str], _Stream] = {}
         self._former: dict[tuple[str, str, str], _Stream] = {}  # by namespace, Instance and container
-        self._admitted = 0
         self._known: dict[str, _Site] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -143,19 +139,16 @@ class Following:
 
     async def run(self) -> None:
         """Delivers until it is cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                await self._begin()
-                tasks.create_task(self._probe())
-                while True:
-                    self._update()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._next_look()):
-                            await self._changed.wait()
-                    self._changed.clear()
-        finally:
-            self._admit(-self._admitted)
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await self._begin()
+            tasks.create_task(self._probe())
+            while True:
+                self._update()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._next_look()):
+                        await self._changed.wait()
+                self._changed.clear()
 
     # What is followed
 
@@ -219,9 +212,6 @@ class Following:
             key = (*target.key, target.generation, name)
             if key in self._streams or not self._wants(target.labels(name)):
                 continue
-            if len(self._streams) >= STREAMS_OF_A_TAIL or not self._admit(1):
-                continue
-            self._admitted += 1
             self._streams[key] = stream = _Stream(target, name)
             self._site(target)
             opened.append(stream)
@@ -250,27 +240,23 @@ class Following:
 
     async def _follow(self, stream: _Stream) -> None:
         pause = FIRST_PAUSE
-        try:
-            while not stream.ended:
-                if stream.target.readable:
-                    self._succeed(stream)
-                    before = stream.memory.newest
-                    if not stream.current:
-                        await self._catch_up(stream, emit=True)
-                    if stream.current:
-                        stream.current = False
-                        await self._live(stream)
-                    if stream.memory.newest != before:
-                        pause = FIRST_PAUSE
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause if stream.target.readable else None):
-                        await stream.wake.wait()
-                        pause = FIRST_PAUSE
-                stream.wake.clear()
-                pause = min(2 * pause, LONGEST_PAUSE)
-        finally:
-            self._admitted -= 1
-            self._admit(-1)
+        while not stream.ended:
+            if stream.target.readable:
+                self._succeed(stream)
+                before = stream.memory.newest
+                if not stream.current:
+                    await self._catch_up(stream, emit=True)
+                if stream.current:
+                    stream.current = False
+                    await self._live(stream)
+                if stream.memory.newest != before:
+                    pause = FIRST_PAUSE
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause if stream.target.readable else None):
+                    await stream.wake.wait()
+                    pause = FIRST_PAUSE
+            stream.wake.clear()
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _succeed(self, stream: _Stream) -> None:
         """Two runs cannot have one name: what the former stream still reads, if anything, is its successor's."""

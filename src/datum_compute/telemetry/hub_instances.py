@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER
+from datum_compute.api.names import hub_namespace
 from datum_compute.federation.identity import Identity
 from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
@@ -47,12 +48,14 @@ class HubInstances:
         return list(targets(reader.project, namespaces, lambda name: on_hub.get("", name), copies.all))
 
     def namespaces(self, project: str) -> Collection[str]:
-        """Those with Instances; any of them in a project without. Raises `SourceAway` while they are not known."""
-        found = {target.namespace for target in self.targets(Reader(project))}
-        if found:
-            return found
+        """Those that the hub has as well, because they have or had Instances; any of them in a project without.
+
+        Raises `SourceAway` while they are not known.
+        """
+        on_hub = self._plane(self._hub).informer(NAMESPACE)
         every = self._plane(project).informer(NAMESPACE).all()
-        return [namespace.name for namespace in islice(_default_first(every), _REVIEWED)]
+        found = [item.name for item in every if on_hub.get("", hub_namespace(item.metadata.uid)) is not None]
+        return found or [namespace.name for namespace in islice(_default_first(every), _REVIEWED)]
 
     def subscribe(self, project: str, changed: Callable[[], None]) -> Callable[[], None]:
         def of_project(change: Change[Any]) -> None:

@@ -17,6 +17,7 @@ import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from datum_compute.runtime.serving.peers import client_certificate
 from datum_compute.runtime.serving.websockets import WebSocket
 
 _GATHERED_BYTES = 64 * 1024
@@ -156,6 +157,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._unread_bytes = 0
         self._ending = False  # further input is ignored
+        self._presented: dict[str, Any] | None = None  # a certificate of the client
         self._is_websocket = False  # from the end of the header on
 
     # Life cycle
@@ -208,6 +210,10 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._presented is None:  # the handshake is over by now
+            self._presented = client_certificate(self.transport)
+        if self._presented:
+            self.scope["extensions"] = dict(self._presented)
         if not self._in_head:  # the first request began with the connection
             self._in_head, self._head_bytes = True, 0
         self._update_stage()

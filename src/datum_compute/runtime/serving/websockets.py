@@ -9,6 +9,7 @@ from wsproto.events import Request
 
 from datum_compute.kube.errors import BadRequest, Forbidden
 from datum_compute.kube.meta import encode
+from datum_compute.runtime.serving.peers import client_certificate
 
 PING_SECONDS = 20.0
 """Between two signs of life for clients and whatever is between, which close connections that seem dead. A client that
@@ -47,6 +48,7 @@ class WebSocket(WSProtocol):
             self._refuse(Forbidden("requests of browsers are refused: this one has an Origin"))
         else:
             super().handle_connect(event)
+            self.scope["extensions"] |= client_certificate(self.transport)
 
     async def send(self, message: Any) -> None:
         kind = message["type"]
