@@ -127,6 +127,7 @@ async def test_a_request_and_its_answer_are_passed_on_as_they_are() -> None:
             assert response.headers["X-Own"] == "yes"
             assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
             assert "X-Private" not in response.headers
+            assert len(response.headers.getall("Date")) == 1
             assert response.headers.getall("X-Datum-City") == ["DFW"]
             assert response.headers["X-Datum-Instance"] == "api-default-dfw-0"
         (request,) = seen
