@@ -180,7 +180,7 @@ class _Body:
 
 
 async def _copy(response: aiohttp.ClientResponse, endpoint: Endpoint, send: Send) -> None:
-    """Sends an answer on as it comes, dated by our server. One that breaks off has no end, so that the client notices."""
+    """Sends an answer on as it comes, dated by our server. One that breaks off has no end: the client should notice."""
     fields = [field for field in _end_to_end(response.raw_headers) if field[0].lower() not in (*_OURS, b"date")]
     await send({"type": "http.response.start", "status": response.status, "headers": [*fields, *_place(endpoint)]})
     try:
