@@ -109,11 +109,13 @@ def serving() -> Iterator[Served]:
 def tail(server: Served) -> Iterator[socket.socket]:
     """A connection whose answer follows all lines from now on; its head is not read yet."""
     url = urlsplit(server.endpoint.server)
+    tls = server.endpoint.tls()
     assert url.hostname is not None
+    assert tls is not None
     parameters = urlencode({"query": '{datum_workload_name="api"}', "start": time.time_ns(), "limit": 1})
     with (
         socket.create_connection((url.hostname, url.port or 443)) as plain,
-        server.endpoint.tls().wrap_socket(plain, server_hostname=url.hostname) as connection,
+        tls.wrap_socket(plain, server_hostname=url.hostname) as connection,
     ):
         head = (
             f"GET {url.path}{ROOT}tail?{parameters} HTTP/1.1\r\nHost: {url.netloc}\r\n"

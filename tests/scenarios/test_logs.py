@@ -7,6 +7,7 @@ import pytest
 
 from datum_compute.local.logs import Logs
 from datum_compute.runtime.testing.simulation import Simulation
+from tests.conftest import count
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Project
 from tests.scenarios.life import BEHAVIOUR
@@ -68,7 +69,8 @@ def followed(tail: Open) -> list[tuple[int, str, str]]:
     ]
 
 
-async def test_a_roll_and_a_deletion_lose_double_and_disorder_no_line(readable: Readable) -> None:
+@pytest.mark.parametrize("seed", range(count(3, 100)))
+async def test_a_roll_and_a_deletion_lose_double_and_disorder_no_line(readable: Readable, seed: int) -> None:
     await readable.project.deploy("web", ["DFW", "ORD"], replicas=2)
     tail = Open(readable.logs.gateway, "tail", WEB)
     await readable.project.until_ready("web", 4)

@@ -111,8 +111,10 @@ def test_an_endless_answer_ends_when_the_server_stops(tmp_path: Any) -> None:
         connection.request("GET", f"{DEMO}{ROOT}/follow", headers=headers)
         answer = connection.getresponse()
         assert answer.read(1) == b"["
-        background.do(background.server.stop())
+        stopping = asyncio.run_coroutine_threadsafe(background.server.stop(), background.loop)
         assert answer.read().endswith(b" end")
+        connection.close()
+        stopping.result(timeout=20)
     finally:
         connection.close()
         background.close()
