@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from datum_compute.kube.access.credentials import Credentials, EndpointCredentials
 from datum_compute.kube.access.kubeconfig import Endpoint, KubeconfigError
-from datum_compute.kube.errors import ApiError, Timeout, Unavailable, from_status
+from datum_compute.kube.errors import ApiError, MethodNotAllowed, Timeout, Unauthorized, Unavailable, from_status
 from datum_compute.kube.retries import POLICY, pause_before_retry
 from datum_compute.kube.transport import Answer, Broken, Call, Untrusted, answer_of, request_headers
 
 if TYPE_CHECKING:
     from datum_compute.kube.access.tls import ClientTls
+    from datum_compute.kube.websocket import WebSocket
 
 T = TypeVar("T")
 
@@ -138,6 +139,17 @@ class BlockingTransport:
             response = self._open_stream(call, silence)
         return response
 
+    def websocket(self, path: str, query: str, subprotocol: str) -> "WebSocket":
+        """Opens a WebSocket on a connection of its own. Raises `ApiError` when the server refuses."""
+        opened = self._open_websocket(path, query, subprotocol)
+        if isinstance(opened, ApiError):
+            if not isinstance(opened, Unauthorized) or not self._renewed():
+                raise opened
+            opened = self._open_websocket(path, query, subprotocol)
+        if isinstance(opened, ApiError):
+            raise opened
+        return opened
+
     def close(self) -> None:
         if self._idle is not None:
             self._idle.close()
@@ -202,6 +214,34 @@ class BlockingTransport:
             raise
         self._trace_answer(call, response.status, b"", started)
         return Stream(connection, opened, response, self._translated)
+
+    def _open_websocket(self, path: str, query: str, subprotocol: str) -> "WebSocket | ApiError":
+        from datum_compute.kube.websocket import Refusal, shake_hands
+
+        call, started = Call("GET", path), time.monotonic()  # traces show no query, which may hold what is secret
+        connection = self._connect(self._timeout)
+        if self._proxy is not None and not self._secure:
+            connection.set_tunnel(self._host, self._port, headers=_proxy_headers(self._proxy))
+        try:
+            with self._alarm(SILENCE_SECONDS, self._report_server):
+                self._translated(connection.connect)
+                opened = connection.sock
+                assert opened is not None
+                headers = request_headers(call, self._agent, self.credentials.authorization())
+                host, target = urlsplit(self._endpoint.server).netloc.rpartition("@")[2], f"{self._root}{path}?{query}"
+                made = self._translated(lambda: shake_hands(opened, host, target, [*headers.items()], subprotocol))
+        except Refusal as refusal:
+            connection.close()
+            self._trace_answer(call, refusal.code, refusal.body, started)
+            if refusal.code < 300:
+                return MethodNotAllowed("the server does not have a WebSocket there")
+            return from_status(refusal.code, refusal.body, "")
+        except BaseException as error:
+            connection.close()
+            self._trace_failure(call, error, started)
+            raise
+        self._trace_answer(call, 101, b"", started)
+        return made
 
     def _connection(self) -> http.client.HTTPConnection:
         """The idle connection, unless the server has closed it; otherwise a new one."""
