@@ -62,6 +62,13 @@ OTHERS = {
         "logs shop --search=nothing",
         "logs nope",
     ],
+    "exec": [
+        "exec shop-default-ams-0 -- ls -l",
+        "exec shop-default-ams-0 ls",
+        "exec shop-default-ams-0 --",
+        "exec shop-default-ams-0 -c db -- ls",
+        "exec nope -- ls",
+    ],
     "completion": [f"completion {shell}" for shell in ("bash", "zsh", "fish", "powershell")],
     "open": ["open shop"],
     "local up": [

@@ -136,5 +136,5 @@ def test_a_terminating_namespace_is_distinguished_from_other_refusals_by_its_cau
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_errors_are_retryable_unless_the_call_itself_is_wrong(kind: type[ApiError]) -> None:
-    wrong_itself = {400, 404, 405, 406, 413, 415, 422}
+    wrong_itself = {400, 404, 405, 406, 413, 415, 422, 501}
     assert kind.retryable is (kind.code not in wrong_itself and kind is not AlreadyExists)

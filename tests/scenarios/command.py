@@ -7,12 +7,16 @@ import asyncio
 import json
 import queue
 import shlex
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage
 
 from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
@@ -22,7 +26,11 @@ from datum_compute.kube.blocking import BlockingTransport
 from datum_compute.kube.meta import Json
 from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.websocket import WebSocket
 from datum_compute.runtime.testing.simulation import Simulation
+from datum_compute.telemetry import channels
+from datum_compute.telemetry.channels import Exited
+from datum_compute.telemetry.exec_request import place_of
 from tests.cli.conftest import Stream
 
 T = TypeVar("T")
@@ -57,6 +65,16 @@ class _InThisProcess(BlockingTransport):
         if (document := self._documents.get(call.path)) is not None:
             return Answer(200, json.dumps(document()).encode())
         return _in_one_step(self._server.answer(call))
+
+    def websocket(self, path: str, query: str, subprotocol: str) -> WebSocket:
+        """A command that ran at once: it says where, whatever it is."""
+        ours, theirs = socket.socketpair()
+        speaking = Connection(ConnectionType.SERVER)
+        _, instance = place_of(path)
+        with theirs:
+            for message in (channels.message(channels.STDOUT, f"{instance}\n".encode()), channels.closing(Exited(0))):
+                theirs.sendall(speaking.send(BytesMessage(data=message)))
+        return WebSocket(ours, Connection(ConnectionType.CLIENT))
 
 
 def _in_one_step(work: Coroutine[Any, Any, T]) -> T:

@@ -15,11 +15,12 @@ from datum_compute.kube.errors import (
     NotFound,
     TooManyRequests,
     Unavailable,
+    Unsupported,
 )
 from datum_compute.kube.meta import Json
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry.channels import SUBPROTOCOL, Ended, Exited
-from datum_compute.telemetry.exec_door import Limits, NothingToRun, NotRunning
+from datum_compute.telemetry.exec_door import Limits, NotRunning
 from tests.telemetry.exec_world import NAME, USER, Peer, World, condition, running
 
 STOPPED = Ended(f'instance "{NAME}" was stopped or replaced, and the session with it', "Gone", 410)
@@ -214,7 +215,7 @@ async def test_an_instance_whose_copy_belongs_to_another_project_is_not_entered(
 async def test_a_simulated_instance_has_nothing_to_run_a_command_in(simulation: Simulation) -> None:
     world = await started(simulation, simulated=True)
     await world.add()
-    with pytest.raises(NothingToRun, match="runs only in simulation; there is nothing to run a command in"):
+    with pytest.raises(Unsupported, match="runs only in simulation; there is nothing to run a command in"):
         await world.connect("echo").task
     assert await world.events() == []
 
@@ -222,7 +223,7 @@ async def test_a_simulated_instance_has_nothing_to_run_a_command_in(simulation: 
 async def test_a_virtual_machine_has_no_containers(simulation: Simulation) -> None:
     world = await started(simulation)
     await world.add(containers=())
-    with pytest.raises(NothingToRun, match="virtual machine"):
+    with pytest.raises(Unsupported, match="virtual machine"):
         await world.connect("echo").task
 
 
@@ -247,7 +248,7 @@ async def test_a_named_container_is_entered(simulation: Simulation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(404, NotFound), (409, NotRunning), (501, NothingToRun), (503, Unavailable)]
+    ("code", "error"), [(404, NotFound), (409, NotRunning), (501, Unsupported), (503, Unavailable)]
 )
 async def test_a_runner_that_cannot_start_it_says_why(simulation: Simulation, code: int, error: type[ApiError]) -> None:
     world = await started(simulation)

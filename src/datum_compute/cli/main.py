@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None, environment: Environment | None = No
                 signal.signal(number, _end)  # what was changed in the terminal is restored on the way out
     environment = environment or _process_environment()
     try:
-        if "--plugin-manifest" in words:
+        if "--plugin-manifest" in words[: words.index("--") if "--" in words else None]:
             put(environment.stdout, _manifest() + "\n")
             return 0
         if words[:1] == ["__complete"]:

@@ -174,6 +174,12 @@ class ServerError(ApiError):
     code, reason, retryable = 500, "InternalError", True
 
 
+class Unsupported(ApiError):
+    """The server cannot do this, whatever the request."""
+
+    code, reason = 501, "NotImplemented"
+
+
 class Unavailable(ApiError):
     """The plane could not be reached."""
 
@@ -190,7 +196,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
     kind.reason: kind
     for kind in (
         BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists, Conflict, Gone,
-        TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, ServerError, Unavailable, Timeout,
+        TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, ServerError, Unsupported, Unavailable, Timeout,
     )
 }  # fmt: skip
 _BY_CODE: dict[int, type[ApiError]] = {kind.code: kind for kind in _BY_REASON.values() if kind is not AlreadyExists}

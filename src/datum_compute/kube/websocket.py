@@ -50,6 +50,8 @@ def shake_hands(
         body = b""
         while True:
             data = opened.recv(_PIECE)
+            if not data and refused is None:
+                raise Broken("the server ended the connection before its answer was complete")
             connection.receive_data(data or None)
             for event in connection.events():
                 match event:
@@ -65,8 +67,6 @@ def shake_hands(
                             raise Refusal(refused.status_code, body)
             if refused is not None and (not data or not refused.has_body or len(body) > _LARGEST_REFUSAL):
                 raise Refusal(refused.status_code, body)
-            if not data:
-                raise Broken("the server ended the connection before its answer was complete")
     except ProtocolError:
         raise Broken("the server's answer makes no sense") from None
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import structlog
@@ -20,6 +20,7 @@ from datum_compute.kube.errors import (
     Timeout,
     TooManyRequests,
     Unavailable,
+    Unsupported,
 )
 from datum_compute.runtime.tasks import first
 from datum_compute.telemetry import channels
@@ -71,12 +72,6 @@ class NotRunning(ApiError):
     """The Instance does not run, or not any more."""
 
     code, reason = 409, "NotRunning"
-
-
-class NothingToRun(ApiError):
-    """The Instance is not one in which commands could run."""
-
-    code, reason = 501, "NotImplemented"
 
 
 class Door:
@@ -144,7 +139,7 @@ def _sentence(caller: Caller, command: Command) -> str:
 
 
 def _refusal(error: Unstartable) -> ApiError:
-    kinds = {404: NotFound, 409: NotRunning, 501: NothingToRun, 503: Unavailable}
+    kinds = {404: NotFound, 409: NotRunning, 501: Unsupported, 503: Unavailable}
     return kinds.get(error.code, ServerError)(str(error))
 
 
@@ -203,7 +198,8 @@ class _Conversation:
                 await self._session.close()
             if end is not None:
                 await self._tell(channels.closing(end))
-                await self._send({"type": "websocket.close", "code": 1000})
+                with suppress(OSError):  # a client that knows how it ended need not wait
+                    await self._send({"type": "websocket.close", "code": 1000})
         except (_ClientGone, OSError):
             end = None
         finally:

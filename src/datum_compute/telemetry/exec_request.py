@@ -1,6 +1,8 @@
-"""What a request to run a command asks for. Entry points: `request_of`, `path_of`, `query_of`."""
+"""What a request to run a command asks for. Entry points: `request_of`, `path_of`, `query_of`,
+`refuse`."""
 
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -59,7 +61,7 @@ def request_of(path: str, query: bytes) -> Request:
     except ValueError:
         raise BadRequest(f"the command has more than {MOST_ARGUMENTS} arguments") from None
     arguments = tuple(value for name, value in fields if name == "command")
-    _refuse(arguments)
+    refuse(arguments)
     others = dict(fields)
     return Request(
         namespace,
@@ -73,7 +75,8 @@ def request_of(path: str, query: bytes) -> Request:
     )
 
 
-def _refuse(arguments: tuple[str, ...]) -> None:
+def refuse(arguments: Sequence[str]) -> None:
+    """Raises `BadRequest` for arguments that cannot be run."""
     if not arguments or not arguments[0]:
         raise BadRequest("name the command to run")
     if len(arguments) > MOST_ARGUMENTS:

@@ -52,6 +52,8 @@ def offline(compute: Compute) -> Compute:
         (["deploy", "--instance-type", ""], ["datumcloud/d1-standard-2"]),
         (["instance-types", "describe", ""], ["datumcloud/d1-standard-2"]),
         (["workloads", "--watch=t"], ["--watch=true"]),
+        (["exec", "shop-default-ams-0", "--", "-"], []),
+        (["exec", "shop-default-ams-0", "--", ""], []),
         (["help", "sta"], ["status"]),
         (["help", "rollout", "un"], ["undo"]),
     ],
@@ -97,6 +99,8 @@ def test_files_are_left_to_the_shell(offline: Compute, words: list[str]) -> None
         (["logs", "shop", "--city", "AMS,"], ["AMS,DFW", "AMS,SIN"]),
         (["logs", "shop", "-c", ""], ["app"]),
         (["logs", "shop", "--container="], ["--container=app"]),
+        (["exec", "s"], ["shop-default-ams-0"]),
+        (["exec", "shop-default-ams-0", "-c", ""], ["app"]),
     ],
 )
 def test_names_come_from_the_project(

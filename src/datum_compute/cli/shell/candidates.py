@@ -15,7 +15,7 @@ from datum_compute.api.labels import TOPOLOGY_CITY
 from datum_compute.api.networking import LOCATION_BINDING
 from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.environment import Environment
-from datum_compute.cli.shell.habits import WORKLOADS, without_type
+from datum_compute.cli.shell.habits import INSTANCES, WORKLOADS, without_type
 from datum_compute.cli.shell.run import Run, Settings
 from datum_compute.cli.show.durations import age
 from datum_compute.cli.show.log_entries import short_name
@@ -99,6 +99,13 @@ def containers(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
     workload = project.find(WORKLOAD, without_type(words[0], WORKLOADS)) if words else None
     if workload is not None:
         yield from ((name, "") for name in container_names(workload.object.spec.template.spec))
+
+
+def containers_of_instance(project: Project, words: tuple[str, ...]) -> Iterator[Candidate]:
+    """Containers of the instance that the words name."""
+    instance = project.find(INSTANCE, without_type(words[0], INSTANCES)) if words else None
+    if instance is not None:
+        yield from ((name, "") for name in container_names(instance.object.spec))
 
 
 def revisions(project: Project, words: tuple[str, ...], now: datetime) -> Iterator[Candidate]:

@@ -61,6 +61,8 @@ def _complete(words: Sequence[str], environment: Environment) -> tuple[list[Cand
     root = Root()
     with click.Context(root, info_name=environment.program, obj=environment) as ctx:
         at = _position(ctx, root, before)
+        if "--" in before and isinstance(at.command, Leaf) and at.command.passes_words:
+            return [], Directive.NO_FILES
         if at.option is None and partial.startswith("-"):
             flag, equals, value = partial.partition("=")
             at_value = at._replace(option=_option(at.command, flag)) if equals else at
@@ -182,7 +184,8 @@ def _values(at: _Position, partial: str, environment: Environment) -> tuple[list
     if option.name == "output":
         outputs = at.command.outputs if isinstance(at.command, Leaf) else ("table", "wide", "json", "yaml", "name")
         return [Candidate(word) for word in outputs], Directive.NO_FILES
-    return _names(str(option.name), at, environment), Directive.NO_FILES
+    kind = "container_of_instance" if (at.command.name, option.name) == ("exec", "container") else str(option.name)
+    return _names(kind, at, environment), Directive.NO_FILES
 
 
 def _next_items(candidates: Iterable[Candidate], partial: str) -> list[Candidate]:
@@ -213,6 +216,7 @@ def _names(kind: str, at: _Position, environment: Environment) -> list[Candidate
         "placement": lambda project: candidates.placements(project, at.words),
         "short_name": lambda project: candidates.short_names(project, at.words),
         "container": lambda project: candidates.containers(project, at.words),
+        "container_of_instance": lambda project: candidates.containers_of_instance(project, at.words),
     }
     if kind not in read:
         return []

@@ -266,7 +266,7 @@ INSTANCE_NAME = Name("instance", INSTANCES)
 workload_argument = click.argument("workload", type=WORKLOAD_NAME, metavar="WORKLOAD")
 
 Need = Callable[["Run"], None]
-Body = Callable[..., "Exit | View | Watch | None"]
+Body = Callable[..., "int | View | Watch | None"]
 
 
 def verb(
@@ -276,11 +276,13 @@ def verb(
     outputs: Sequence[str] = ("table",),
     flags: Callable[..., Any] | None = None,
     check: Callable[..., None] | None = None,
+    leaf: type[Leaf] = Leaf,
 ) -> Callable[[Body], Leaf]:
     """Makes a verb of a function that takes a `Run` and its flags, each by name or all of them in one `flags` Struct.
 
     Wrong output formats and whatever `check` finds wrong with the flags are reported first, then each of `needs` is
-    met, and only then the function runs. A view that it returns is shown in the format that was asked for.
+    met, and only then the function runs. A view that it returns is shown in the format that was asked for; a number is
+    the exit code.
     """
 
     def wrap(body: Body) -> Leaf:
@@ -299,15 +301,15 @@ def verb(
                 for need in needs:
                     need(run)
                 result = body(run, **arguments)
-                if result is None or isinstance(result, Exit):
+                if result is None or isinstance(result, int):
                     return int(result or Exit.OK)
                 run.show(result)
                 return Exit.OK
 
         params = [*reversed(getattr(body, "__click_params__", [])), *global_options()]
-        leaf = Leaf(name, callback=invoke, params=params, help=body.__doc__)
-        leaf.outputs = tuple(outputs)
-        return leaf
+        made = leaf(name, callback=invoke, params=params, help=body.__doc__)
+        made.outputs = tuple(outputs)
+        return made
 
     return wrap
 

@@ -35,6 +35,7 @@ ENTRIES = (
     Entry("workloads", "List or describe workloads.", ("workload", "wl")),
     Entry("instances", "List or describe instances.", ("instance", "ps")),
     Entry("logs", "Show or follow what the instances of a workload write."),
+    Entry("exec", "Run a command in an instance."),
     Entry("scale", "Set how many instances run in each city."),
     Entry("rollout", "Watch, restart, pause or undo a rollout, and show its history."),
     Entry("restart", "Replace all instances, one at a time."),
@@ -120,6 +121,7 @@ class Leaf(Helped):
     """A verb that does something itself. Superfluous words are an error, never ignored."""
 
     outputs: Sequence[str] = ("table",)  # the formats it supports, its default first
+    passes_words = False  # whether the words after -- are none of ours
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True

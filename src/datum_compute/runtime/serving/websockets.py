@@ -65,10 +65,10 @@ class WebSocket(WSProtocol):
 
     async def _drained(self) -> None:
         """Waits for a slow client, because what has not been sent when the connection is closed may be lost."""
-        while True:
-            if self._unsent() == 0 or self.disconnected or self.transport.is_closing():
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
+        pause = 0.0  # usually all is on its way after one step of the loop
+        while self._unsent() and not self.disconnected and not self.transport.is_closing():
+            await asyncio.sleep(pause)
+            pause = _LOOK_SECONDS
 
     def _refuse(self, error: BadRequest | Forbidden) -> None:
         body = encode(error.status())
