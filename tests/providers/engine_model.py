@@ -90,6 +90,10 @@ class EngineModel:
             if fits(wanted, labels):
                 queue.put_nowait(Event(action, id, dict(labels)))
 
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
     def end_events(self) -> None:
         """Breaks the streams of events."""
         for _, queue in self._listeners:
