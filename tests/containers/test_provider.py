@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -14,7 +15,8 @@ from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.kube.meta import Json, encode
 from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import Federation
-from datum_compute.providers.container_engine import ContainerEngine
+from datum_compute.providers.container_engine import ContainerEngine, EngineAway
+from datum_compute.providers.container_removal import remove_all, stop_all
 from datum_compute.providers.container_shape import Owner
 from datum_compute.providers.containers import ContainersProvider
 from datum_compute.providers.engine_client import EngineClient
@@ -39,12 +41,12 @@ class Machine:
         self._serving: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._begin()
+        self.begin()
         await self.federation.seed()
         await self.until("the project is ready", lambda: self.federation.is_ready("demo"))
         await self.federation.prepare("demo")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.provider = ContainersProvider(self._connect, OWNER, SystemClock(), self.notes, _no_credentials)
         self.federation = Federation(
             self.engine,
@@ -64,11 +66,10 @@ class Machine:
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
-        await self.provider.close()
 
     async def crash(self) -> None:
         await self.stop()
-        self._begin()
+        self.begin()
 
     # The user
 
@@ -317,15 +318,44 @@ async def test_stopping_and_removing_everything_leaves_what_others_have(machine:
     await machine.until_available(2)
     await machine.stop()
     before = machine.ours()
-    assert await machine.provider.stop_all() == 2
+    engine = await EngineClient.connect(str(machine.podman.path))
+    assert await stop_all(engine, OWNER) == 2
     assert {box["State"] for box in machine.podman.containers(**OURS)} == {"exited"}
-    await machine.provider.close()
-    machine._begin()
+    machine.begin()
     await machine.until_available(2)
     assert machine.ours() == before
     await machine.stop()
-    removal = await machine.provider.remove_all()
-    await machine.provider.close()
+    removal = await remove_all(engine, OWNER)
+    await engine.close()
     assert (removal.containers, removal.networks, removal.images) == (2, 2, (HELLO,))
     assert [box["Id"] for box in machine.podman.containers()] == [other["Id"]]
     assert machine.networks() == []
+
+
+async def test_a_port_that_somebody_else_has_taken_is_given_up_for_another(machine: Machine) -> None:
+    await machine.deploy("DFW")
+    await machine.until_available(1)
+    [published] = machine.provider.published().values()
+    await machine.stop()
+    [(name, id)] = machine.ours().items()
+    machine.podman.call("POST", f"/v1.41/containers/{name}/stop")
+    with socket.create_server(("127.0.0.1", published["8080/tcp"])):
+        machine.begin()
+        await machine.until("another container", lambda: _is_another(machine, id))
+        await machine.until_available(1)
+        assert await machine.answers() == ["hello from api-main-dfw-0"]
+    assert list(machine.provider.published().values()) != [published]
+
+
+async def _is_another(machine: Machine, id: str) -> bool:
+    return id not in machine.ours().values()
+
+
+async def test_calls_on_a_connection_that_was_given_up_find_the_engine_away(podman: Podman) -> None:
+    engine = await EngineClient.connect(str(podman.path))
+    await engine.close()
+    with pytest.raises(EngineAway, match="given up"):
+        await engine.containers(OURS)
+    with pytest.raises(EngineAway, match="given up"):
+        async with engine.events(OURS):
+            pass

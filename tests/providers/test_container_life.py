@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from datum_compute.api.labels import CONTAINERS_FINALIZER as FINALIZER
 from datum_compute.federation.sessions import Command, Unstartable
+from datum_compute.providers.container_removal import remove_all, stop_all
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.providers.container_site import HELPER, ID, IMAGE, OWNER, WEB, Site, model_of
 from tests.providers.engine_boxes import Dialect, Image
@@ -79,9 +80,9 @@ async def test_containers_that_were_stopped_come_back_and_did_not_crash(site: Si
     await site.until_available()
     site._tasks.pop().cancel()
     await simulation.settle()
-    assert await site.provider.stop_all() == 3
+    assert await stop_all(site.model, OWNER) == 3
     assert {box.status for box in site.boxes} == {"exited"}
-    assert await site.provider.stop_all() == 0
+    assert await stop_all(site.model, OWNER) == 0
     ids = [box.id for box in site.boxes]
     site._begin(site.build)
     await site.start_controllers()
@@ -96,7 +97,7 @@ async def test_eight_containers_stop_at_once(site: Site, simulation: Simulation)
     for number in range(17):
         await site.create(name=f"web-{number}")
     begun = simulation.time()
-    assert await site.provider.stop_all() == 17
+    assert await stop_all(site.model, OWNER) == 17
     assert simulation.time() - begun == 6
 
 
@@ -108,7 +109,7 @@ async def test_everything_of_ours_is_removed_and_nothing_else(site: Site, simula
     await site.until_available()
     site._tasks.pop().cancel()
     await simulation.settle()
-    removal = await site.provider.remove_all()
+    removal = await remove_all(site.model, OWNER)
     assert (removal.containers, removal.networks, removal.images) == (2, 1, (IMAGE,))
     assert list(site.model.boxes.values()) == [foreign]
     assert list(site.model.networks_there) == ["datum-abcdef01-ams-of-another"]

@@ -14,7 +14,7 @@ from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.federation.sessions import Command, Session, Unstartable
 from datum_compute.kube.kinds import NAMESPACE
-from datum_compute.providers import container_removal, report
+from datum_compute.providers import report
 from datum_compute.providers.container_engine import (
     Container,
     ContainerEngine,
@@ -26,7 +26,6 @@ from datum_compute.providers.container_engine import (
 )
 from datum_compute.providers.container_logs import ContainerLogs
 from datum_compute.providers.container_memory import Memory
-from datum_compute.providers.container_removal import Removal
 from datum_compute.providers.container_runs import RUNNING
 from datum_compute.providers.container_shape import LOOPBACK, Owner, Shape, Unmappable, shape_of
 from datum_compute.providers.container_state import AWAY, MACHINE, View, Wait, next_step, report_of
@@ -85,6 +84,7 @@ class ContainersProvider:
             self._enqueue = None
             await self._logs.close()
             await self._images.close()
+            await self._link.close()
 
     def connected(self) -> None:
         self._images.retry()
@@ -266,17 +266,6 @@ class ContainersProvider:
             raise Unstartable("the container engine does not answer; try again in a moment", 503) from None
         except Refused as error:
             raise Unstartable(f"the container engine refused: {excerpt(error.message)}") from None
-
-    async def stop_all(self) -> int:
-        """Stops all containers after the controllers have stopped; returns how many ran."""
-        return await container_removal.stop_all(await self._link.open(), self.owner)
-
-    async def remove_all(self) -> Removal:
-        """Removes all containers and networks after the controllers have stopped."""
-        return await container_removal.remove_all(await self._link.open(), self.owner)
-
-    async def close(self) -> None:
-        await self._link.close()
 
     # Memory and reports
 

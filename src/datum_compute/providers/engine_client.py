@@ -323,6 +323,8 @@ class EngineClient:
         versioned: bool = True,
         silence: float | None = None,
     ) -> aiohttp.ClientResponse:
+        if self._session.closed:
+            raise EngineAway("the connection to the container engine was given up")
         target = f"http://engine{self._root if versioned else ''}{path}" + (f"?{urlencode(query)}" if query else "")
         return await self._session.request(
             method,

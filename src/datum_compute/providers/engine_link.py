@@ -81,21 +81,15 @@ class EngineLink:
             self._away_since = self._time()
         self._broken.set()
 
-    async def open(self) -> ContainerEngine:
-        """The engine, connected if need be, for work outside `run`."""
-        if self._engine is None:
-            self._engine = await self._connect()
-        return self._engine
-
     async def run(self, listener: Listener) -> None:
         """Follows the engine for ever. One that breaks off is tried again at once, then more and more rarely."""
         pause = 0.0
         while True:
             self._connected_at = None
             try:
-                if pause:
-                    await self._renew()
-                await self._follow(await self.open(), listener)
+                if self._engine is None or pause:
+                    self._engine = await self._renewed()
+                await self._follow(self._engine, listener)
             except EngineAway as error:
                 self.lost(error)
             except Refused as error:
@@ -112,11 +106,11 @@ class EngineLink:
         if engine is not None:
             await engine.close()
 
-    async def _renew(self) -> None:
+    async def _renewed(self) -> ContainerEngine:
         """A new connection: another version of the engine may answer now."""
         engine = await self._connect()
         await self.close()
-        self._engine = engine
+        return engine
 
     async def _follow(self, engine: ContainerEngine, listener: Listener) -> None:
         async with engine.events(self._labels) as events:
