@@ -371,9 +371,10 @@ class _Start:
 
     def _add_nodes(self, cell: Plane) -> None:
         sources = build.module_folder(tool_of("kwok"))
+        kwok.prepare(self._site, cell)
         self.all_of([kwok.scheduler(self._site, cell), kwok.simulator(self._site, cell, sources)])
         with self._engine.connected(cell.name) as member:
-            kwok.add_nodes(member)
+            kwok.add_nodes(self._site, member, cell)
         self._tell(f"{cell.name} has nodes")
 
     def _tell(self, text: str) -> None:

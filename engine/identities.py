@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
-from datum_compute.api.accounts import NAMESPACE
-from datum_compute.api.permissions import On, When, Who
+from datum_compute.api.accounts import IMPERSONATOR, KARMADA_NAMESPACE, NAMESPACE
+from datum_compute.api.permissions import FRONT_PROXY_NAMESPACE, On, When, Who
 from datum_compute.api.roles import features, role_name
 from datum_compute.federation import roles
 from datum_compute.kube.meta import Json
@@ -49,7 +49,11 @@ class Identity(Struct, frozen=True):
 
     @property
     def account(self) -> str:
-        return f"compute-{self.name}"
+        return IMPERSONATOR if self.who is Who.KARMADA else f"compute-{self.name}"
+
+    @property
+    def namespace(self) -> str:
+        return KARMADA_NAMESPACE if self.who is Who.KARMADA else NAMESPACE
 
 
 def identities(every: Collection[Plane]) -> list[Identity]:
@@ -59,9 +63,10 @@ def identities(every: Collection[Plane]) -> list[Identity]:
 
 def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWITCHES) -> str:
     """Gives exactly these rights, and returns a token for a day."""
-    account = {"kind": "ServiceAccount", "name": identity.account, "namespace": NAMESPACE}
-    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(identity.account, NAMESPACE)})
+    home = identity.namespace
+    account = {"kind": "ServiceAccount", "name": identity.account, "namespace": home}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": home}})
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(identity.account, home)})
     for role, wanted in _roles(identity, switches):
         for placed in _placed(identity, role):
             binding = _binding(placed, account, identity.called)
@@ -70,7 +75,7 @@ def admit(api: Api, identity: Identity, switches: Collection[When] = DEFAULT_SWI
                 api.apply(binding)
             else:
                 api.delete(binding)
-    return api.token(identity.account, NAMESPACE, _TOKEN_SECONDS)
+    return api.token(identity.account, home, _TOKEN_SECONDS)
 
 
 def policies(api: Api, plane: Plane) -> None:
@@ -97,6 +102,8 @@ def _on(plane: Plane, cells: tuple[str, ...]) -> Iterator[Identity]:
             yield from (Identity(Who.CELL, plane.name, (On.HUB,), (cell,), called=cell) for cell in cells)
         case roles.CELL:
             yield Identity(Who.CELL, plane.name, (On.CELL,))
+            yield Identity(Who.MANAGEMENT, plane.name, (On.CELL,))
+            yield Identity(Who.KARMADA, plane.name, (On.CELL,))
 
 
 def _roles(identity: Identity, switches: Collection[When]) -> Iterator[tuple[Json, bool]]:
@@ -116,6 +123,8 @@ def _placed(identity: Identity, role: Json) -> Iterator[Json]:
     elif role["metadata"]["name"].endswith(When.EXECUTION_SPACE.value):
         for cell in identity.cells:
             yield role | {"metadata": role["metadata"] | {"namespace": f"karmada-es-{cell}"}}
+    elif role["metadata"]["name"].endswith(When.FRONT_PROXY.value):
+        yield role | {"metadata": role["metadata"] | {"namespace": FRONT_PROXY_NAMESPACE}}
     else:
         yield role | {"metadata": role["metadata"] | {"namespace": NAMESPACE}}
 

@@ -52,6 +52,11 @@ class Folder(Struct, frozen=True):
         return self.root / "logs"
 
     @property
+    def containers(self) -> Path:
+        """The logs of containers that nodes pretend to run."""
+        return self.root / "containers"
+
+    @property
     def services(self) -> Path:
         """The socket of whoever plays the network of Services for an engine to install on."""
         return self.root / "services.sock"

@@ -53,11 +53,13 @@ def test_every_identity_has_access_only_where_it_works() -> None:
         ("compute-cell-pop-dfw", "project-b", (On.PROJECT,)),
         ("compute-management", "control-plane", (On.HOST, On.PROJECT)),
         ("compute-management", "downstream", (On.HUB,)),
+        ("compute-management", "pop-dfw", (On.CELL,)),
         ("compute-management", "project-b", (On.PROJECT,)),
         ("compute-user", "control-plane", (On.PROJECT,)),
         ("compute-user", "project-b", (On.PROJECT,)),
         ("compute-user-city-restart", "control-plane", (On.PROJECT,)),
         ("compute-user-city-restart", "project-b", (On.PROJECT,)),
+        ("karmada-impersonator", "pop-dfw", (On.CELL,)),
     ]
 
 
