@@ -13,6 +13,7 @@ from typing import NamedTuple
 from datum_compute.embedded.storage.log import Row
 from datum_compute.local.endpoints import Endpoints
 from datum_compute.local.instances import BEHAVIOUR, simulated_instances
+from datum_compute.local.logs import Logs
 from datum_compute.local.overview import OVERVIEW, Overview
 from datum_compute.local.proxy import PORT
 from datum_compute.local.settings import DEFAULT_CITIES, cell_of
@@ -56,9 +57,10 @@ def history(folder: Path) -> Stored:
     """The project an hour after its first deploy, on a federation as `compute local up` makes it."""
 
     async def pass_(simulation: Simulation) -> Stored:
-        federation = _federation(simulation)
+        logs = Logs(simulation)
+        federation = _federation(simulation, logs)
         await federation.start()
-        command = _command(federation, folder)
+        command = _command(federation, logs, folder)
         for line, seconds in _HISTORY:
             done = await command(line)
             assert done.code == 0, done
@@ -79,14 +81,15 @@ async def opened(
     """Goes on from there, as after a restart, with a manifest in the folder where commands are typed. `local` if
     commands may notice that the federation is on their machine."""
     await simulation.advance(stored.seconds)
-    federation = _federation(simulation, stored.rows)
+    logs = Logs(simulation)
+    federation = _federation(simulation, logs, stored.rows)
     await federation.start()
     (folder / "workload.yaml").write_text(MANIFEST)
-    yield _command(federation, folder, local=local)
+    yield _command(federation, logs, folder, local=local)
     await federation.stop()
 
 
-def _federation(simulation: Simulation, rows: Iterable[Row] = ()) -> EmbeddedFederation:
+def _federation(simulation: Simulation, logs: Logs, rows: Iterable[Row] = ()) -> EmbeddedFederation:
     return EmbeddedFederation(
         simulation,
         BEHAVIOUR,
@@ -95,13 +98,14 @@ def _federation(simulation: Simulation, rows: Iterable[Row] = ()) -> EmbeddedFed
         projects=("demo",),
         cities={city: cell_of(city) for city in DEFAULT_CITIES},
         names=DEFAULT_CITIES,
+        recorder=logs.lives,
     )
 
 
-def _command(federation: EmbeddedFederation, folder: Path, *, local: bool = False) -> Command:
+def _command(federation: EmbeddedFederation, logs: Logs, folder: Path, *, local: bool = False) -> Command:
     server = federation.engine.plane("demo")
     assert server is not None
     endpoints = Endpoints(federation.local.manager.fleet, "demo")
     overview = Overview("demo", PORT, simulated_instances(), endpoints)
     documents = {OVERVIEW: overview.document} if local else {}
-    return Command(federation.simulation, server, folder, documents=documents)
+    return Command(federation.simulation, server, folder, documents=documents, logs=logs.gateway)

@@ -9,11 +9,12 @@ import queue
 import shlex
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage
@@ -31,6 +32,7 @@ from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry import channels
 from datum_compute.telemetry.channels import Exited
 from datum_compute.telemetry.exec_request import place_of
+from datum_compute.telemetry.gateway import GROUP, VERSION, Gateway
 from tests.cli.conftest import Stream
 
 T = TypeVar("T")
@@ -39,6 +41,7 @@ Documents = Mapping[str, Callable[[], Json]]
 _SERVER = "http://simulation.example/demo"
 _LOCAL = "https://127.0.0.1:6443/projects/demo/control-plane"
 
+_LOGS = f"/apis/{GROUP}/{VERSION}"
 _STUCK_SECONDS = 60  # of real time, in which a command neither ends nor sleeps
 
 
@@ -57,6 +60,7 @@ class _InThisProcess(BlockingTransport):
         self._server = server
         self._documents = command.documents
         self._command = command
+        self._logs = command.logs
 
     def call(self, call: Call) -> Answer:
         self._command.calls.append(call)
@@ -64,6 +68,10 @@ class _InThisProcess(BlockingTransport):
             return Answer(403, b'{"kind": "Status", "reason": "Forbidden", "message": "no"}')
         if (document := self._documents.get(call.path)) is not None:
             return Answer(200, json.dumps(document()).encode())
+        if self._logs is not None and call.path == _LOGS:
+            return Answer(200, b"{}")
+        if self._logs is not None and call.path.startswith(_LOGS):
+            return asyncio.run(_answered(self._logs, self._server.plane, call))
         return _in_one_step(self._server.answer(call))
 
     def websocket(self, path: str, query: str, subprotocol: str) -> WebSocket:
@@ -75,6 +83,22 @@ class _InThisProcess(BlockingTransport):
             for message in (channels.message(channels.STDOUT, f"{instance}\n".encode()), channels.closing(Exited(0))):
                 theirs.sendall(speaking.send(BytesMessage(data=message)))
         return WebSocket(ours, Connection(ConnectionType.CLIENT))
+
+
+async def _answered(logs: Gateway, plane: str, call: Call) -> Answer:
+    """The logs of a project. They are in memory, so it makes no difference which loop asks for them."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        raise AssertionError("the call has no body")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": call.method, "query_string": urlencode(call.query).encode(), "headers": []}
+    await logs(plane, call.path, scope, receive, send)
+    start, *bodies = sent
+    return Answer(start["status"], b"".join(message["body"] for message in bodies))
 
 
 def _in_one_step(work: Coroutine[Any, Any, T]) -> T:
@@ -141,9 +165,11 @@ class Command:
         others: Mapping[str, PlaneServer] = {},
         apart: bool = False,
         denies: Callable[[Call], bool] = lambda call: False,
+        logs: Gateway | None = None,
     ) -> None:
         self._simulation = simulation
         self.documents = documents or {}
+        self.logs = logs
         self.denies = denies
         self.calls: list[Call] = []  # of the last command
         self._servers = {_address(name): plane for name, plane in others.items()}
