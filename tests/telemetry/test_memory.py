@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datum_compute.federation.lines import STDERR, Line, nanoseconds
 from datum_compute.runtime.testing.simulation import Simulation
@@ -98,6 +100,28 @@ async def test_lines_of_several_instances_are_in_order_of_time(world: World) -> 
 async def test_a_clock_that_goes_back_does_not_change_the_order_within_a_stream(world: World) -> None:
     world.ring.add(origin(), [line(5, "first"), line(1, "second"), line(1, "third"), line(6, "fourth")])
     assert await world.read() == ["first", "second", "third", "fourth"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.booleans()), max_size=40),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_any_limit_cuts_the_same_order(lines: list[tuple[str, int, bool]], limit: int, backward: bool) -> None:
+    with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Simulation)
+        world = World(loop)
+        for number, (name, time, selected) in enumerate(lines):
+            world.ring.add(origin(name), [line(time, f"{number}" if selected else "no")])
+        query = '{datum_workload_name="api"} != "no"'
+        whole = runner.run(world.read(query, limit=1000))
+        assert sorted(map(int, whole)) == [number for number, (_, _, selected) in enumerate(lines) if selected]
+        for name in "abc":
+            numbers = [int(text) for text in whole if lines[int(text)][0] == name]
+            assert numbers == sorted(numbers)
+        part = runner.run(world.read(query, limit=limit, backward=backward))
+        assert part == (whole[-limit:] if backward else whole[:limit])
 
 
 async def test_filters_select_before_the_limit(world: World) -> None:

@@ -36,12 +36,13 @@ class MemorySource:
 
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         selection = Selection(reader, query)
-        stored = [entry for entry in self._ring.entries(reader.project) if window.start <= entry.time < window.end]
+        entries = self._ring.entries(reader.project, selection.stream)
+        stored = [entry for entry in entries if window.start <= entry.time < window.end]
         return await self._select(selection, stored, window)
 
     async def streams(self, reader: Reader, query: Query | None, start: int, end: int) -> Sequence[Labels]:
         selection, found, now = Selection(reader, query), dict[Labels, None](), self._now()
-        for entry in self._ring.entries(reader.project):
+        for entry in self._ring.entries(reader.project, selection.stream):
             if start <= entry.time < end:
                 found[entry.labels] = None
         for origin, began in self._ring.running(reader.project):
@@ -69,7 +70,8 @@ class MemorySource:
         self._ring.listen(follower)
         self._lives.listen(follower)
         try:
-            stored = [entry for entry in self._ring.entries(reader.project) if entry.time >= start]
+            entries = self._ring.entries(reader.project, selection.stream)
+            stored = [entry for entry in entries if entry.time >= start]
             window = Window(start, moment, limit)
             yield follower.items(await self._select(selection, stored, window, spans))
         finally:
@@ -82,7 +84,10 @@ class MemorySource:
         """The newest (or oldest) selected lines of those stored and those of simulated containers, in order of time."""
         if spans is None:
             spans = list(self._lives.spans(selection.project))
-        ranked = sorted(_ranked(stored), key=_rank)
+        ranked = [pair for pair in _ranked(stored) if selection.line(pair[1].text)]
+        if window.backward:
+            ranked = _last_of_each(ranked, window.limit)
+        ranked.sort(key=_rank)
         if window.backward:
             ranked.reverse()
         lines = [self._simulated(span, window) for span in spans if selection.container(span.life.origin)]
@@ -106,11 +111,32 @@ class MemorySource:
             yield line.time, Entry(line.time, labels[line.stream], line.text)
 
 
+def _last_of_each(ranked: list[_Ranked], limit: int) -> list[_Ranked]:
+    """Leaves out lines of each stream that cannot be among the newest, because sorting costs most."""
+    if len(ranked) <= limit:
+        return ranked
+    found: list[_Ranked] = []
+    counts: dict[int, int] = {}  # by the identity of labels, which the lines of a stream share
+    for pair in reversed(ranked):
+        stream = id(pair[1].labels)
+        count = counts.get(stream, 0)
+        if count < limit:
+            counts[stream] = count + 1
+            found.append(pair)
+    return found[::-1]
+
+
 def _ranked(entries: Iterable[Entry]) -> Iterator[_Ranked]:
     """With the time by which each takes its place: clocks may go back, but the order within a stream stays."""
     latest: dict[Labels, int] = {}
+    last: Labels | None = None
+    rank = 0
     for entry in entries:
-        rank = latest[entry.labels] = max(entry.time, latest.get(entry.labels, entry.time))
+        if entry.labels is not last:  # most lines are of the same stream as the one before
+            if last is not None:
+                latest[last] = rank
+            last, rank = entry.labels, latest.get(entry.labels, entry.time)
+        rank = max(rank, entry.time)
         yield rank, entry
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -153,12 +153,12 @@ class Ring:
     def leave(self, listener: Listener) -> None:
         self._listeners.remove(listener)
 
-    def entries(self, project: str) -> Iterator[Entry]:
-        """The lines of a project, those of each instance in the order in which they were written."""
+    def entries(self, project: str, selects: Callable[[Labels], bool] = lambda labels: True) -> Iterator[Entry]:
+        """The lines of streams of a project, those of each instance in the order in which they were written."""
         self._forget_ended()
         for place, lines in self._places.items():
             if place.project == project:
-                yield from lines.entries
+                yield from _selected(lines.entries, selects)
 
     def running(self, project: str) -> Iterator[tuple[Origin, int]]:
         """The containers that run, with the time of their first start."""
@@ -188,6 +188,15 @@ class Ring:
                 return
             del self._ended[place]
             self._bytes -= self._places.pop(place).bytes
+
+
+def _selected(entries: Iterable[Entry], selects: Callable[[Labels], bool]) -> Iterator[Entry]:
+    last, selected = None, False
+    for entry in entries:
+        if entry.labels is not last:  # most lines are of the same stream as the one before
+            last, selected = entry.labels, selects(entry.labels)
+        if selected:
+            yield entry
 
 
 def labels_of(origin: Origin, stream: str) -> Labels:

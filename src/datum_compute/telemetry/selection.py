@@ -27,7 +27,11 @@ class Selection:
         return selected
 
     def entry(self, entry: Entry) -> bool:
-        return self.stream(entry.labels) and (self._query is None or line_matches(entry.text, self._query))
+        return self.stream(entry.labels) and self.line(entry.text)
+
+    def line(self, text: str) -> bool:
+        """Whether a line of a selected stream is selected."""
+        return self._query is None or not self._query.filters or line_matches(text, self._query)
 
     def container(self, origin: Origin) -> bool:
         """Whether any stream of a container is selected."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +11,7 @@ import structlog
 from datum_compute.runtime.tasks import first
 from datum_compute.telemetry import loki
 from datum_compute.telemetry.merge import Batch, Item, Merge
-from datum_compute.telemetry.sources import Entry, Notice, SourceAway
+from datum_compute.telemetry.sources import Entry, Labels, Notice, SourceAway
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -58,8 +59,7 @@ class Tail:
             async for item in self._items:
                 self._merge.add(item, loop.time())
                 if isinstance(item, Notice) and item.kind in ("left", "generation"):
-                    name = item.instance
-                    self._merge.forget(lambda labels, name=name: labels.datum_instance_name == name)  # type: ignore[misc]
+                    self._merge.forget(partial(_is_of, item.instance))
                 self._wake.set()
                 count += 1
                 if count % _ITEMS_AT_ONCE == 0:
@@ -103,6 +103,10 @@ class Tail:
             await asyncio.sleep(CHECK_SECONDS)
             if not await self._check():
                 return
+
+
+def _is_of(instance: str, labels: Labels) -> bool:
+    return labels.datum_instance_name == instance
 
 
 def _frames(batch: Batch) -> Iterator[bytes]:
