@@ -197,7 +197,7 @@ class EngineServer:
         return [
             web.get("/_ping", self._ping),
             web.get("/version", self._version),
-            web.get(f"{root}/info", self._info),
+            web.get("/info", self._info),
             web.get(f"{root}/containers/json", self._list),
             web.post(f"{root}/containers/create", self._create),
             web.get(f"{root}/containers/{{id}}/json", self._inspect),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -105,26 +106,31 @@ async def open_instances(
     search = _Search("no container engine was looked for")
     if needs_engine(wish.instances or AUTO, remembered):
         search = await _search(engines, record, wish, remembered, has_instances=bool(found))
-    try:
+    async with AsyncExitStack() as unused:
+        if search.engine is not None:
+            unused.push_async_callback(search.engine.close)
         choice = choose(
             Situation(wish.instances or AUTO, remembered, bool(found), search.engine is not None, wish.leave)
         )
         if isinstance(choice, Refusal):
             raise LocalError(_refusal(choice, record, search))
         if choice.former is Former.REMOVED and search.engine is not None:
-            await remove_all(search.engine, Owner(record.id, record.directory))
+            await _remove(search.engine, record)
         now = _updated(record, choice, search.info)
         containers.remember(paths, now)
         notes = list(_notes(choice, recalled, search))
         if choice.instances == SIMULATED:
             reason = "" if wish.instances == SIMULATED or choice.offers else "no container engine answers"
             return simulated_instances(reason, recorder=logs.lives, notes=notes)
-        return _in_containers(now, search.info, engines, logs.ring, clock, notes)
+        unused.pop_all()
+        return _in_containers(now, search.engine, engines, logs.ring, clock, notes)
+
+
+async def _remove(engine: ContainerEngine, record: Record) -> None:
+    try:
+        await remove_all(engine, Owner(record.id, record.directory))
     except EngineError as error:
         raise LocalError(f"the containers could not be removed: {error}; nothing else was changed") from None
-    finally:
-        if search.engine is not None:
-            await search.engine.close()
 
 
 async def _all_instances(engine: Engine, cells: Iterable[str]) -> list[Instance]:
@@ -225,8 +231,15 @@ def _notes(choice: Choice, recalled: Recalled, search: _Search) -> Iterable[str]
 
 
 def _in_containers(
-    record: Record, info: EngineInfo | None, engines: Engines, sink: Sink, clock: Clock, notes: Sequence[str]
+    record: Record,
+    engine: ContainerEngine | None,
+    engines: Engines,
+    sink: Sink,
+    clock: Clock,
+    notes: Sequence[str],
 ) -> Instances:
+    """`engine` is the one that was found, if any; the provider closes it."""
+
     async def connect() -> ContainerEngine:
         try:
             return await (engines.connect(record.address) if record.address else engines.find(""))
@@ -235,11 +248,11 @@ def _in_containers(
         except EngineError as error:
             raise EngineAway(str(error)) from None
 
-    provider = ContainersProvider(connect, Owner(record.id, record.directory), clock, sink, CREDENTIALS)
+    provider = ContainersProvider(connect, Owner(record.id, record.directory), clock, sink, CREDENTIALS, engine)
     return Instances(
         CONTAINERS,
         provider,
-        in_words(record.engine, answers=info is not None),
+        in_words(record.engine, answers=engine is not None),
         provider.published,
         provider,
         RunningEngine(record.engine, record.address),

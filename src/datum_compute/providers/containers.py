@@ -46,17 +46,26 @@ REMOVAL_SECONDS = 1.0  # until a container that the engine still removes is look
 class ContainersProvider:
     """Runs the Instances of all cells in one engine, which may be away, and come back with less than it had.
 
-    `connect` finds the engine, and raises `EngineAway` while it cannot. Whatever happens, each pass looks at what is
-    there and takes one step after the other, so that another process can go on after any of them.
+    `connect` finds the engine, and raises `EngineAway` while it cannot; `engine` is one that was found before.
+    Whatever happens, each pass looks at what is there and takes one step after the other, so that another process can
+    go on after any of them.
     """
 
     name = "containers-provider"
 
-    def __init__(self, connect: Connect, owner: Owner, clock: Clock, sink: Sink, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        owner: Owner,
+        clock: Clock,
+        sink: Sink,
+        credentials: Credentials,
+        engine: ContainerEngine | None = None,
+    ) -> None:
         self.owner = owner
         self._clock = clock
         self._sink = sink
-        self._link = EngineLink(connect, owner.labels)
+        self._link = EngineLink(connect, owner.labels, engine)
         self._images = Images(credentials, self._wake)
         self._logs = ContainerLogs(sink, clock)
         self._strays = Strays(owner)

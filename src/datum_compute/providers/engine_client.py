@@ -99,11 +99,14 @@ class EngineClient:
         ping = await self._call("GET", "/_ping", seconds=self._limits.hello)
         if ping.code != 200:
             raise ping.refusal()
-        version = (await self._expect("GET", "/version")).json()
+        # Each takes Podman the better part of a second.
+        version, info = [
+            answer.json()
+            for answer in await asyncio.gather(self._expect("GET", "/version"), self._expect("GET", "/info"))
+        ]
         offered = ping.headers.get("Api-Version", "") or str(version.get("ApiVersion", ""))
         api = answers.api_version(offered, str(version.get("MinAPIVersion", "")))
         self._root = f"/v{api}"
-        info = (await self._expect("GET", "/info")).json()
         self._info = answers.info_of(version, info, api, f"unix://{self.path}")
 
     @property

@@ -48,12 +48,12 @@ class Listener(Protocol):
 
 
 class EngineLink:
-    """`connect` finds the engine, and raises `EngineAway` while it cannot."""
+    """`connect` finds the engine, and raises `EngineAway` while it cannot. `engine` is one that was found already."""
 
-    def __init__(self, connect: Connect, labels: Mapping[str, str]) -> None:
+    def __init__(self, connect: Connect, labels: Mapping[str, str], engine: ContainerEngine | None = None) -> None:
         self._connect = connect
         self._labels = labels
-        self._engine: ContainerEngine | None = None
+        self._engine = engine
         self._away_since: float | None = None  # loop time; None while it answers
         self._connected_at: float | None = None  # loop time of the connection that `run` follows
         self._broken = asyncio.Event()
