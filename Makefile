@@ -2,7 +2,7 @@
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long generate plugin image lock clean
+.PHONY: help setup demo demo-containers test test-fast test-long generate plugin image lock clean
 
 PYTHON ?= python3
 WORKERS ?= auto
@@ -23,6 +23,9 @@ setup: .venv/.installed ## create .venv with the locked dependencies and this pa
 
 demo: .venv/.running ## the whole federation on this machine, and a workload in two cities
 	@demo/run
+
+demo-containers: .venv/.running ## the same in containers, with an image built here; needs Docker or Podman, and Go or busybox
+	@demo/containers
 
 test: .venv/.installed ## lint, types, generated files, and all tests with small counts
 	$(checks)

@@ -134,6 +134,23 @@ def test_instances_really_run_and_each_answers(machine: Machine) -> None:
     )
 
 
+def test_the_demo_builds_an_image_and_shows_its_log_and_its_answers(podman: Podman, tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "demo" / "containers"
+    environ = podman.environment | {"DEMO_FOLDER": str(tmp_path)}
+    environ.pop("DATUM_COMPUTE_INSTANCES", None)
+    try:
+        done = subprocess.run([script], env=environ, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "  Instances:  containers of Podman " in done.stdout
+        assert "200 hello from hello-default-dfw-0 (X-Datum-City: DFW)" in done.stdout
+        assert "200 hello from hello-default-ams-0 (X-Datum-City: AMS)" in done.stdout
+        assert "[default-dfw-0]" in done.stdout.partition("$ compute logs hello")[2]
+        assert "listening on :8080" in done.stdout
+    finally:
+        daemon.reset(tmp_path / "state")
+    assert podman.containers() == []
+
+
 def test_no_request_fails_over_a_roll_or_a_stopped_city(machine: Machine) -> None:
     machine.up()
     machine.deploy()

@@ -83,15 +83,26 @@ def test_available_instances_take_turns_and_other_cities_come_after() -> None:
     endpoints = [endpoint("AMS", 0), endpoint("DFW", 0), endpoint("DFW", 1), endpoint("DFW", 2, "Starting")]
     turns, answers = Turns(), []
     for _ in range(4):
-        found = candidates(endpoints, ["DFW", "AMS"], lambda city: turns.take("api", city))
+        found = list(candidates(endpoints, ["DFW", "AMS"], lambda city: turns.take("api", city)))
         answers.append([each.instance for each in found])
     first, second = ["api-default-dfw-0", "api-default-dfw-1"], ["api-default-dfw-1", "api-default-dfw-0"]
     assert answers == [[*names, "api-default-ams-0"] for names in (first, second, first, second)]
 
 
+def test_no_turn_is_taken_in_a_city_that_need_not_be_asked() -> None:
+    reached: list[str] = []
+
+    def turn(city: str) -> int:
+        reached.append(city)
+        return 0
+
+    first = next(candidates([endpoint("DFW", 0), endpoint("AMS", 0)], ["DFW", "AMS"], turn))
+    assert (first.city, reached) == ("DFW", ["DFW"])
+
+
 def test_an_instance_without_a_tcp_port_is_not_asked() -> None:
     endpoints = [endpoint("DFW", 0, ports=WEB[:1]), endpoint("DFW", 1, ports=[])]
-    assert candidates(endpoints, ["DFW"], lambda city: 0) == []
+    assert list(candidates(endpoints, ["DFW"], lambda city: 0)) == []
     assert endpoint("DFW", 0).web == WEB[1]
 
 
@@ -104,7 +115,7 @@ def test_every_available_instance_is_asked_once_in_the_order_of_cities(
         for number, (city, available) in enumerate(drawn)
     ]
     cities = ["SIN", "DFW", "AMS"]
-    found = candidates(endpoints, cities, lambda city: turn)
+    found = list(candidates(endpoints, cities, lambda city: turn))
     assert Counter(each.instance for each in found) == Counter(each.instance for each in endpoints if each.available)
     assert [cities.index(each.city) for each in found] == sorted(cities.index(each.city) for each in found)
 

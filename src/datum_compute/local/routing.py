@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -61,15 +61,16 @@ def ordered_cities(cities: Sequence[str], first: str) -> list[str]:
     return [*(city for city in cities if city == first), *(city for city in cities if city != first)]
 
 
-def candidates(endpoints: Sequence[Endpoint], cities: Sequence[str], turn: Callable[[str], int]) -> list[Endpoint]:
-    """The instances to ask, one after the other: city by city, and in each those that are available in turn."""
-    found = []
+def candidates(endpoints: Sequence[Endpoint], cities: Sequence[str], turn: Callable[[str], int]) -> Iterator[Endpoint]:
+    """The instances to ask, one after the other: city by city, and in each those that are available in turn.
+
+    A turn is taken only in a city that is reached.
+    """
     for city in cities:
         available = [each for each in endpoints if each.city == city and each.available and each.web is not None]
         if available:
             start = turn(city) % len(available)
-            found += available[start:] + available[:start]
-    return found
+            yield from available[start:] + available[:start]
 
 
 class Outcome(Enum):
