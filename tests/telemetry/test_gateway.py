@@ -119,7 +119,7 @@ async def test_an_instant_query_is_the_hour_before_its_time(world: World) -> Non
     assert [value[1] for value in body["data"]["result"][0]["values"]] == ["line 3599", "line 0"]
 
 
-@pytest.mark.parametrize("query", ["vector(1)+vector(1)", "vector(1) + vector(1)"])
+@pytest.mark.parametrize("query", ["vector(1)+vector(1)", "vector(1) + vector(1)", "vector(1) vector(1)"])
 async def test_the_probe_of_grafana_is_answered(world: World, query: str) -> None:
     code, body = await ask(world.gateway, "query", {"query": query, "time": "1700000000"})
     assert code == 200

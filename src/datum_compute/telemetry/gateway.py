@@ -36,7 +36,7 @@ MOST_STREAMS = 256  # of one reader who follows
 MOST_STREAMS_TOGETHER = 1024
 MOST_TAILS = 16  # of a project
 
-_PROBE = "vector(1)+vector(1)"  # Grafana asks for it to see whether anybody answers
+_PROBE = ("vector(1)+vector(1)", "vector(1)vector(1)")  # Grafana's, to see who answers; a bare + in a URL is a blank
 _LABELS_WINDOW = 6 * HOUR  # as Loki
 _NARROWER = "narrow the query by datum_workload_name, datum_city_code or datum_instance_name"
 
@@ -121,7 +121,7 @@ class Gateway:
     async def _query(self, request: _Request) -> bytes:
         text = request.parameters.required("query")
         time = request.parameters.time("time", request.now, request.now)
-        if "".join(text.split()) == _PROBE:
+        if "".join(text.split()) in _PROBE:
             return loki.success(loki.sample(time, "2"))
         return await self._read(request, self._parsed(text), time - HOUR, time)
 
