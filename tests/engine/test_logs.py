@@ -384,7 +384,9 @@ def test_a_line_reaches_a_reader_who_follows(chain: Chain) -> None:
     connection.request("GET", path, headers={"Authorization": f"Bearer {chain.token(HOST_PLANE)}"})
     answer = connection.getresponse()
     assert answer.status == 200
-    count, seconds, found = 60, [], []
+    count = 60
+    seconds: list[float] = []
+    found: list[tuple[str, str]] = []
     deadline = time.monotonic() + 40
     time.sleep(2)  # until both streams are open; a line before that would measure something else
     written = 0

@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 class _Stream(Struct, frozen=True):
     stream: dict[str, str]
-    values: list[tuple[str, str] | tuple[str, str, Any]] = []
+    values: list[list[Any]] = []  # time and line, and more that is not for users
 
 
 class _Data(Struct, frozen=True):
@@ -100,12 +100,16 @@ class LokiSource:
             "direction": "backward" if window.backward else "forward",
         }
         answer = await self._get("query_range", parameters, _Answer)
-        entries = [
-            Entry(int(value[0]), labels, value[1])
-            for stream in answer.data.result
-            for labels in [labels_of(stream.stream)]
-            for value in (reversed(stream.values) if window.backward else stream.values)
-        ]
+        try:
+            entries = [
+                Entry(int(value[0]), labels, str(value[1]))
+                for stream in answer.data.result
+                for labels in [labels_of(stream.stream)]
+                for value in (reversed(stream.values) if window.backward else stream.values)
+            ]
+        except (IndexError, TypeError, ValueError):
+            _log.warning("the store of logs makes no sense")
+            raise SourceAway(_AWAY) from None
         found = [entry for entry in entries if window.start <= entry.time < window.end]
         return sorted(found, key=lambda entry: entry.time)
 
