@@ -6,6 +6,7 @@ Each process runs against a server that refuses whatever the table does not gran
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,10 +51,12 @@ from datum_compute.kube.meta import Json
 from datum_compute.kube.reviews import ACCESS_REVIEW, Caller, authenticate, may, own_name
 from datum_compute.kube.transport import Answer, Call, Transport
 from datum_compute.local.engine import compute_engine
+from datum_compute.operator.certificates import Pair
 from datum_compute.operator.config import SelfSigned
 from datum_compute.operator.controllers import cell_controllers, management_controllers
 from datum_compute.operator.discovery import ClaimDiscovery, ProjectDiscovery
 from datum_compute.operator.issuer import Issuer
+from datum_compute.operator.logs import FollowedFrontProxy
 from datum_compute.platform.addresses import AddressController
 from datum_compute.platform.entitlement import EntitlementController
 from datum_compute.platform.grants import DEFAULT_LIMITS
@@ -71,12 +74,20 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from datum_compute.telemetry.cells import CellSource
+from datum_compute.telemetry.hub_instances import HubInstances, HubSites
+from datum_compute.telemetry.identity import Rules
+from datum_compute.telemetry.project_access import ProjectAccess
+from datum_compute.telemetry.query import Query
+from datum_compute.telemetry.sites import Door
+from datum_compute.telemetry.sources import Reader, Window
 from tests import policies
 from tests.events import warnings
 from tests.karmada_objects import bind, keep, names_of, serve
 from tests.operator.registrations import HOST, HOST_NAMESPACE, Host
 from tests.providers.site import with_pods
 from tests.scenarios.federation import Federation, Project, template
+from tests.telemetry.sites import target
 
 ROOT_PLANE, HUB_PLANE, DEMO = "root", "hub", "demo"
 CELLS = {"DFW": "cell-dfw", "AMS": "cell-ams"}
@@ -104,7 +115,8 @@ def uses(who: Who, on: On, call: Call) -> Iterator[Use]:
         rest = rest[2:]
     resource, named = rest[0], len(rest) > 1
     reading = "watch" if call.query.get("watch") == "true" else "get" if named else "list"
-    yield Use(who, on, VERBS.get(call.method, reading), group, "/".join([resource, *rest[2:]]))
+    below = rest[2:3] if rest[2:3] == ["proxy"] else rest[2:]  # what comes after it is another server's
+    yield Use(who, on, VERBS.get(call.method, reading), group, "/".join([resource, *below]))
     for owner in owners(call):
         if owner.get("blockOwnerDeletion"):  # required by the admission plugin OwnerReferencesPermissionEnforcement
             group = owner["apiVersion"].rpartition("/")[0]
@@ -130,6 +142,8 @@ TABLE = granted(ROWS)
 
 # What users look into: served by compute-manager on request, and by separate services upstream.
 SERVED = (When.LOGS, When.EXEC, When.FRONT_PROXY)
+OF_COMMANDS = granted(row for row in ROWS if row[2].when is When.EXEC)  # their rights are shown on the real engine
+OF_KARMADA = granted(row for row in ROWS if row[0] is Who.KARMADA)  # which calls for us
 
 
 class Guarded:
@@ -530,13 +544,72 @@ async def around_the_controllers(simulation: Simulation) -> set[Use]:
     return used
 
 
+class Site(Guarded):
+    """A door to the site of an Instance without a line."""
+
+    @asynccontextmanager
+    async def pieces(self, call: Call, silence: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        self._check(call)
+
+        async def nothing() -> AsyncIterator[bytes]:
+            lines: list[bytes] = []
+            for line in lines:
+                yield line
+
+        yield nothing()
+
+
+async def serving_logs(simulation: Simulation) -> set[Use]:
+    """What a process does to serve logs: recognize the front proxy and callers, and read at sites, by both ways."""
+    engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
+    used: set[Use] = set()
+    refused: set[Use] = set()
+
+    async def pair() -> Pair:
+        return Pair(b"", b"")
+
+    for on in (On.ROOT, On.HOST):
+        root = InProcess(engine.serve(on.value, ROOT))
+        await FollowedFrontProxy(
+            lambda root=root, on=on: Client(on.value, Guarded(root, Who.MANAGEMENT, on, used, refused))  # type: ignore[misc]
+        ).beside(pair)()
+    project = Client(DEMO, Guarded(Reviewer(), Who.MANAGEMENT, On.PROJECT, used, refused))
+    projects = SimpleNamespace(client=lambda name: project, namespaces=lambda name: ["default"])
+    access = ProjectAccess(Rules(passed_on=False, by_path=True), projects, simulation)
+    reader = await access(DEMO, {"path": "/", "headers": [(b"authorization", b"Bearer token")]})
+    assert reader == Reader(DEMO, frozenset({"default"}))
+    hub, cell = (Site(Reviewer(), Who.MANAGEMENT, on, used, refused) for on in (On.HUB, On.CELL))
+    fleet = Fleet()
+    fleet.add(
+        Plane(HUB_PLANE, HUB, InProcess(engine.serve(HUB_PLANE, HUB)), writes=Writes(), generator=simulation.random)
+    )
+    await engine.client(HUB_PLANE).create(CLUSTER, CLUSTER.body("dfw"))
+    HubInstances(fleet, HUB_PLANE)
+    running = asyncio.create_task(fleet.run())
+    await simulation.settle()
+    instances: Any = SimpleNamespace(targets=lambda reader: [target()])
+
+    async def read(own: Door | None) -> None:
+        sites = HubSites(fleet, HUB_PLANE, lambda: hub, lambda name: own)
+        source = CellSource(instances, sites, simulation)
+        assert await source.read(reader, Query(()), Window(0, 1, 1)) == []
+
+    await read(None)
+    await read(cell)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert refused == set()
+    return used
+
+
 @pytest.fixture(scope="module")
 def used() -> set[Use]:
     """Servers refuse whatever is not in the table."""
     with asyncio.Runner(loop_factory=lambda: Simulation.seeded(1)) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, Simulation)
-        return runner.run(lived(loop)).used | runner.run(in_a_pod(loop)) | runner.run(around_the_controllers(loop))
+        controllers = runner.run(lived(loop)).used | runner.run(in_a_pod(loop))
+        return controllers | runner.run(around_the_controllers(loop)) | runner.run(serving_logs(loop))
 
 
 def test_the_roles_allow_every_call_of_the_controllers(used: set[Use]) -> None:
@@ -548,7 +621,7 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
     assert {
         use
         for use in TABLE - used
-        if use not in granted(row for row in ROWS if row[2].when in SERVED)
+        if use not in OF_COMMANDS | OF_KARMADA
         if use.who is not Who.USER and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
         if (use.resource, use.verb) != ("events", "patch")  # needed only when an event repeats
     } == set()
@@ -560,9 +633,8 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
 
 def test_optional_features_use_everything_that_their_roles_allow(used: set[Use]) -> None:
     """So that no rule is optional only because nothing uses it. Except for users, who are not programs."""
-    of_programs = set(When) - {When.CITY_RESTART, *SERVED}
-    of_rows = {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used}
-    assert of_rows - {*SERVED} == of_programs
+    of_programs = set(When) - {When.CITY_RESTART, When.EXEC}
+    assert {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used} == of_programs
 
 
 READ = "get list watch"

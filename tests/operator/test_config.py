@@ -74,6 +74,14 @@ metricsServer:
   bindAddress: ":8443"
   tls: {secretRef: {name: a, namespace: b}, certDir: /certs, certName: c, keyName: k}
 webhookServer: {host: 127.0.0.1, port: 9444, clientCAName: ca.crt, tls: {certDir: /certs}}
+logsServer:
+  host: 127.0.0.1
+  port: 9445
+  tls: {secretRef: {name: a, namespace: b}}
+  source: loki
+  cellKubeconfigDir: /cells
+  loki: {url: "https://loki.example", tokenFile: /token, projectLabel: project}
+  exec: true
 discovery:
   mode: milo
   internalServiceDiscovery: true
@@ -98,6 +106,9 @@ pods:
     assert config.discovery.quota_kubeconfig_path == "/quota"
     assert config.webhook_server is not None
     assert config.webhook_server.client_ca_name == "ca.crt"
+    assert config.logs_server is not None
+    assert config.logs_server.loki is not None
+    assert config.logs_server.exec
     assert config.default_grants is not None
     assert config.default_grants.limits == {
         "compute.datumapis.com/instances": 3,
@@ -115,6 +126,12 @@ pods:
         ("", "is not a mapping; it starts with apiVersion: apiserver.config.datumapis.com/v1alpha1"),
         ("- a\n", "is not a mapping; it starts with apiVersion: apiserver.config.datumapis.com/v1alpha1"),
         ("a: [\n", ", line 2: it is not YAML"),
+        (
+            HEAD + "logsServer: {source: files}\n",
+            ', line 3: logsServer.source is "files"; it must be one of cells, loki',
+        ),
+        (HEAD + "logsServer: {sources: cells}\n", ", line 3: logsServer.sources is not known"),
+        (HEAD + "logsServer: {source: loki, loki: {url: a}}\n", ", line 3: logsServer.loki.projectLabel is missing"),
         (HEAD + "---\na: b\n", ", line 3: it is not YAML"),
         ("kind: WorkloadOperator\n", ", line 1: apiVersion is missing"),
         (HEAD.replace("v1alpha1", "v2"), ', line 1: apiVersion is "apiserver.config.datumapis.com/v2"; it must be '),

@@ -103,7 +103,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS.read_text("utf-8"), re.S)
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_example_config_files_are_valid(example: str, tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     file = tmp_path / "config.yaml"
     file.write_text(example)
     config.read(file)

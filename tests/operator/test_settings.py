@@ -10,6 +10,8 @@ from datum_compute.operator.config import (
     KIND,
     Discovery,
     Grants,
+    LogsServer,
+    Loki,
     MetricsServer,
     Pods,
     SecretRef,
@@ -207,3 +209,39 @@ def test_default_grants_are_refused_where_nobody_grants_them() -> None:
     settled(Flags(**flags, builtins="entitlement"), config)
     with pytest.raises(Refused, match="defaultGrants is what --builtins=entitlement grants"):
         settled(Flags(**flags, builtins="quota"), config)
+
+
+LOKI = Loki("https://loki.example:3100", "project")
+
+
+@pytest.mark.parametrize(
+    ("flags", "logs", "sentence"),
+    [
+        (CELL, LogsServer(), "logsServer serves the users of projects, and a cell alone has none"),
+        ({}, LogsServer(), "logsServer finds the instances of a project on the hub: .*--federation-kubeconfig"),
+        (MANAGEMENT, LogsServer(port=70000), "logsServer.port is 70000"),
+        (MANAGEMENT, LogsServer(source="loki"), "logsServer.loki says where Loki is: it is needed for source loki"),
+        (MANAGEMENT, LogsServer(loki=LOKI), "logsServer.loki says where Loki is: .* and for no other"),
+        (MANAGEMENT, LogsServer(source="loki", loki=Loki("loki:3100", "a")), "loki.url must be an address such as"),
+        (MANAGEMENT, LogsServer(source="loki", loki=Loki("https://u:p@loki", "a")), "must not contain a password"),
+        (MANAGEMENT, LogsServer(source="loki", loki=Loki("https://loki", 'a="b"')), "which is no name of a label"),
+        (
+            MANAGEMENT,
+            LogsServer(source="loki", loki=LOKI, cell_kubeconfig_dir="/cells"),
+            "cellKubeconfigDir is for source cells and for exec",
+        ),
+    ],
+)
+def test_a_server_of_logs_that_could_not_work_is_refused(
+    flags: dict[str, Any], logs: LogsServer, sentence: str
+) -> None:
+    config = WorkloadOperator(API_VERSION, KIND, logs_server=logs, discovery=Discovery(cluster_name="dfw"))
+    with pytest.raises(Refused, match=sentence):
+        settled(Flags(**flags), config)
+
+
+def test_logs_can_be_served_without_controllers() -> None:
+    config = WorkloadOperator(API_VERSION, KIND, logs_server=LogsServer())
+    settings = settled(Flags(federation_kubeconfig="/hub"), config)
+    assert settings.projects
+    assert settings.needs_host
