@@ -130,6 +130,10 @@ async def shell(session: FakeSession) -> int:
     return 0
 
 
+async def nope(session: FakeSession) -> int:
+    raise FileNotFoundError("nope")
+
+
 async def broken(session: FakeSession) -> int:
     raise ConnectionResetError("the engine went away")
 
@@ -145,6 +149,7 @@ PROGRAMS = {
     "size": size,
     "sh": shell,
     "broken": broken,
+    "nope": nope,
 }
 
 

@@ -65,7 +65,7 @@ class ExecServer:
             if name != "off-0":
                 await hub.replace_status(INSTANCE, copy, running())
         self.namespace = namespace
-        door = Door(_access, Places(self.engine.client, hub, SystemClock()), self.runner)
+        door = Door(_access, Places(self.engine.client, lambda: hub, SystemClock()), self.runner)
         extension = Extension(GROUP, VERSION, PROJECT, door, websockets=True)
         self.server = HttpsServer(self.engine, credentials, extensions=[extension])
         await self.server.start()

@@ -31,7 +31,7 @@ from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import CONFIG_MAP, NAMESPACE
 from datum_compute.kube.meta import Json, encode
 from datum_compute.kube.reviews import ACCESS_REVIEW, TOKEN_REVIEW
-from datum_compute.kube.transport import Answer, Call
+from datum_compute.kube.transport import Answer, Call, Link
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.certificates import Certificates, from_files
 from datum_compute.operator.config import KUBECONFIGS, MILO, SINGLE, LogsServer
@@ -58,6 +58,7 @@ class Reviewing:
     def __init__(self, transport: InProcess, users: dict[str, set[str]]) -> None:
         self._transport = transport
         self.users = users  # the token is the name
+        self.reviews: list[Json] = []
 
     async def call(self, call: Call) -> Answer:
         if call.path not in (TOKEN_REVIEW.path(), ACCESS_REVIEW.path()):
@@ -67,6 +68,7 @@ class Reviewing:
             user = {"username": spec["token"]} if spec["token"] in self.users else None
             status: Json = {"authenticated": user is not None} | ({"user": user} if user else {})
         else:
+            self.reviews.append(spec["resourceAttributes"])
             wanted = spec["resourceAttributes"]["namespace"]
             status = {"allowed": wanted in self.users.get(spec["user"], ())}
         return Answer(201, encode({"metadata": {}, "status": status}))
@@ -88,6 +90,11 @@ class Proxy:
         cell = self.cells[prefix.rpartition("/")[2]]
         return cell.pieces(msgspec.structs.replace(call, path=path), silence)
 
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        prefix, _, below = path.partition("/proxy")
+        self.paths.append(path)
+        return await self.cells[prefix.rpartition("/")[2]].websocket(below, query, subprotocol)
+
 
 class Planes:
     """As the process has them, over planes in memory."""
@@ -107,7 +114,9 @@ class Planes:
 class World:
     """Projects that have an instance of the same name each, at one site."""
 
-    def __init__(self, simulation: Simulation, mode: str = KUBECONFIGS, *projects: str) -> None:
+    def __init__(
+        self, simulation: Simulation, mode: str = KUBECONFIGS, *projects: str, config: LogsServer | None = None
+    ) -> None:
         self.simulation = simulation
         self.engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
         self.fleet = Fleet()
@@ -122,8 +131,9 @@ class World:
             self.fleet.add(Plane(name, PROJECT, plane, writes=Writes(), generator=simulation.random))
         hub = InProcess(self.engine.serve("hub", HUB))
         self.fleet.add(Plane(HUB_PLANE, HUB, hub, writes=Writes(), generator=simulation.random))
+        clients[HUB_PLANE] = Client(HUB_PLANE, hub)
         planes: Any = Planes(clients, self.proxy)
-        self.logs = Logs(LogsServer(), mode, self.fleet, planes, simulation, self._no_front_proxy)
+        self.logs = Logs(config or LogsServer(), mode, self.fleet, planes, simulation, self._no_front_proxy)
         self.application = LogsApplication(self.logs.rules, self.logs.extensions)
         self.tasks = [asyncio.create_task(self.engine.run()), asyncio.create_task(self.fleet.run())]
 
@@ -208,8 +218,10 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(simulation: Simulation, mode: str = KUBECONFIGS, *projects: str) -> AsyncIterator[World]:
-    world = World(simulation, mode, *projects)
+async def world_of(
+    simulation: Simulation, mode: str = KUBECONFIGS, *projects: str, config: LogsServer | None = None
+) -> AsyncIterator[World]:
+    world = World(simulation, mode, *projects, config=config)
     await world.start()
     try:
         yield world

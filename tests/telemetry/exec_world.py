@@ -39,7 +39,7 @@ class World:
         self.runner = FakeRunner()
         self.refusal: ApiError | None = None
         self.reviews: list[tuple[str, str, str]] = []
-        self.places = Places(self.engine.client, self.hub, simulation)
+        self.places = Places(self.engine.client, lambda: self.hub, simulation)
         self.door = Door(self._access, self.places, None if simulated else self.runner, limits)
 
     async def _access(self, plane: str, scope: Mapping[str, Any], namespace: str, instance: str) -> Caller:

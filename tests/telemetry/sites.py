@@ -4,11 +4,17 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from urllib.parse import parse_qsl
 
+from datum_compute.federation.lines import STDERR
+from datum_compute.federation.sessions import Command
 from datum_compute.kube.errors import ApiError, BadRequest, NotFound, Timeout, Unavailable
-from datum_compute.kube.transport import Call
+from datum_compute.kube.transport import Call, Link
+from datum_compute.telemetry import channels
+from datum_compute.telemetry.channels import SUBPROTOCOL
 from datum_compute.telemetry.sites import Door
 from datum_compute.telemetry.targets import Target
+from tests.sessions import PROGRAMS, FakeSession
 
 
 def stamp(time: int) -> str:
@@ -22,6 +28,40 @@ class Run:
     def __init__(self) -> None:
         self.lines: list[tuple[int, str]] = []
         self.ended = False
+
+
+class PodLink:
+    """A command behind the messages of Kubernetes."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self._session = session
+        self._messages = self._speak()
+
+    async def send(self, data: bytes) -> None:
+        match channels.from_client(data):
+            case channels.Input(text):
+                await self._session.write(text)
+            case channels.EndOfInput():
+                await self._session.end_input()
+            case channels.Resize(width, height):
+                await self._session.resize(width, height)
+
+    async def receive(self) -> bytes | None:
+        return await anext(self._messages, None)
+
+    async def _speak(self) -> AsyncGenerator[bytes, None]:
+        async for stream, data in self._session.output():
+            yield channels.message(channels.STDERR if stream == STDERR else channels.STDOUT, data)
+        try:
+            end: channels.Exited | channels.Ended = channels.Exited(await self._session.exit_code())
+        except ConnectionError:
+            return  # without a last message
+        except FileNotFoundError:
+            end = channels.Ended('error executing command on node-17: "nope": executable file not found in $PATH')
+        yield channels.closing(end)
+
+    async def close(self) -> None:
+        await self._session.close()
 
 
 class Cell:
@@ -63,6 +103,20 @@ class Cell:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        """Runs a command as `pods/exec` does."""
+        assert subprotocol == SUBPROTOCOL
+        if self.trouble is not None:
+            raise self.trouble
+        _, _, _, _, place, _, pod, _ = path.split("/")
+        fields = parse_qsl(query)
+        arguments, others = [value for name, value in fields if name == "command"], dict(fields)
+        if (place, pod, others["container"]) not in self.runs:
+            raise NotFound(f'pods "{pod}" not found on node-17')
+        command = Command(arguments, others["container"], stdin="stdin" in others, tty="tty" in others)
+        assert ("stderr" in others) != command.tty
+        return PodLink(FakeSession(command, PROGRAMS[arguments[0]]))
 
     @asynccontextmanager
     async def pieces(self, call: Call, silence: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:

@@ -1,7 +1,5 @@
 """Commands of users: who may run them, what is recorded, what limits them, and how they end."""
 
-import asyncio
-
 import pytest
 import structlog
 
@@ -450,23 +448,13 @@ async def test_an_instance_that_changes_otherwise_keeps_its_sessions(simulation:
     await peer.task
 
 
-async def test_a_command_that_was_killed_with_its_instance_is_reported_as_that(
-    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds", "end"), [(1, STOPPED), (3, Exited(137))])
+async def test_a_command_that_was_killed_shortly_before_its_instance_ended_with_it(
+    simulation: Simulation, seconds: float, end: Exited | Ended
 ) -> None:
     world = await started(simulation)
     await world.add()
-
-    async def never(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(world.places, "until_over", never)  # the news is late
-    peer = world.connect("cat", stdin=True)
-    await simulation.settle()
+    peer = world.connect("exit", "137")
+    await simulation.advance(seconds)
     await world.hub.delete(INSTANCE, NAME, world.namespace)
-    monkeypatch.setattr(world.runner.sessions[0], "exit_code", _killed)
-    peer.end_input()
-    assert await peer.ended() == STOPPED
-
-
-async def _killed() -> int:
-    return 137
+    assert await peer.ended() == end

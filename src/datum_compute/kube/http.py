@@ -16,6 +16,7 @@ from datum_compute.kube.transport import (
     Answer,
     Broken,
     Call,
+    Link,
     NoCredentials,
     Untrusted,
     answer_of,
@@ -25,7 +26,35 @@ from datum_compute.kube.transport import (
 
 _IDLE_SECONDS = 60.0
 _WHOLE_ANSWERS = 4  # times the limit for a silent server
+_HEARTBEAT_SECONDS = 30.0  # of a WebSocket; a server that does not answer is gone
 _WATCH_GRACE_SECONDS = 30.0  # by which a server may end a watch late
+
+
+class HttpLink:
+    """A `Link`."""
+
+    def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
+        self._opened = opened
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._opened.send_bytes(data)
+        except (OSError, aiohttp.ClientError):
+            raise Broken("the connection was lost") from None
+
+    async def receive(self) -> bytes | None:
+        while True:
+            message = await self._opened.receive()
+            match message.type:
+                case aiohttp.WSMsgType.BINARY:
+                    data: bytes = message.data
+                    return data
+                case aiohttp.WSMsgType.TEXT:
+                    continue
+            return None
+
+    async def close(self) -> None:
+        await self._opened.close()
 
 
 class HttpTransport:
@@ -107,6 +136,40 @@ class HttpTransport:
             yield response
         finally:
             _abort(response)
+
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        """Opens a WebSocket. Raises `ApiError`; of what a server says when it refuses, only the code is known."""
+        with self._translated():
+            async with asyncio.timeout(self._connect_seconds + self._answer_seconds):
+                credential = await self._credential()
+                try:
+                    return await self._shake_hands(path, query, subprotocol, credential)
+                except aiohttp.WSServerHandshakeError as refusal:
+                    if refusal.status != 401 or not await self._renew(credential):
+                        raise from_status(refusal.status, b"", "") from None
+                try:
+                    return await self._shake_hands(path, query, subprotocol, await self._credential())
+                except aiohttp.WSServerHandshakeError as refusal:
+                    raise from_status(refusal.status, b"", "") from None
+
+    async def _shake_hands(self, path: str, query: str, subprotocol: str, credential: Credential) -> Link:
+        tls: ssl.SSLContext | bool = True
+        if self._root.scheme == "https":
+            tls = self._tls.context(credential.certificate, credential.key)
+        opened = await self._open_session().ws_connect(
+            URL(f"{self._root.joinpath(path.lstrip('/'))}?{query}", encoded=True),
+            protocols=[subprotocol],
+            headers=request_headers(Call("GET", path), self._agent, credential.authorization),
+            ssl=tls,
+            server_hostname=self._endpoint.server_name or None,
+            proxy=self._endpoint.proxy or None,
+            heartbeat=_HEARTBEAT_SECONDS,
+            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+        )
+        if opened.protocol != subprotocol:
+            await opened.close()
+            raise Broken(f"{self._origin} does not speak {subprotocol}")
+        return HttpLink(opened)
 
     async def close(self, *, for_good: bool = False) -> None:
         """Closes all connections; later calls open new ones, or fail if it was `for_good`."""

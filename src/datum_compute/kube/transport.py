@@ -55,6 +55,18 @@ class Transport(Protocol):
         ...
 
 
+class Link(Protocol):
+    """An open WebSocket. What fails raises `ApiError`."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when the server has closed it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 def request_headers(call: Call, agent: str, authorization: str) -> dict[str, str]:
     headers = {"Accept": call.accept}
     if agent:

@@ -19,7 +19,7 @@ from datum_compute.telemetry.gateway import VERSION as LOGS_VERSION
 
 def extensions(federation: Federation, *, runner: Runner | None, logs: Logs) -> list[Extension]:
     """`runner` runs commands in Instances; there is none where they are simulated."""
-    places = Places(federation.client, federation.client(HUB_PLANE), federation.engine.clock)
+    places = Places(federation.client, lambda: federation.client(HUB_PLANE), federation.engine.clock)
     return [
         Extension(RUN_GROUP, RUN_VERSION, PROJECT, Door(_open_access, places, runner), websockets=True),
         Extension(LOGS_GROUP, LOGS_VERSION, PROJECT, logs.gateway),

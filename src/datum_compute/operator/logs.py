@@ -23,7 +23,14 @@ from datum_compute.operator.config import KUBECONFIGS, LOKI, MILO, SINGLE, LogsS
 from datum_compute.operator.directory import KubeconfigDirectory
 from datum_compute.operator.planes import HUB_PLANE, Planes
 from datum_compute.runtime import Clock, Fleet
+from datum_compute.telemetry.cell_exec import PodRunner
 from datum_compute.telemetry.cells import CellSource
+from datum_compute.telemetry.exec_access import ProjectExecAccess
+from datum_compute.telemetry.exec_door import Door as ExecDoor
+from datum_compute.telemetry.exec_door import Limits as ExecLimits
+from datum_compute.telemetry.exec_places import Places
+from datum_compute.telemetry.exec_request import GROUP as RUN_GROUP
+from datum_compute.telemetry.exec_request import VERSION as RUN_VERSION
 from datum_compute.telemetry.front_proxy import FrontProxy, front_proxy
 from datum_compute.telemetry.gateway import GROUP, VERSION, Gateway
 from datum_compute.telemetry.hub_instances import HubInstances, HubSites
@@ -42,6 +49,8 @@ RULES = {
     SINGLE: Rules(passed_on=True, by_path=False, only=SINGLE),
     KUBECONFIGS: Rules(passed_on=False, by_path=True),
 }
+
+_EXEC_LIMITS = ExecLimits(idle_seconds=15 * 60.0, seconds=60 * 60.0)
 
 _log = structlog.get_logger(__name__)
 
@@ -64,9 +73,10 @@ class Logs:
         self.cells = CellKubeconfigs(Path(config.cell_kubeconfig_dir)) if config.cell_kubeconfig_dir else None
         own: Callable[[str], Door | None] = self.cells.door if self.cells is not None else lambda cell: None
         self.sites = HubSites(fleet, HUB_PLANE, lambda: planes.transport(HUB_PLANE), own)
+        projects = _Projects(fleet, planes, self.instances)
         self.access = ProjectAccess(
             self.rules,
-            _Projects(fleet, planes, self.instances),
+            projects,
             clock,
             lambda: self.front_proxy.current if self.front_proxy is not None else None,
             everywhere=config.source == LOKI,
@@ -76,6 +86,10 @@ class Logs:
         filters = ALL_FILTERS if self._loki is not None else PLAIN_FILTERS
         gateway = Gateway(source, self.access, lambda: int(clock.now().timestamp() * 1e9), filters)
         self.extensions = [Extension(GROUP, VERSION, PROJECT, gateway)]
+        if config.exec:
+            places = Places(projects.known, projects.hub, clock)
+            door = ExecDoor(ProjectExecAccess(self.access), places, PodRunner(self.sites), _EXEC_LIMITS)
+            self.extensions.append(Extension(RUN_GROUP, RUN_VERSION, PROJECT, door, websockets=True))
 
     async def run(self) -> None:
         """Follows kubeconfigs until it is cancelled, then closes what was opened."""
@@ -176,6 +190,19 @@ class _Projects:
         if not any(plane.name == name for plane in self._fleet.known(PROJECT)):
             raise KeyError(name)
         return self._planes.client(name)
+
+    def known(self, name: str) -> Client:
+        """As `client`, for a project that a caller was recognized in."""
+        try:
+            return self.client(name)
+        except KeyError:
+            raise Unavailable(f"project {name} is not connected to compute; try again in a moment") from None
+
+    def hub(self) -> Client:
+        try:
+            return self._planes.client(HUB_PLANE)
+        except KeyError:
+            raise Unavailable("it is not known yet where the instances run; try again in a moment") from None
 
     def namespaces(self, name: str) -> Collection[str]:
         try:

@@ -37,7 +37,9 @@ _START_SECONDS = 30.0  # from the request to a running command
 _LOST_SECONDS = 5.0  # between two looks whether a client is still there that has sent more than the command reads
 _WAITING_BYTES = 1024 * 1024  # of input that the command has not read
 _MESSAGE_BYTES = 64 * 1024
-_SIGNALLED = 128  # exit codes from here on are those of commands that were killed
+_LONGEST_CALLER = 256
+_KILLED = 137
+_NEWS_SECONDS = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -135,7 +137,8 @@ class Door:
 
 def _sentence(caller: Caller, command: Command) -> str:
     terminal = ", in a terminal" if command.tty else ""
-    return f'{caller.name} runs "{program(command)}" in container {command.container}{terminal}'
+    name = "".join(filter(str.isprintable, caller.name))[:_LONGEST_CALLER]
+    return f'{name} runs "{program(command)}" in container {command.container}{terminal}'
 
 
 def _refusal(error: Unstartable) -> ApiError:
@@ -186,8 +189,11 @@ class _Conversation:
         async def output() -> None:
             nonlocal end
             end = await self._output()
-            if isinstance(end, Exited) and end.code >= _SIGNALLED and await places.is_over(place):
-                end = _stopped(place)
+            if end == Exited(_KILLED):  # perhaps with its instance, of which the news takes longer
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_NEWS_SECONDS):
+                        await places.until_over(place)
+                        end = _stopped(place)
 
         try:
             try:
@@ -215,6 +221,8 @@ class _Conversation:
             return Exited(await self._session.exit_code())
         except _ClientGone:
             raise
+        except Unstartable as error:
+            return Ended(str(error), "NotRunning", error.code)
         except Exception as error:
             _log.warning("command lost", error=repr(error))
             return Ended("the connection to the instance was lost; the command may go on", "ServiceUnavailable", 503)

@@ -17,6 +17,7 @@ from datum_compute.kube import conditions
 from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError, BadRequest, NotFound, Subject
 from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.meta import KubeObject
 from datum_compute.runtime import Clock
 from datum_compute.runtime.events import record
 
@@ -50,9 +51,9 @@ class Place(Struct, frozen=True):
 
 
 class Places:
-    """`project` gives the client of a project's plane, or raises an `ApiError`."""
+    """`project` gives the client of a project's plane, `hub` that of the hub; both may raise an `ApiError`."""
 
-    def __init__(self, project: Callable[[str], Client], hub: Client, clock: Clock) -> None:
+    def __init__(self, project: Callable[[str], Client], hub: Callable[[], Client], clock: Clock) -> None:
         self._project = project
         self._hub = hub
         self._clock = clock
@@ -64,9 +65,11 @@ class Places:
         client = self._project(project)
         instance = await client.get(INSTANCE, name, namespace)
         home = await client.get(NAMESPACE, namespace)
-        copy = await self._hub.find(INSTANCE, name, hub_namespace(home.metadata.uid))
+        hub, there = self._hub(), hub_namespace(home.metadata.uid)
+        copy, its_home = await hub.find(INSTANCE, name, there), await hub.find(NAMESPACE, there)
         # The uid is only the word of the project's plane; the labels are the platform's.
-        if copy is None or Identity.of(copy.metadata.labels) != Identity(project, namespace):
+        owner = Identity(project, namespace)
+        if copy is None or its_home is None or not _is_of(copy, owner) or not _is_of(its_home, owner):
             raise Unstartable(f'instance "{name}" is not running yet; nothing is known about it')
         place = Place(project, instance, copy)
         if reason := obstacle(copy):
@@ -78,28 +81,21 @@ class Places:
         client, number = self._project(place.project), next(self._numbers)
         await record(client, COMPONENT, place.instance, _REASON, message, now=self._clock.now(), number=number)
 
-    async def is_over(self, place: Place) -> bool:
-        """Whether the Instance is stopping, gone or replaced; False while that cannot be found out."""
-        try:
-            return is_over(await self._hub.find(INSTANCE, place.copy.name, place.namespace), place.copy)
-        except ApiError:
-            return False
-
     async def until_over(self, place: Place) -> None:
         """Returns when the Instance is stopping, gone or replaced."""
         while True:
             try:
-                listed = await self._hub.list(INSTANCE, place.namespace, fields=_named(place.copy.name))
+                listed = await self._hub().list(INSTANCE, place.namespace, fields=_named(place.copy.name))
                 if is_over(next(iter(listed.items), None), place.copy):
                     return
                 if await self._watch(place, listed.resource_version):
                     return
             except ApiError as error:
-                _log.debug("instance not watched", plane=self._hub.plane, error=error.message)
+                _log.debug("instance not watched", plane=error.plane, error=error.message)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _watch(self, place: Place, version: str) -> bool:
-        async with self._hub.watch(
+        async with self._hub().watch(
             INSTANCE,
             version,
             timeout_seconds=_WATCH_SECONDS,
@@ -112,6 +108,10 @@ class Places:
                 if event.type in ("ADDED", "MODIFIED") and is_over(event.object, place.copy):
                     return True
         return False
+
+
+def _is_of(object_: KubeObject, owner: Identity) -> bool:
+    return Identity.of(object_.metadata.labels) == owner
 
 
 def _named(name: str) -> str:

@@ -17,7 +17,7 @@ from datum_compute.federation.roles import HUB, PROJECT
 from datum_compute.kube import conditions
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.kinds import NAMESPACE, Namespace
-from datum_compute.kube.transport import Call
+from datum_compute.kube.transport import Call, Link
 from datum_compute.runtime import Change, Fleet, Plane
 from datum_compute.telemetry.sites import Door
 from datum_compute.telemetry.sources import Reader, SourceAway
@@ -136,6 +136,9 @@ class _Proxied:
 
     def pieces(self, call: Call, silence: float | None = None) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return self._hub.pieces(replace(call, path=f"{self._prefix}{call.path}"), silence)
+
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        return await self._hub.websocket(f"{self._prefix}{path}", query, subprotocol)
 
 
 def _default_first(namespaces: Sequence[Namespace]) -> Iterator[Namespace]:

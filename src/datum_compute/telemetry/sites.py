@@ -10,7 +10,7 @@ from msgspec import Struct
 from datum_compute.kube.errors import ApiError, BadRequest, Forbidden, NotFound, TooManyRequests, Unauthorized
 from datum_compute.kube.kinds import Kind
 from datum_compute.kube.meta import KubeObject, ObjectMeta
-from datum_compute.kube.transport import Call
+from datum_compute.kube.transport import Call, Link
 from datum_compute.telemetry.site_lines import Splitter, parsed, written
 from datum_compute.telemetry.targets import Target
 
@@ -22,6 +22,10 @@ class Door(Protocol):
 
     def pieces(self, call: Call, silence: float | None = None) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """As `HttpTransport.pieces`."""
+        ...
+
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        """As `HttpTransport.websocket`."""
         ...
 
 

@@ -16,7 +16,7 @@ from datum_compute.api.quota import RESOURCE_CLAIM
 from datum_compute.api.roles import role_name
 from datum_compute.api.services import PROJECT as PROJECT_KIND
 from datum_compute.api.services import PROJECT_CONTROL_PLANE
-from datum_compute.kube.kinds import NAMESPACE
+from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.operator.config import MILO, SINGLE, SelfSigned
 from datum_compute.operator.settings import ENTITLEMENT, LOCATIONS, NETWORK, PODS, QUOTA, Settings
 
@@ -158,8 +158,10 @@ def _is_used(rule: Rule, settings: Settings) -> bool:
     if settings.management or settings.cell or rule.when is not When.ALWAYS:
         return True
     admission = _READ_FOR_ADMISSION if settings.config.webhook_server is not None else ()
-    logs = _READ_FOR_LOGS if settings.config.logs_server is not None else ()
-    return set(rule.resources) <= {*admission, *logs}
+    served = settings.config.logs_server
+    logs = _READ_FOR_LOGS if served is not None else ()
+    commands = (EVENT.plural,) if served is not None and served.exec else ()
+    return set(rule.resources) <= {*admission, *logs, *commands}
 
 
 def _names(rule: Rule, settings: Settings) -> tuple[str, ...]:
