@@ -6,12 +6,14 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from datum_compute.local import daemon
 from tests.cli.conftest import World, kubeconfig
+from tests.cli.log_store import LogStore, frame
 from tools import boot, bundle
 
 
@@ -60,6 +62,17 @@ def test_the_plugin_needs_nothing_but_python(file: Path, machine: Machine, world
     done = machine(file, "workloads", "-o", "yaml", KUBECONFIG=str(path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "name: shop" in done.stdout
+
+
+def test_the_plugin_follows_logs(file: Path, machine: Machine, world: World, tmp_path: Path) -> None:
+    """Until the server says that this reader may not read any more."""
+    world.settled()
+    store = world.api.logs = LogStore()
+    store.add(time.time_ns(), "shop-default-ams-0", "hello")
+    store.tails = [[frame(*store.lines), lambda: world.api.answer("GET", "/tail", 403)]]
+    path = kubeconfig(tmp_path / "kubeconfig", world.api.project_url())
+    done = machine(file, "logs", "shop", "-f", "--no-timestamps", KUBECONFIG=str(path))
+    assert (done.returncode, done.stdout) == (7, "[default-ams-0] hello\n")
 
 
 def test_the_plugin_is_unpacked_once_and_for_its_user_only(file: Path, machine: Machine) -> None:
