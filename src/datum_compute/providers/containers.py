@@ -145,9 +145,14 @@ class ContainersProvider:
         if instance is None:
             self._forget(pass_.request)
             return
-        memory = self._memory(pass_.request, instance.metadata.uid)
+        try:
+            await self._run(pass_, instance, self._memory(pass_.request, instance.metadata.uid))
+        except Refused as error:  # to look; what it refuses to do is noted with the step
+            raise Unfinished(f"the container engine cannot be asked: {excerpt(error.message)}") from None
+
+    async def _run(self, pass_: Pass, instance: Instance, memory: Memory) -> None:
         if instance.metadata.deleting:
-            await self._tear_down(pass_, instance)
+            await self._tear_down(pass_, instance, memory)
             return
         if instance.spec.controller is not None and instance.spec.controller.scheduling_gates:
             return
@@ -218,12 +223,11 @@ class ContainersProvider:
 
     # The end
 
-    async def _tear_down(self, pass_: Pass, instance: Instance) -> None:
+    async def _tear_down(self, pass_: Pass, instance: Instance, memory: Memory) -> None:
         if is_released(instance):
             self._forget(pass_.request)
             self._strays.suspect()
             return
-        memory = self._memory(pass_.request, instance.metadata.uid)
         instance = await self._report(pass_, instance, memory, report.STOPPING)
         labels = self.owner.labels | {CONTAINER_INSTANCE_UID: instance.metadata.uid}
         try:
