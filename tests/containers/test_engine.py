@@ -178,7 +178,7 @@ async def actions(events: AsyncIterator[Event], last: str) -> list[tuple[str, st
 
 
 async def test_a_silent_event_stream_ends_when_the_engine_stops_answering(podman: Podman) -> None:
-    engine = await EngineClient.connect(str(podman.path), Limits(answer=1, event_silence=0.2))
+    engine = await EngineClient.connect(str(podman.path), Limits(hello=10, answer=5, event_silence=0.2))
     try:
         async with engine.events({"example.test/none": "x"}) as events:
             podman.pause()

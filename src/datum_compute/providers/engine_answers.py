@@ -76,18 +76,22 @@ def summaries_of(listed: list[Any]) -> list[Summary]:
 def container_of(found: Json) -> Container:
     config, state = _object(found.get("Config")), _object(found.get("State"))
     settings = _object(found.get("NetworkSettings"))
+    status = _state(state.get("Status"))
+    started, finished = (nanoseconds(_text(state.get(field))) for field in ("StartedAt", "FinishedAt"))
+    if status == "exited":
+        finished = max(finished, started)  # Podman takes the two from different clocks
     return Container(
         id=_text(found.get("Id")),
         name=_text(found.get("Name")).lstrip("/"),
         labels=_labels(config.get("Labels")),
         image=_text(config.get("Image")),
         state=ContainerState(
-            status=_state(state.get("Status")),
+            status=status,
             exit_code=_number(state.get("ExitCode")),
             out_of_memory=state.get("OOMKilled") is True,
             error=_text(state.get("Error")),
-            started=nanoseconds(_text(state.get("StartedAt"))),
-            finished=nanoseconds(_text(state.get("FinishedAt"))),
+            started=started,
+            finished=finished,
         ),
         ports=_ports(_object(settings.get("Ports"))),
         addresses={
