@@ -9,7 +9,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.providers.container_engine import (
     Container,
     ContainerState,
-    EngineError,
+    EngineAway,
     EngineInfo,
     Event,
     PullProgress,
@@ -23,7 +23,7 @@ OLDEST_API = (1, 40)
 _STATES = {"configured": "created", "initialized": "created", "stopped": "exited", "stopping": "running"}
 
 
-class TooOld(EngineError):
+class TooOld(EngineAway):
     """The engine cannot be used; the text says why."""
 
 
