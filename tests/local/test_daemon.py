@@ -9,6 +9,7 @@ import signal
 import socket
 import sqlite3
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.quota import RESOURCE_CLAIM
@@ -27,6 +29,8 @@ from datum_compute.kube.client import Client
 from datum_compute.kube.errors import ApiError
 from datum_compute.kube.http import HttpTransport
 from datum_compute.local import backups, daemon
+from datum_compute.local.choice import Wish
+from datum_compute.local.containers import recall, remember
 from datum_compute.local.daemon import LocalError
 from datum_compute.local.state import Paths, is_locked
 from tests.scenarios.federation import is_ready, placement, template
@@ -135,6 +139,45 @@ def test_two_concurrent_starts_run_one_federation(directory: Path) -> None:
         thread.join()
     assert len(found) == 2
     assert found[0] == found[1]
+
+
+def test_no_engine_of_this_machine_is_touched_by_tests(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(f"{folder}/engine.sock")
+        engine.listen()
+        engine.setblocking(False)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/engine.sock")
+        running = daemon.up(directory)
+        assert (running.instances, running.summary, running.engine) == ("simulated", "simulated", None)
+        daemon.down(directory)
+        daemon.reset(directory)
+        with pytest.raises(BlockingIOError):
+            engine.accept()
+
+
+def test_another_choice_of_what_runs_instances_needs_a_restart(directory: Path) -> None:
+    daemon.up(directory)
+    assert daemon.up(directory, wish=Wish("auto")).instances == "simulated"
+    with pytest.raises(LocalError, match=r"with instances in simulation; stop it with 'compute local down'"):
+        daemon.up(directory, wish=Wish("containers"))
+
+
+def test_containers_of_an_engine_that_is_gone_hold_up_a_reset_unless_they_are_left(directory: Path) -> None:
+    daemon.up(directory)
+    daemon.down(directory)
+    paths = Paths(directory)
+    record = recall(paths).record
+    gone = replace(record, instances="containers", address=f"unix://{directory}/gone.sock", engine="Podman 4.3.1")
+    remember(paths, gone)
+    messages: list[str] = []
+    assert daemon.down(directory, messages.append) is False
+    assert messages == ["The containers were not stopped: there is no such socket"]
+    with pytest.raises(LocalError, match=r"so nothing was: there is no such socket; .* 'compute local reset --leave-"):
+        daemon.reset(directory)
+    assert paths.log.exists()
+    assert daemon.reset(directory, messages.append, leave=True)
+    assert messages[1:] == [f"The containers were left behind; they have the label {gone.label}."]
+    assert not paths.containers.exists()
 
 
 def test_a_port_in_use_is_reported_and_changes_nothing(directory: Path) -> None:
