@@ -219,7 +219,8 @@ COLOURS = {"demo": "red", "other": "blue"}  # the names of the containers, each 
 class Chain:
     """Management that serves logs, and a cell that runs Pods, for two projects with a workload of the same name."""
 
-    def __init__(self, engine: Engine, directory: Path) -> None:
+    def __init__(self, engine: Engine, directory: Path, more: str = "") -> None:
+        """`more` is added to the config of the server."""
         self.engine = engine
         self.containers = {name: Container(engine, CELL, name) for name in COLOURS.values()}
         self._authority = load([engine.kubeconfig(HOST_PLANE)]).ca_pem
@@ -231,7 +232,7 @@ class Chain:
                 (folder / f"{project}.yaml").write_bytes(engine.kubeconfig(plane, called).read_bytes())
         discovery = f"discovery:\n  mode: kubeconfigs\n  kubeconfigDir: {directory}"
         files = f"certDir: {engine.folder.certificates}, certName: server.crt, keyName: server.key"
-        logs = f"logsServer:\n  host: 127.0.0.1\n  port: 0\n  tls: {{{files}}}\n"
+        logs = f"logsServer:\n  host: 127.0.0.1\n  port: 0\n  tls: {{{files}}}\n{more}"
         self.management = Manager(
             directory,
             "management",
