@@ -1,8 +1,11 @@
 """Workloads that really run: the whole federation in this process, with the containers of a real engine."""
 
 import asyncio
+import os
 import random
+import shutil
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -22,7 +25,7 @@ from datum_compute.providers.containers import ContainersProvider
 from datum_compute.providers.engine_client import EngineClient
 from datum_compute.runtime import SystemClock
 from tests.conftest import count
-from tests.containers.podman import FOREIGN, HELLO, HELLO_2, Podman
+from tests.containers.podman import FOREIGN, HELLO, HELLO_2, Podman, obstacle
 from tests.providers.container_site import Notes
 
 OWNER = Owner("abcdef0123456789abcdef0123456789", "/home/user/.compute")
@@ -359,3 +362,42 @@ async def test_calls_on_a_connection_that_was_given_up_find_the_engine_away(podm
     with pytest.raises(EngineAway, match="given up"):
         async with engine.events(OURS):
             pass
+
+
+@pytest.fixture
+def small_podman() -> Iterator[Podman]:
+    """An engine whose storage is a small file system of its own."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    podman = Podman()
+    storage = podman.folder / "storage"
+    storage.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", storage], check=False).returncode:
+        shutil.rmtree(podman.folder)
+        pytest.skip("no file system can be mounted here")
+    try:
+        podman.start()
+        podman.load()
+        yield podman
+    finally:
+        podman.close()
+
+
+def test_a_full_disk_of_the_engine_is_waited_for(small_podman: Podman, runner: asyncio.Runner) -> None:
+    filler = small_podman.folder / "storage" / "filler"
+
+    async def run() -> None:
+        machine = Machine(small_podman)
+        await machine.start()
+        with filler.open("wb") as file, suppress(OSError):
+            while True:
+                os.write(file.fileno(), bytes(1 << 12))
+        await machine.deploy("DFW")
+        await machine.until_message("waits for room at the site: the disk of the container engine is full")
+        filler.unlink()
+        await machine.until_available(1)
+        assert await machine.answers() == ["hello from api-main-dfw-0"]
+        await machine.stop()
+        machine.engine.close()
+
+    runner.run(run())
