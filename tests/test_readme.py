@@ -30,6 +30,7 @@ REWRITE = os.environ.get("REWRITE") == "1"
 _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _CONTROL = re.compile(r"(\x1b\[[0-9]*[A-Z]|\r|\n)")
 _NUMBER = re.compile(r"(?:\d+(?:\.\d+)?[smhd]?)+\b")
+_FIRST_CITY = re.compile(r"\bin [A-Z]{3} by\b")
 _STOPPING = "is deleted; waiting for AMS, DFW to stop 4 instances."
 _WAITING = re.compile(r"; waiting for .* to stop \d+ instances?\.$")
 _SECONDS = 60.0
@@ -111,7 +112,8 @@ def settled(lines: list[str]) -> list[str]:
     """The lines without what differs from one run to the next: times, ports, process numbers, the spaces they take,
     which city is blocked first and has the reason below it, and lines that only a slow run prints while it waits."""
     lasting = [line for line in lines if not _WAITING.search(line)]
-    return sorted(re.sub(r"\s+", " ", _NUMBER.sub("#", line)).strip() for line in lasting)
+    placeless = (_FIRST_CITY.sub("in # by", line) for line in lasting)
+    return sorted(re.sub(r"\s+", " ", _NUMBER.sub("#", line)).strip() for line in placeless)
 
 
 def test_durations_make_no_difference() -> None:

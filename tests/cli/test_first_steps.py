@@ -80,7 +80,7 @@ async def test_a_slow_stop_is_called_stopping(stored: Stored, simulation: Simula
         await command("deploy blog --image=registry.example/blog:slow-stop")
         late = await command("restart blog --wait --timeout=45s")
         assert late.code == 5
-        assert "    Blocked reason: Stopping — " in late.out
+        assert "in AMS: the instance is stopping, for " in late.out
         assert "\n  AMS: Stopping — " in late.err
         status = (await command("status blog")).out
         assert "Health       Unavailable — Stopping\n" in status

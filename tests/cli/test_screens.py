@@ -166,8 +166,9 @@ def test_a_shared_cause_is_shown_once_where_room_is_scarce(world: World, compute
     result = compute("rollout", "shop", tty=True, columns=80, steps=steps, environ={"NO_COLOR": "1"})
     screen = next(drawn for drawn in screens(result.out) if "Blocked" in "".join(drawn))
     cities = [line.split()[1] for line in screen if line.startswith("  default")]
-    assert cities == CITIES[12:]
-    assert "".join(screen).count("Blocked reason: QuotaNotGranted") == 1
+    assert cities == CITIES[12 : 12 + len(cities)]
+    assert len(cities) > 12
+    assert "".join(screen).count("none left") == 1
 
 
 def test_the_clock_runs_while_nothing_changes(world: World, compute: Compute) -> None:
@@ -230,7 +231,7 @@ def test_what_blocks_a_place_and_what_to_do_are_not_truncated(world: World, comp
     world.instance("DFW", 0, condition("Programmed", "False", "ImageUnavailable", sentence))
     words = ("rollout", "shop", "--timeout=2s")
     result = compute(*words, tty=True, columns=columns, steps=[nothing], environ={"NO_COLOR": "1"})
-    screen = next(drawn for drawn in screens(result.out) if "Blocked reason" in "".join(drawn))
+    screen = next(drawn for drawn in screens(result.out) if "Blocked" in "".join(drawn))
     assert max(map(len, screen)) <= columns
     text = "".join("".join(line.split()) for line in screen)
     assert "".join(sentence.split()) in text

@@ -394,7 +394,8 @@ async def test_an_old_instance_that_is_slow_to_stop(case: Case) -> None:
 
 
 async def test_a_reader_who_may_not_list_instances(case: Case) -> None:
-    await case.project.deploy("web", ["DFW"], 1, "registry.example/hello:crashing")
+    await deployed(case)
+    await case.project.set_image("web", "registry.example/hello:crashing")  # one of two still serves
     await case.advance(60)
     case.denies = lambda call: INSTANCE.serves(call.path)
     answer = case.ask(USER)
@@ -437,3 +438,33 @@ async def test_a_deletion_that_somebody_holds(case: Case) -> None:
     await case.advance(185)
     case.check("deletion", "HeldByFinalizer", "you", "waits for example.com/hold")
     assert case.ask(USER)["sentence"] == "web is being deleted: it waits for example.com/hold, for 3m. You can act."
+
+
+# Everywhere the same
+
+
+@pytest.mark.parametrize("tag", ["crashing", "image-unavailable", "configuration-error"])
+async def test_every_command_says_the_same_sentence(case: Case, tag: str) -> None:
+    await deployed(case, ("DFW", "ORD"))
+    command = case.command(USER)
+    late = await command(f"deploy web --image=registry.example/hello:{tag} --wait --timeout=50s --no-save -y")
+    assert late.code == 5
+    sentence = command.look("why web").out.splitlines()[0]
+    assert sentence.startswith("web is held up in ")
+    assert f"  {sentence}" in late.err.splitlines()
+    assert json.loads(command.look("status web -o json").out)["why"] == sentence
+    assert f"  {sentence}" in command.look("status web").out.splitlines()
+    assert json.loads(command.look("why -o json").out)[0]["sentence"] == sentence
+
+
+async def test_every_command_says_the_same_sentence_about_a_site_that_is_away(case: Case) -> None:
+    await deployed(case)
+    await case.engine.take_away("cell-dfw")
+    command = case.command(USER)
+    late = await command(f"deploy web --image={OTHER_IMAGE} --wait --timeout=50s --no-save -y")
+    assert late.code == 5
+    sentence = command.look("why web").out.splitlines()[0]
+    assert "on its way" in sentence
+    assert f"  {sentence}" in late.err.splitlines()
+    assert f"  {sentence}" in command.look("status web").out.splitlines()
+    await case.engine.bring_back("cell-dfw")

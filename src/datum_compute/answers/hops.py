@@ -7,6 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from datum_compute.answers.health import instance_health
 from datum_compute.answers.owners import deployment_of
 from datum_compute.answers.places import Counts, Place, observed
 from datum_compute.answers.rollout import is_behind
@@ -188,9 +189,8 @@ class View(Struct, frozen=True, dict=True):
     @cached_property
     def troubled(self) -> list[Instance]:
         """Current instances that are not ready: trouble of an earlier version blocks nothing."""
-        if self.only:
-            return [i for i in self.instances if i.name == self.only and not is_ready(i) and not i.metadata.deleting]
-        return [instance for instance in self.current if not is_ready(instance)]
+        candidates = [i for i in self.instances if i.name == self.only] if self.only else self.current
+        return [instance for instance in candidates if not is_ready(instance) and not is_going(instance)]
 
     # When something began
 
@@ -218,6 +218,10 @@ def hash_of(instance: Instance) -> str:
 
 def is_ready(instance: Instance) -> bool:
     return conditions.is_true(conditions.of(instance), READY)
+
+
+def is_going(instance: Instance) -> bool:
+    return instance_health(instance).state.going
 
 
 def _named(found: Iterable[WorkloadDeployment], name: str) -> WorkloadDeployment | None:

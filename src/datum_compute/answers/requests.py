@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from datum_compute.answers.health import is_paused
 from datum_compute.answers.hops import Finding, Hop, Outcome, State, View
 from datum_compute.answers.places import observed
+from datum_compute.answers.rollout import version
 from datum_compute.answers.seen import Gap, items
 from datum_compute.api import reasons
 from datum_compute.api.deployment import AVAILABLE
@@ -55,7 +56,7 @@ def _is_ours(entitlement: ServiceEntitlement) -> bool:
 
 def _manager(view: View) -> Outcome:
     workload = view.seen.workload
-    if observed(workload) or _is_judged(view):
+    if observed(workload) or _is_judged(view) or _has_begun(view):
         return State.PASSED
     since = view.plausible(view.seen.changed or workload.metadata.creation_timestamp)
     finding = Finding(
@@ -70,6 +71,12 @@ def _manager(view: View) -> Outcome:
         base=since,
     )
     return _with_lease(view, finding)
+
+
+def _has_begun(view: View) -> bool:
+    """Whether an instance of the newest version exists that is in trouble, whatever the workload reports yet."""
+    deployment = view.deployment
+    return deployment is not None and bool(view.troubled) and version(deployment) == version(view.seen.workload)
 
 
 def _is_judged(view: View) -> bool:

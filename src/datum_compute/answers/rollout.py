@@ -44,6 +44,8 @@ class RowState(Struct, frozen=True):
     certain: bool = False  # whether the cause blocks the newest version, and somebody has to act
     old: int | None = None  # instances of an earlier version; None while the newest is not known to the site
     held: bool = False  # a pause keeps instances of an earlier version
+    sentence: str = ""  # why the place is held up; set once that matters
+    advice: str = ""  # what can be done about it, or that nothing has to be
 
     @property
     def is_explained(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from datum_compute.answers.health import instance_health
-from datum_compute.answers.hops import Finding, Hop, Outcome, State, View, is_ready
+from datum_compute.answers.hops import Finding, Hop, Outcome, State, View, is_going, is_ready
 from datum_compute.answers.seen import Gap, items
 from datum_compute.api import instance as instances
 from datum_compute.api import reasons
@@ -18,7 +18,19 @@ from datum_compute.kube import conditions
 from datum_compute.kube.meta import Condition, as_dict
 
 _PROVIDERS = (SIMULATED_FINALIZER, PODS_FINALIZER, UNIKRAFT_FINALIZER)
-_NETWORK_REASONS = (reasons.NETWORK_FAILED_TO_CREATE, reasons.NETWORK_PROVISIONING, reasons.NO_MATCHING_LOCATION)
+_SUMMARIES = {
+    reasons.STOPPING: Hop.INSTANCES,
+    reasons.QUOTA_EXCEEDED: Hop.GATES,
+    reasons.QUOTA_NOT_GRANTED: Hop.GATES,
+    reasons.PENDING_QUOTA: Hop.GATES,
+    reasons.NETWORK_FAILED_TO_CREATE: Hop.GATES,
+    reasons.NETWORK_PROVISIONING: Hop.GATES,
+    reasons.NO_MATCHING_LOCATION: Hop.GATES,
+    reasons.IMAGE_UNAVAILABLE: Hop.RUNTIME,
+    reasons.INSTANCE_CRASHING: Hop.RUNTIME,
+    reasons.CONFIGURATION_ERROR: Hop.RUNTIME,
+}
+"""Reasons on a deployment that say something about its instances, where none of them says it."""
 
 
 def subject(view: View) -> Instance | None:
@@ -34,13 +46,16 @@ def _needs_action(instance: Instance) -> bool:
 
 def _instances(view: View) -> Outcome:
     if isinstance(view.seen.instances, Gap) and isinstance(view.seen.site(view.place.city).instances, Gap):
-        reported = _reported(view)
-        return State.UNREAD if reported is None or reported.reason == reasons.INSTANCES_PROVISIONING else reported
+        return _reported(view) or State.UNREAD
     if view.troubled:
         return State.PASSED
-    stopping = [i for i in view.instances if i.metadata.deleting and (not view.only or i.name == view.only)]
+    stopping = [i for i in view.instances if is_going(i) and (not view.only or i.name == view.only)]
     if stopping:
-        since = view.plausible(stopping[0].metadata.deletion_timestamp)
+        ready_condition = conditions.find(conditions.of(stopping[0]), instances.READY)
+        began = stopping[0].metadata.deletion_timestamp or (
+            ready_condition.last_transition_time if ready_condition else None
+        )
+        since = view.plausible(began)
         name = stopping[0].name
         return Finding(
             Hop.INSTANCES,
@@ -75,11 +90,12 @@ def _reported(view: View) -> Finding | None:
     available = conditions.find(found, AVAILABLE)
     if available is None or available.status == "True":
         return None
-    if available.reason == reasons.STOPPING:
-        return _finding(view, Hop.INSTANCES, available.reason, available.message, available)
-    if available.reason in _NETWORK_REASONS and not view.troubled:
-        return _finding(view, Hop.GATES, available.reason, available.message, available)
-    return None
+    reason, message = available.reason, available.message
+    if refused is not None and (refused.status, refused.reason) == ("False", reasons.QUOTA_EXCEEDED):
+        reason, message = reasons.QUOTA_EXCEEDED, f"quota exceeded: {message}"
+    if view.troubled or reason not in _SUMMARIES:
+        return None
+    return _finding(view, _SUMMARIES[reason], reason, message, available)
 
 
 def _provisioning(view: View, message: str, condition: Condition | None) -> Finding:

@@ -457,10 +457,13 @@ def test_a_second_deploy_of_what_does_not_start_fails_like_the_first(
     result = compute("deploy", "shop", f"--image={IMAGE}", "--timeout=20s", steps=[nothing] * 10)
     assert result.code == 5
     assert "No changes detected." in result.lines
-    blocked = result.lines.index(f"    Blocked reason: {reason} — it does not start")
-    assert "on its own" not in result.lines[blocked + 1]
+    sentence, message, advice = result.lines[-3:]
+    assert (message, "on its own" not in advice) == ("    it does not start", True)
+    assert sentence.startswith("    shop is held up in DFW by ")
+    assert sentence.endswith(" (2 of 2 instances), not ready for 0s. You can act.")
     assert result.err == (
         "Error: Still rolling out after 20s; nothing was undone.\n"
+        f"  {sentence.strip().replace('0s', '20s')}\n"
         f"  DFW: {reason} — it does not start\n"
         "\ncompute status shop\n"
     )
@@ -492,9 +495,9 @@ def test_stuck_on_quota_is_blocked_within_32_seconds_and_reported_once(
     steps: list[Callable[[], object]] = [begin, *[nothing] * 25, lambda: world.report("DFW", 2, 2)]
     result = compute("deploy", "shop", "--image=x", "--city=DFW", "--min=2", steps=steps)
     assert result.code == 0
-    blocked = "    Blocked reason: QuotaNotGranted — Requested 1 vCPU, 0 available.\n"
+    blocked = "    Requested 1 vCPU, 0 available.\n"
     assert result.out.count(blocked) == 1
-    assert f"{blocked}    The rollout resumes on its own when this clears.\n" in result.out
+    assert f"Nothing to do.\n{blocked}    The rollout resumes on its own when this clears.\n" in result.out
     assert result.out.count("Blocked\n") == 1
 
 
@@ -505,9 +508,11 @@ def test_it_is_blocked_on_the_first_tick_after_thirty_seconds(api: ApiServer, co
     world.report("DFW", 0, 0, available=condition("Available", "False", "QuotaNotGranted", "none left"))
     result = compute("rollout", "shop", "--timeout=32s", steps=[nothing] * 16)
     assert result.code == 5
-    assert "Blocked reason" in result.out
+    sentence = "shop is on its way in DFW: instances are waiting for quota, for 32s. Nothing to do."
+    assert f"    {sentence}" in result.lines
+    assert f"  {sentence}" in result.err.splitlines()
     again = compute("rollout", "shop", "--timeout=30s", steps=[nothing] * 16)
-    assert "Blocked reason" not in again.out
+    assert "Blocked" not in again.out
 
 
 def test_ctrl_c_detaches(api: ApiServer, compute: Compute) -> None:
@@ -526,7 +531,11 @@ def test_ctrl_c_detaches(api: ApiServer, compute: Compute) -> None:
 def test_a_script_waits_at_most_15_minutes(api: ApiServer, compute: Compute) -> None:
     result = compute(*NEW, steps=[nothing] * 451)
     assert result.code == 5
-    assert result.err == "Error: Still rolling out after 15m; nothing was undone.\n\ncompute status shop\n"
+    assert result.err == (
+        "Error: Still rolling out after 15m; nothing was undone.\n"
+        "  shop is held up by a platform that does not answer, since 12:00 (15m). The platform has to act.\n"
+        "\ncompute status shop\n"
+    )
     assert api.all(WORKLOAD) != []
 
 
@@ -551,6 +560,7 @@ def test_fail_fast_gives_up_when_an_instance_has_failed_for_a_minute(
     assert result.code == 6
     assert result.err == (
         "Error: instance shop-default-dfw-0 does not start: Failed (image unavailable)\n"
+        "  shop is held up in DFW by its image, not ready for 1m. You can act.\n"
         "  no such tag\n"
         "  Look closer:  compute instances describe shop-default-dfw-0\n\n"
         "compute rollout undo shop\n"

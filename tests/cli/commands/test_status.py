@@ -20,6 +20,8 @@ def degraded(world: World) -> None:
         world.deployment(city)
     world.report("AMS", 2, 2)
     world.report("DFW", 1, 1, replicas=2)
+    for ordinal in range(2):
+        world.instance("AMS", ordinal)
     world.instance("DFW", 0)
     world.instance("DFW", 1, NO_QUOTA, condition("Ready", "False", "PendingQuota"))
 
@@ -44,6 +46,8 @@ def test_a_degraded_workload_names_cause_and_next_step(
         "\n"
         "  DFW: 1 instances could not start — quota exceeded\n"
         "    Requested 1 vCPU, 0 available.\n"
+        "\n"
+        "  shop is held up in DFW by quota (1 of 2 instances), not ready for 12m. You can act.\n"
         "\n"
         "  Next steps:\n"
         "    Reduce replicas:   compute scale shop --min=1\n"
@@ -91,6 +95,7 @@ def test_json(api: ApiServer, compute: Compute, world: World) -> None:
         "paused": False,
         "deleting": False,
         "observed": True,
+        "why": "shop is held up in DFW by quota (1 of 2 instances), not ready for 0s. You can act.",
         "cities": [
             {
                 "placement": "default", "city": "AMS", "ready": 2, "updated": 2, "replicas": 2, "desired": 2,

@@ -238,17 +238,20 @@ def test_a_workload_that_is_being_deleted_is_not_called_available(
     left = compute("status", "shop").out
     assert "Health       Deleting — waiting for DFW\n" in left
     rows = [line.split() for line in left.partition("CITY")[2].splitlines()[1:]]
-    assert rows == [["default", "DFW", "2/2", "2", "datumcloud/d1-standard-2", "[removing]"]]
+    assert rows[0] == ["default", "DFW", "2/2", "2", "datumcloud/d1-standard-2", "[removing]"]
+    assert left.splitlines()[-1] == "  shop is being deleted: it waits for DFW, for 0s. Nothing to do."
 
 
 def test_a_deletion_that_waits_for_a_finalizer_alone_names_it(api: ApiServer, compute: Compute, world: World) -> None:
     world.workload(finalizers=["example.com/backup"])
     world.observe()
     api.delete(WORKLOAD, "shop")
-    assert compute("status", "shop").lines[-3:] == [
+    assert compute("status", "shop").lines[-5:] == [
         "Health       Deleting — waiting for finalizer example.com/backup",
         "",
         "  No city has a deployment of it any more.",
+        "",
+        "  shop is being deleted: it waits for example.com/backup, for 0s. You can act.",
     ]
     assert compute("rollout", "status", "shop").err.splitlines()[0] == (
         'Error: workload "shop" is being deleted: waiting for finalizer example.com/backup'

@@ -70,7 +70,9 @@ def test_the_cause_of_a_blocked_row_is_shown_below_it_until_it_clears(
     assert [screen[2:] for screen in blocked] == [
         [
             "  default     DFW    2         0         0       0     Blocked",
-            "    Blocked reason: QuotaNotGranted — none left",
+            "    shop is on its way in DFW: instances are waiting for quota, for 32s. Nothing",
+            "      to do.",
+            "    none left",
             "    The rollout resumes on its own when this clears.",
         ]
     ]

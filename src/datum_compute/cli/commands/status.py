@@ -8,6 +8,8 @@ from msgspec import Struct
 from datum_compute.answers.cities import City, Trouble, affordable_replicas, cities
 from datum_compute.answers.health import is_paused, workload_health
 from datum_compute.answers.places import Place, observed
+from datum_compute.answers.seen import NOT_ASKED
+from datum_compute.answers.why import Answer, why
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT, WorkloadDeployment
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.reasons import Acts, explain
@@ -30,6 +32,7 @@ from datum_compute.cli.show.views import Page, View, Watch
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
 from datum_compute.cli.talk.log_api import FAILING, is_served
 from datum_compute.cli.talk.project import Read, of_workload
+from datum_compute.cli.talk.sighting import answered, base_of
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
 from datum_compute.kube.meta import Json
@@ -54,6 +57,7 @@ class _Status(Struct, frozen=True):
     deployments: Sequence[WorkloadDeployment]
     cities: Sequence[City]
     revisions: Revisions
+    answer: Answer
 
     @property
     def workload(self) -> Workload:
@@ -64,15 +68,16 @@ def _view(run: Run, name: str) -> View:
     read = run.project.get(WORKLOAD, name)
     selector = of_workload(read.object)
     deployments = run.project.list(WORKLOAD_DEPLOYMENT, selector).items
+    revisions = history.read(run.project, read.object)
+    now = run.clock.now().astimezone()
     instances: list[Instance] = []
-    if any(city.degraded for city in cities(read.object, deployments, ())):
+    seen = base_of(run.project, read, deployments, NOT_ASKED)
+    if why(seen, now).blocks:
         instances = run.project.list(INSTANCE, selector).items
+        seen = base_of(run.project, read, deployments, instances)
+    _, answer = answered(run.project, read, seen, now, revisions)
     status = _Status(
-        run.project.name,
-        read,
-        deployments,
-        cities(read.object, deployments, instances),
-        history.read(run.project, read.object),
+        run.project.name, read, deployments, cities(read.object, deployments, instances), revisions, answer
     )
     document = _document(status)
     return View(
@@ -94,7 +99,13 @@ def _content(status: _Status, now: datetime) -> list[Item]:
         "",
         *_city_table(status),
         *(text for city, trouble in _troubles(status) for text in _trouble_lines(city, trouble)),
+        *_sentence(status),
     ]
+
+
+def _sentence(status: _Status) -> list[Item]:
+    """What `why` says, if anything is held up."""
+    return ["", prose(status.answer.sentence, indent=2)] if status.answer.blocks else []
 
 
 def _city_table(status: _Status) -> list[Item]:
@@ -177,6 +188,7 @@ def _document(status: _Status) -> Json:
         "paused": is_paused(workload),
         "deleting": workload.metadata.deleting,
         "observed": observed(workload),
+        "why": status.answer.sentence,
         "cities": [
             {
                 "placement": city.place.placement,

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from datum_compute.answers.health import Block
 from datum_compute.answers.places import Place
 from datum_compute.answers.rollout import Phase, Progress, Row
-from datum_compute.api.reasons import Acts, explain
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.show.durations import elapsed
 from datum_compute.cli.show.lines import NONE, Column, Piece, Table, aligned, bad, busy, good, text_of
@@ -68,7 +67,7 @@ class LineBoard:
             if row.changed:
                 self._terminal.note(aligned(_cells(row), self._widths, indent=2))
             if row.blocked is not None:
-                self._terminal.note(*_cause_lines(row.blocked))
+                self._terminal.note(*_cause_lines(row))
 
     def ended(self, end: End) -> None:
         if end.complete:
@@ -123,7 +122,7 @@ def _fitting(rows: Sequence[Row], room: int, columns: int) -> list[Row]:
     """All rows if there is room, else those that are not done first."""
 
     def lines(row: Row) -> int:
-        return 1 + (len(_wrapped(_cause_lines(row.blocked), columns)) if row.blocked is not None else 0)
+        return 1 + (len(_wrapped(_cause_lines(row), columns)) if row.blocked is not None else 0)
 
     if sum(map(lines, rows)) <= room:
         return list(rows)
@@ -154,7 +153,7 @@ def _table(rows: Sequence[Row], terminal_columns: int) -> list[str | Table]:
     for row, line in zip(rows, cells, strict=True):
         content.append(Table(columns, [line], indent=2))
         if row.blocked is not None:
-            content += _wrapped(_cause_lines(row.blocked), terminal_columns)
+            content += _wrapped(_cause_lines(row), terminal_columns)
     return content
 
 
@@ -206,17 +205,12 @@ def _cells(row: Row) -> tuple[Piece, ...]:
     return (state.place.placement, state.place.city, *numbers, _TONES[row.phase](row.phase.value))
 
 
-def _cause_lines(cause: Block) -> list[str]:
-    """The cause, and who can act on it, if anybody has to."""
-    explained = explain(cause.reason)
-    match explained.acts:
-        case Acts.YOU | Acts.PLATFORM:
-            advice = explained.line
-        case Acts.WAIT | Acts.STALLED | Acts.POINTER:
-            advice = "The rollout resumes on its own when this clears."
-        case _:
-            advice = ""
-    return [f"    Blocked reason: {cause}", *([f"    {advice}"] if advice else [])]
+def _cause_lines(row: Row) -> list[str]:
+    """Why the row is blocked and who can act, what the server says about it, and what to do."""
+    state, blocked = row.state, row.blocked
+    assert blocked is not None
+    lines = (state.sentence, blocked.message, state.advice) if state.sentence else (f"Blocked reason: {blocked}",)
+    return [f"    {line}" for line in lines if line]
 
 
 def _wrapped(lines: Sequence[str], columns: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads what explains the state of a workload, with as few calls as possible. Entry points: `Reader`, `base_of`.
+"""Reads what explains the state of a workload. Entry points: `Reader`, `base_of`, `answered`.
 
 Three calls suffice for a workload that is fine; what else is read depends on where it is held up.
 """
@@ -27,6 +27,7 @@ from datum_compute.cli.talk.planes import Federation, Plane
 from datum_compute.cli.talk.project import NAMESPACE as PROJECT_NAMESPACE
 from datum_compute.cli.talk.project import Project, Read, of_workload
 from datum_compute.cli.workload import history
+from datum_compute.cli.workload.revisions import Revisions
 from datum_compute.kube.kinds import EVENT, LEASE, NAMESPACE
 
 _CITIES = 3  # of which the planes on the way are read
@@ -39,16 +40,30 @@ def base_of(
     read: Read[Workload],
     deployments: Sequence[WorkloadDeployment] | Gap,
     instances: Sequence[Instance] | Gap,
-    changed: datetime | None = None,
 ) -> Seen:
-    """What every command that shows a workload has read of it. `changed` is when, if its history says so."""
+    """What every command that shows a workload has read of it."""
     return Seen(
         project.name,
         read.object,
         deployments if isinstance(deployments, Gap) else tuple(deployments),
         instances if isinstance(instances, Gap) else tuple(instances),
-        changed=changed or last_change(read),
+        changed=last_change(read),
     )
+
+
+def answered(
+    project: Project, read: Read[Workload], seen: Seen, now: datetime, revisions: Revisions | None = None
+) -> tuple[Seen, Answer]:
+    """What can be said from what was read, the same in every command.
+
+    Since when an answer is owed is in the history of the workload, which is read if it matters and is not given.
+    """
+    answer = why(seen, now)
+    if answer.blocks and _first(answer).hop in _OWED:
+        known = history.read(project, read.object) if revisions is None else revisions
+        seen = replace(seen, changed=updated_at(read, known))
+        answer = why(seen, now)
+    return seen, answer
 
 
 class Reader:
@@ -87,11 +102,10 @@ class Reader:
             has_catalog=self._has_catalog,
         )
         seen = self._with_clusters(seen)
+        seen, _ = answered(self._project, read, seen, self._now)
         answer = why(seen, self._now, instance)
         if not answer.blocks:
             return seen
-        if _first(answer).hop in _OWED:
-            seen = replace(seen, changed=updated_at(read, history.read(self._project, read.object)))
         seen = self._with_project(seen, answer)
         return self._with_federation(seen, instance)
 

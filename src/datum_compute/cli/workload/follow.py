@@ -4,15 +4,22 @@ Shared by every verb that waits. State is read from the server when a watch repo
 watch is down, and every ten seconds in any case.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from datum_compute.answers.health import instance_health, workload_health
-from datum_compute.answers.rollout import Progress, Tracker, rollout_progress, version
+from datum_compute.answers.rollout import Phase, Progress, Row, Tracker, rollout_progress, version
+from datum_compute.answers.seen import Seen
+from datum_compute.answers.sentences import head
+from datum_compute.answers.walk import City
+from datum_compute.answers.why import Answer
+from datum_compute.answers.why import Block as CityBlock
 from datum_compute.api.deployment import WORKLOAD_DEPLOYMENT
 from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.reasons import Acts, todo
 from datum_compute.api.workload import WORKLOAD, Workload
 from datum_compute.cli.shell.failures import Exit, Failure
 from datum_compute.cli.shell.run import Run
@@ -20,6 +27,7 @@ from datum_compute.cli.show.durations import compact, elapsed
 from datum_compute.cli.show.fragments import updated_at
 from datum_compute.cli.show.progress import Board, End, board_for
 from datum_compute.cli.talk.project import Read, of_workload
+from datum_compute.cli.talk.sighting import answered, base_of
 from datum_compute.cli.workload import history
 from datum_compute.cli.workload.revisions import Revisions
 from datum_compute.cli.workload.writing import hint_progress
@@ -140,6 +148,8 @@ class _Snapshot(Struct, frozen=True):
 
     progress: Progress
     instances: list[Instance]
+    workload: Read[Workload]
+    seen: Seen
 
 
 class _Following:
@@ -158,6 +168,7 @@ class _Following:
         self.ticks = 0
         self.silent_since: float | None = None  # when the server stopped answering
         self.silence_reported = False
+        self.snapshot: _Snapshot | None = None  # the last
 
     def until_complete(self) -> None:
         with self.run.watching(self.run.project.workload_watches(self.workload)) as changes:
@@ -175,8 +186,9 @@ class _Following:
                     read_at = None
 
     def show_once(self) -> None:
-        progress = self._read().progress
-        self.board.show(self.tracker.tick(self.started, progress), progress)
+        snapshot = self._read()
+        rows = self._explained(self.tracker.tick(self.started, snapshot.progress), snapshot)
+        self.board.show(rows, snapshot.progress)
 
     def is_complete(self) -> bool:
         try:
@@ -188,10 +200,11 @@ class _Following:
 
     def _show(self, now: float, snapshot: _Snapshot) -> bool:
         """Shows the rollout and returns whether it is complete."""
+        self.snapshot = snapshot
         if self.patience.fail_fast:
             self._check_failing(now, snapshot.instances)
         progress = snapshot.progress
-        rows = self.tracker.tick(now, progress)
+        rows = self._explained(self.tracker.tick(now, progress), snapshot)
         self.ticks += 1
         self.board.show(rows, progress)
         if self.tracker.settled and progress.held:
@@ -220,7 +233,10 @@ class _Following:
         raise Failure(
             message,
             Exit.TIMED_OUT,
-            details=[f"{', '.join(cities)}: {cause}" for cause, cities in causes.items()][:_CAUSES],
+            details=[
+                *self._sentences(),
+                *[f"{', '.join(cities)}: {cause}" for cause, cities in causes.items()][:_CAUSES],
+            ],
             next_command=f"status {self.name}",
         )
 
@@ -241,7 +257,8 @@ class _Following:
         return snapshot
 
     def _read(self) -> _Snapshot:
-        workload = self.run.project.get(WORKLOAD, self.name).object
+        read = self.run.project.get(WORKLOAD, self.name)
+        workload = read.object
         if workload.metadata.uid != self.uid:
             raise Failure(f'workload "{self.name}" was deleted while it was rolling out', Exit.NOT_FOUND)
         if self.only and version(workload) != self.only:
@@ -255,7 +272,30 @@ class _Following:
             sentence = ": ".join(filter(None, (f'workload "{self.name}" is being deleted', detail)))
             raise _Pointless(sentence, next_command=f"status {self.name}")
         instances = self.run.project.list(INSTANCE, of_workload(workload)).items
-        return _Snapshot(rollout_progress(workload, deployments, instances, self.target), instances)
+        seen = base_of(self.run.project, read, deployments, instances)
+        return _Snapshot(rollout_progress(workload, deployments, instances, self.target), instances, read, seen)
+
+    def _answer(self, snapshot: _Snapshot) -> Answer | None:
+        """Why it is held up, as `why` would say; None if the server does not answer any more."""
+        try:
+            now = self.run.clock.now().astimezone()
+            return answered(self.run.project, snapshot.workload, snapshot.seen, now)[1]
+        except Failure:
+            return None
+
+    def _explained(self, rows: Sequence[Row], snapshot: _Snapshot) -> Sequence[Row]:
+        """The rows, of which those that are blocked say why."""
+        if not any(row.phase is Phase.BLOCKED for row in rows):
+            return rows
+        answer = self._answer(snapshot)
+        cities = {city.place: city for city in answer.cities if city.finding is not None} if answer else {}
+        now = self.run.clock.now().astimezone()
+        return [_explained_row(row, cities.get(row.state.place), self.name, now) for row in rows]
+
+    def _sentences(self) -> list[str]:
+        """The sentence that a failure is reported with."""
+        answer = self._answer(self.snapshot) if self.snapshot is not None else None
+        return [answer.sentence] if answer is not None and answer.blocks else []
 
     def _check_failing(self, now: float, instances: Iterable[Instance]) -> None:
         healths = ((instance.name, instance_health(instance)) for instance in instances)
@@ -267,7 +307,7 @@ class _Following:
                 raise Failure(
                     f"instance {name} does not start: {failing[name].status}",
                     Exit.ROLLOUT_FAILED,
-                    details=[*filter(None, [failing[name].message]), closer],
+                    details=[*self._sentences(), *filter(None, [failing[name].message]), closer],
                     next_command=f"rollout undo {self.name}" if self._can_undo() else "",
                 )
 
@@ -278,3 +318,13 @@ class _Following:
             return history.read(self.run.project, read.object).undo_target(read.body()["spec"]) is not None
         except Failure:
             return False
+
+
+def _explained_row(row: Row, city: City | None, name: str, now: datetime) -> Row:
+    if row.phase is not Phase.BLOCKED or city is None or city.finding is None:
+        return row
+    sentence = head(name, [CityBlock((city,))], [city], now, 0)
+    advice = todo(city.finding.reason)
+    if city.acts in (Acts.WAIT, Acts.STALLED, Acts.PLATFORM):
+        advice = "The rollout resumes on its own when this clears."
+    return replace(row, state=replace(row.state, sentence=sentence, advice=advice))
