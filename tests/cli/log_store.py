@@ -27,6 +27,7 @@ class LogStore:
         self.tails: list[Sequence[Step]] | None = []
         self.previous: list[Line] | None = None  # lines of earlier runs, where generations are not stored
         self.hidden_labels: set[str] = set()
+        self.warnings: list[str] = []  # what lines are missing
         self.queries: list[tuple[str, Mapping[str, str]]] = []
         self.played = False  # whether a connection that follows was made
         self.away = 0  # how many calls get no useful answer
@@ -80,6 +81,8 @@ class LogStore:
                 answer["data"] = {"resultType": "streams", "result": streams(lines)}
                 if query.get("previous") and self.previous is not None:
                     answer["previous"] = True
+                if self.warnings:
+                    answer["warnings"] = self.warnings
             case ["labels"]:
                 answer["data"] = sorted({label for _, labels, _ in lines for label in labels})
             case ["label", label, "values"]:

@@ -13,7 +13,7 @@ from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry.cells import CellSource
 from datum_compute.telemetry.following import LONGEST_PAUSE, REPLACED_SECONDS
 from datum_compute.telemetry.query import Query, parse
-from datum_compute.telemetry.sources import Dropped, Entry, Notice, Reader, SourceAway, Window
+from datum_compute.telemetry.sources import Dropped, Entry, Notice, Partial, Reader, SourceAway, Window
 from datum_compute.telemetry.targets import Target
 from tests.telemetry.sites import Cell, Cells, target
 
@@ -189,6 +189,18 @@ async def test_a_site_that_does_not_answer_is_left_out(world: World) -> None:
     with pytest.raises(SourceAway) as away:
         await world.read()
     assert str(away.value) == "the site does not answer; try again in a moment"
+
+
+async def test_cities_that_are_left_out_are_named(world: World) -> None:
+    world.write(FIRST, "one")
+    whole = Window(0, world.now + 1, 100)
+    found = await world.source.read(READER, ALL, whole)
+    assert isinstance(found, Partial)
+    assert found.silent == ()
+    world.ams.die()
+    found = await world.source.read(READER, ALL, whole)
+    assert isinstance(found, Partial)
+    assert found.silent == ("AMS",)
 
 
 async def test_a_site_that_hangs_is_waited_for_once(world: World) -> None:

@@ -19,7 +19,7 @@ from datum_compute.telemetry.memory import MemorySource
 from datum_compute.telemetry.merge import Item
 from datum_compute.telemetry.query import ALL_FILTERS, Query
 from datum_compute.telemetry.ring import Ring
-from datum_compute.telemetry.sources import Entry, Labels, Reader, SourceAway, Window
+from datum_compute.telemetry.sources import Entry, Labels, Partial, Reader, SourceAway, Window
 from tests.conftest import count
 from tests.telemetry.asgi import Open, ask
 from tests.telemetry.origins import SECOND, START, life, line, origin
@@ -62,6 +62,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
+        self.silent: list[str] = []
         self.windows: list[Window] = []
         self.found: list[Labels] = []
         self.queue: asyncio.Queue[Item | None] = asyncio.Queue()
@@ -70,7 +71,7 @@ class FakeSource:
         if self.failure is not None:
             raise self.failure
         self.windows.append(window)
-        return []
+        return Partial([], self.silent)
 
     async def streams(self, reader: Reader, query: Query | None, start: int, end: int) -> Sequence[Labels]:
         if self.failure is not None:
@@ -93,6 +94,15 @@ def fake(world: World) -> tuple[FakeSource, Gateway]:
 
 
 # Answers
+
+
+async def test_an_answer_names_the_cities_that_it_lacks(world: World) -> None:
+    source, gateway = fake(world)
+    _, body = await ask(gateway, "query_range", API | LONG_AGO)
+    assert "warnings" not in body
+    source.silent = ["SIN", "AMS", "AMS"]
+    _, body = await ask(gateway, "query_range", API | LONG_AGO)
+    assert body["warnings"] == [f"{city} does not answer; its lines are missing" for city in ("AMS", "SIN")]
 
 
 async def test_lines_of_a_window_are_answered_newest_first(world: World) -> None:

@@ -5,7 +5,7 @@ Nothing is stored here: what a site forgot is gone.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from datum_compute.telemetry.following import Following, Items
 from datum_compute.telemetry.query import Query, line_matches, matches
 from datum_compute.telemetry.site_lines import Budget
 from datum_compute.telemetry.sites import Question, Sites, Trouble, answered_lines, trouble_of
-from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, Reader, SourceAway, Window
+from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, Partial, Reader, SourceAway, Window
 from datum_compute.telemetry.targets import Target
 
 BYTES_OF_A_STREAM = 2 * 1024 * 1024  # per second
@@ -41,6 +41,12 @@ class _Container(Struct, frozen=True):
     target: Target
     name: str
     labels: Labels
+
+
+def _silent_cities(containers: Sequence[_Container], answers: Sequence[Iterable[Entry] | Trouble]) -> Iterator[str]:
+    for container, answer in zip(containers, answers, strict=True):
+        if isinstance(answer, Trouble) and answer.of_site:
+            yield container.labels.datum_city_code
 
 
 class CellSource:
@@ -69,7 +75,8 @@ class CellSource:
             raise SourceAway(f"{troubles[0].value}; try again in a moment")
         entries = [entry for answer in answers if not isinstance(answer, Trouble) for entry in answer]
         entries.sort(key=lambda entry: entry.time)
-        return entries[-window.limit :] if window.backward else entries[: window.limit]
+        entries = entries[-window.limit :] if window.backward else entries[: window.limit]
+        return Partial(entries, _silent_cities(chosen, answers))
 
     @asynccontextmanager
     async def follow(

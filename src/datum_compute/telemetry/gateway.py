@@ -25,7 +25,7 @@ from datum_compute.telemetry import loki
 from datum_compute.telemetry.access import Access
 from datum_compute.telemetry.parameters import HOUR, SECOND, ParameterError, Parameters
 from datum_compute.telemetry.query import PLAIN_FILTERS, Query, QueryError, parse
-from datum_compute.telemetry.sources import Labels, Reader, Source, SourceAway, Window
+from datum_compute.telemetry.sources import Labels, Partial, Reader, Source, SourceAway, Window
 from datum_compute.telemetry.tail import Receive, Send, Tail
 
 GROUP, VERSION = "o11y.miloapis.com", "v1alpha1"
@@ -131,7 +131,9 @@ class Gateway:
         previous = parameters.text("previous") == "true" and self._source.previous_runs
         window = Window(start, end, parameters.limit(), backward, previous)
         entries = await self._source.read(request.reader, query, window)
-        return loki.success(loki.streams(entries, backward=backward), previous=previous)
+        silent = entries.silent if isinstance(entries, Partial) else ()
+        warnings = [f"{city} does not answer; its lines are missing" for city in silent]
+        return loki.success(loki.streams(entries, backward=backward), previous=previous, warnings=warnings)
 
     async def _labels(self, request: _Request) -> bytes:
         found = await self._found(request, None)

@@ -14,9 +14,14 @@ HEARTBEAT = b"{}\n"
 _encode = msgspec.json.Encoder().encode
 
 
-def success(data: object, *, previous: bool = False) -> bytes:
+def success(data: object, *, previous: bool = False, warnings: Sequence[str] = ()) -> bytes:
     """`previous` says that the lines are those of earlier runs, which Loki does not know."""
-    return _encode({"status": "success", "data": data} | ({"previous": True} if previous else {}))
+    answer: Json = {"status": "success", "data": data}
+    if previous:
+        answer["previous"] = True
+    if warnings:
+        answer["warnings"] = warnings
+    return _encode(answer)
 
 
 def bad_data(sentence: str) -> bytes:

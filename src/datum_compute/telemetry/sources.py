@@ -1,6 +1,6 @@
 """Where log lines are read from. Entry points: `Source`, `Entry`, `Notice`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -42,6 +42,14 @@ class Notice(Struct, frozen=True):
     message: str
 
 
+class Partial(list[Entry]):
+    """Lines of a window, without those of `silent`: cities that could not be read."""
+
+    def __init__(self, entries: Iterable[Entry], silent: Iterable[str]) -> None:
+        super().__init__(entries)
+        self.silent = tuple(sorted(set(silent)))
+
+
 class Dropped(Struct, frozen=True):
     """Lines of a stream that were given up because a source or a reader could not keep up."""
 
@@ -74,7 +82,8 @@ class Window(Struct, frozen=True):
 class Source(Protocol):
     """Reads lines of the Instances of a project. A query only ever narrows what the reader may see.
 
-    Raises `SourceAway` when nothing can be read at all; a part that cannot be read is left out, or a notice.
+    Raises `SourceAway` when nothing can be read at all. A city that cannot be read is left out of a `Partial` window,
+    and a notice to those who follow.
     """
 
     delay: float

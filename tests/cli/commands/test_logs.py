@@ -308,6 +308,21 @@ def test_where_generations_are_not_stored_previous_is_the_run_before(store: LogS
     )
 
 
+def test_a_city_whose_lines_are_missing_is_named_once(store: LogStore, compute: Compute) -> None:
+    store.warnings = ["AMS does not answer; its lines are missing"]
+    for number in range(6_000):
+        store.add(ago(600) + number, DFW, "x")
+    result = compute("logs", "shop", "--since=1h", "-q")
+    assert (result.code, result.err) == (0, "AMS does not answer; its lines are missing\n")
+
+
+def test_where_lines_are_not_stored_no_wider_window_is_suggested(store: LogStore, compute: Compute) -> None:
+    store.lines, store.previous = [], []
+    assert compute("logs", "shop").err == (
+        "No lines in the last 24h; sites know only what instances wrote since they started.\n"
+    )
+
+
 def test_hundreds_of_generations_fit_into_queries(store: LogStore, compute: Compute) -> None:
     store.lines = []
     for index in range(300):

@@ -119,7 +119,7 @@ def command(run: Run, flags: LogFlags) -> None:
 def _read(run: Run, flags: LogFlags) -> None:
     now = run.clock.now()
     window = flags.window(now)
-    logs = LogApi(run.target.logs, f"instances --workload={flags.workload}")
+    logs = LogApi(run.target.logs, f"instances --workload={flags.workload}", run.terminal.warn)
     subject = Subject(run.project, logs, flags.workload, nanoseconds(now - _REMEMBERED))
     if subject.workload is None:
         run.terminal.warn(f'workload "{subject.name}" is gone; these lines are left of it')
@@ -149,7 +149,8 @@ def _read(run: Run, flags: LogFlags) -> None:
     for entries in _entries(fetch, queries, window):
         screen.show(entries)
     if not screen.count and queries:
-        run.terminal.aside(_hint(run, flags, subject, window))
+        stored = not logs.page(Request(selection.query, window.start, window.end, 1), previous=True)[1]
+        run.terminal.aside(_hint(run, flags, subject, window, stored=stored))
 
 
 def _screen(run: Run, flags: LogFlags, subject: Subject) -> LogScreen:
@@ -206,8 +207,8 @@ def _entries(fetch: Fetch, queries: Sequence[str], window: Window) -> Iterator[S
             yield batch
 
 
-def _hint(run: Run, flags: LogFlags, subject: Subject, window: Window) -> str:
-    """What to do when there are no lines."""
+def _hint(run: Run, flags: LogFlags, subject: Subject, window: Window, *, stored: bool) -> str:
+    """What to do when there are no lines. `stored` if lines of what runs no more can be read."""
     if flags.tail == 0:
         return "--tail=0 shows no lines without --follow."
     if subject.workload is not None:
@@ -215,5 +216,7 @@ def _hint(run: Run, flags: LogFlags, subject: Subject, window: Window) -> str:
         if not any(state in _STARTED for state in states):
             return f'No instance of "{subject.name}" has started yet: {run.try_next(f"status {subject.name}")}'
     text = f' with "{flags.search}"' if flags.search else ""
+    if not stored:
+        return f"No lines{text} in {window.length}; sites know only what instances wrote since they started."
     wider = "30d" if flags.since is not None or flags.current or flags.previous else "7d"
     return f"No lines{text} in {window.length}; look further back with --since={wider}."

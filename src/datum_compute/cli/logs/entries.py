@@ -86,10 +86,12 @@ class _Data(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """An answer to a query. `previous` if it has lines of earlier runs, as the query asked."""
+    """An answer to a query. `previous` if it has lines of earlier runs, as the query asked; `warnings` say what is
+    missing."""
 
     data: _Data = _Data()
     previous: bool = False
+    warnings: list[str] = []
 
 
 def entries_of(streams: Iterable[_Stream], *, backward: bool = False) -> list[Entry]:

@@ -1,6 +1,6 @@
 """The read API for logs, in Loki's JSON. Entry point: `LogApi`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -53,11 +53,16 @@ class _Series(Struct, frozen=True):
 
 
 class LogApi:
-    """Reads lines of one project. All methods raise a `Failure`, which is `Lost` if trying again may help."""
+    """Reads lines of one project. All methods raise a `Failure`, which is `Lost` if trying again may help.
 
-    def __init__(self, plane: Project, next_command: str) -> None:
+    `next_command` is what to do where logs are not served; `warn` is called with what is missing in the lines, once.
+    """
+
+    def __init__(self, plane: Project, next_command: str, warn: Callable[[str], None]) -> None:
         self._plane = plane
-        self._next_command = next_command  # what to do where logs are not served
+        self._next_command = next_command
+        self._warn = warn
+        self._warnings: set[str] = set()
 
     def page(self, request: Request, *, previous: bool = False) -> tuple[list[Entry], bool]:
         """Lines in order of time. With `previous`, those of the run before the last restart, if the second value is
@@ -70,6 +75,10 @@ class LogApi:
             query["previous"] = "true"
         with _decoding():
             page: Page = decode_page(self._get("query_range", query))
+            for warning in page.warnings:
+                if warning not in self._warnings:
+                    self._warnings.add(warning)
+                    self._warn(warning)
             return entries_of(page.data.result, backward=request.backward), page.previous
 
     def lines(self, request: Request) -> list[Entry]:
