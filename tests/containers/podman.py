@@ -83,6 +83,12 @@ class Podman:
         others = {name: value for name, value in os.environ.items() if not name.startswith(kept_out)}
         return others | {"DATUM_COMPUTE_ENGINE": self.address}
 
+    def limit_storage(self, megabytes: int) -> None:
+        """Puts the storage on a file system of its own that can be filled; before the first start."""
+        (self.folder / "storage").mkdir()
+        options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(self.folder / "storage")]
+        subprocess.run(["mount", *options], check=True)
+
     def start(self) -> None:
         self.path.unlink(missing_ok=True)
         with (self.folder / "service.log").open("ab") as output:
