@@ -428,6 +428,11 @@ def test_after_a_break_what_was_there_before_is_not_repeated(store: LogStore, co
     assert (again["start"], again["limit"]) == (str(ago(0) + 1 * SECOND), "5000")
 
 
+def test_a_line_that_comes_late_is_shown_however_old_it_is(store: LogStore, compute: Compute) -> None:
+    store.tails = [[frame(store.lines[3]), frame(store.lines[0])]]
+    assert len(compute("logs", "shop", "-f", "--tail=1").lines) == 2
+
+
 def test_lines_that_tail_left_out_do_not_come_after_a_break(store: LogStore, compute: Compute) -> None:
     store.lines = []
     for number in range(3):
@@ -526,6 +531,18 @@ def test_a_city_that_was_silent_is_read_from_where_it_fell_silent(store: LogStor
     store.tails = [[frame(store.lines[3]), notice("silent", ago(300), city="AMS")], []]
     compute("logs", "shop", "-f")
     assert store.queries[1][1]["start"] == str(ago(302))
+
+
+def test_a_city_that_came_back_during_a_break_is_reported_by_its_lines(store: LogStore, compute: Compute) -> None:
+    store.add(ago(20), AMS, "back again")
+    silent = notice("silent", ago(50), city="AMS")
+    store.tails = [[frame(store.lines[3]), silent], [silent, frame(store.lines[3]), frame(store.lines[4])]]
+    result = compute("logs", "shop", "-f", "--utc", "--no-timestamps")
+    assert result.lines[-1] == "[default-ams-0] back again"
+    assert result.err.splitlines()[1:3] == [
+        "AMS does not answer since 11:59:10; the others go on",
+        "AMS answers again after 51 s",
+    ]
 
 
 @pytest.mark.parametrize("code", [400, 404, 405, 426, 501])

@@ -85,12 +85,15 @@ class Contact:
     def try_(self) -> None:
         self._tried = self._clock.monotonic()
 
-    def hear(self) -> None:
-        now = self._clock.now()
+    def connect(self) -> None:
+        """The server answers, perhaps without anything to tell yet."""
         if self._is_lost:
             self._is_lost = False
-            self._screen.back((now - self._heard).total_seconds())
-        self._heard = now
+            self._screen.back((self._clock.now() - self._heard).total_seconds())
+
+    def hear(self) -> None:
+        self.connect()
+        self._heard = self._clock.now()
         self._pause = 0.0
 
     def lose(self, reason: str) -> None:
@@ -136,26 +139,27 @@ class Follower:
             self._poll(start)
 
     def _tail(self, start: int, limit: int) -> None:
-        first = True
+        connected = False  # ever
         while True:
+            repeated = connected
             self._memory.begin()
             self._contact.try_()
             reason = "the connection ended"
             try:
                 with self._source.tail(self._query, start, limit) as frames:
-                    if first:
+                    self._contact.connect()
+                    if not connected:
                         self._screen.begin()
+                        connected = True
                     for frame in frames:
                         self._contact.hear()
-                        self._take(frame, repeated=not first)
-                        first = False
-                    first = False
+                        self._take(frame, repeated=repeated)
             except NotFollowed as error:
-                if first:
+                if not connected:
                     raise
                 reason = str(error)
             except Lost as error:
-                if first and error.crowded:
+                if not connected and error.crowded:
                     raise
                 reason = error.reason
             self._contact.lose(reason)
@@ -182,12 +186,22 @@ class Follower:
             self._memory.forget_before(self._resume_at(start, POLL_OVERLAP + SECOND))
 
     def _take(self, frame: Frame, *, repeated: bool) -> None:
-        self._screen.show(self._fresh(frame.entries, repeated=repeated))
+        entries = frame.entries
+        if repeated:
+            self._find_back(entries)
+        self._screen.show(self._fresh(entries, repeated=repeated))
         self._memory.forget_before(self._resume_at(0, OVERLAP + SECOND))
         if frame.dropped_entries:
             self._screen.dropped(frame.dropped_entries)
         if frame.notice is not None:
             self._note(frame.notice)
+
+    def _find_back(self, entries: Sequence[Entry]) -> None:
+        """Cities that came back while there was no connection, which nobody reports."""
+        for entry in entries if self._silent else ():
+            city = entry.labels.place
+            if entry.time > self._silent.get(city, entry.time):
+                self._note(Notice("back", city, time=nanoseconds(self._clock.now())))
 
     def _note(self, notice: Notice) -> None:
         match notice.kind:
