@@ -274,6 +274,31 @@ async def test_any_other_host_is_refused_without_naming_what_there_is() -> None:
                 assert ("api" in text) is (host == "sin.api.localhost"), "which the client named itself"
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: api.localhost\r\nHost: other.localhost", 421),
+        ("GET / HTTP/1.1", 421),
+        ("OPTIONS * HTTP/1.1\r\nHost: api.localhost", 400),
+        ("CONNECT api.localhost:80 HTTP/1.1\r\nHost: api.localhost", 400),
+        ("GET /%zz?a=%zz&b=^` HTTP/1.1\r\nHost: api.localhost", 200),
+        ("GET //other.localhost/x HTTP/1.1\r\nHost: api.localhost", 200),
+        ("GET / HTTP/1.1\r\nHost: api.localhost\r\nX-Name: \xff", 200),
+        ("GET / HTTP/1.1\r\nHost: api.localhost\r\nConnection: Upgrade\r\nUpgrade: websocket", 200),
+    ],
+)
+@on_a_real_loop
+async def test_a_strange_request_is_refused_or_passed_on_but_breaks_nothing(head: str, status: int) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    async with instance(answer) as port, proxied(Places(endpoint("DFW", port))) as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(f"{head}\r\n\r\n".encode("latin-1"))
+        assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()
+
+
 @on_a_real_loop
 async def test_nobody_to_answer_is_explained_city_by_city() -> None:
     async with proxied(Places(endpoint("DFW", 0, state="Failed (crashing)"))) as client:

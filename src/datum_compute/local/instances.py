@@ -3,7 +3,6 @@
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,10 +61,15 @@ def _connect(address: str) -> Awaitable[ContainerEngine]:
     return EngineClient.connect(address.removeprefix("unix://"))
 
 
-ENGINES = Engines(partial(find_engine, os.environ, Path.home()), _connect)
+def _find(address: str) -> Awaitable[ContainerEngine]:
+    return find_engine(os.environ, Path.home(), address)
 
 
-CREDENTIALS = partial(registry_credentials, environ=os.environ, home=Path.home())
+def _credentials(reference: str) -> Awaitable[str]:
+    return registry_credentials(reference, os.environ, Path.home())
+
+
+ENGINES = Engines(_find, _connect)
 
 
 class Instances(Struct, frozen=True):
@@ -169,13 +173,19 @@ class _Search(Struct, frozen=True):
 async def _search(engines: Engines, record: Record, wish: Wish, remembered: str, *, has_instances: bool) -> _Search:
     """Looks for the engine that has the Instances, if there are any, else for the one that the user names, or any."""
     has_home = remembered == CONTAINERS and has_instances and bool(record.address)
-    if wish.engine and has_home and wish.engine != record.address:
+    goes_home = has_home and (not wish.engine or _is_same(wish.engine, record.address))
+    if has_home and not goes_home:
         await _check_home(engines, record, wish.engine)
-    connect = engines.connect if has_home and not wish.engine else engines.find
     try:
-        return _Search("", await connect(record.address if has_home and not wish.engine else wish.engine))
+        return _Search("", await (engines.connect(record.address) if goes_home else engines.find(wish.engine)))
     except EngineError as error:
         return _Search(str(error))
+
+
+def _is_same(address: str, other: str) -> bool:
+    """Whether two addresses are the same socket, perhaps through a link."""
+    first, second = (os.path.realpath(each.removeprefix("unix://")) for each in (address, other))
+    return first == second
 
 
 async def _check_home(engines: Engines, record: Record, address: str) -> None:
@@ -183,14 +193,14 @@ async def _check_home(engines: Engines, record: Record, address: str) -> None:
     home = f"{record.engine or 'the engine'} at {record.address}"
     try:
         engine = await engines.connect(record.address)
+        try:
+            count = len(await owned(engine, Owner(record.id, record.directory)))
+        finally:
+            await engine.close()
     except EngineError:
         raise LocalError(
             f"the instances run in {home}, which does not answer; start it, or give its containers up with {LEAVE}"
         ) from None
-    try:
-        count = len(await owned(engine, Owner(record.id, record.directory)))
-    finally:
-        await engine.close()
     if count:
         raise LocalError(
             f"{home} has {count} containers of this federation, so another engine cannot be used; remove them first "
@@ -248,7 +258,7 @@ def _in_containers(
         except EngineError as error:
             raise EngineAway(str(error)) from None
 
-    provider = ContainersProvider(connect, Owner(record.id, record.directory), clock, sink, CREDENTIALS, engine)
+    provider = ContainersProvider(connect, Owner(record.id, record.directory), clock, sink, _credentials, engine)
     return Instances(
         CONTAINERS,
         provider,

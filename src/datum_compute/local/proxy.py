@@ -81,12 +81,15 @@ class Proxy:
             self._session = None
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        wanted = parse_host(_value(scope["headers"], b"host"))
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        wanted = parse_host(hosts[0]) if len(hosts) == 1 else None
         cities = self._directory.cities(wanted.workload) if wanted is not None else None
         if wanted is None or cities is None:
             return await _say(send, scope, 421, "No workload is served under this name.\n")
         if wanted.city and wanted.city not in cities:
             return await _say(send, scope, 421, f"{wanted.workload} does not run in {wanted.city}.\n")
+        if not scope["raw_path"].startswith(b"/"):
+            return await _say(send, scope, 400, "Ask for a path that begins with a slash.\n")
         cities = ordered_cities(cities, wanted.city)
         endpoints = self._directory.of(wanted.workload)
         failures: dict[str, Outcome] = {}
