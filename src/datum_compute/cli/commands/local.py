@@ -1,25 +1,21 @@
 """The local federation. Entry point: `command`."""
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from datum_compute.cli.shell.failures import Exit, Failure, usage
+from datum_compute.cli.commands.local_backups import backup, restore
+from datum_compute.cli.shell.failures import Failure, usage
 from datum_compute.cli.shell.flags import Choice, Count, Port, one_of, option, verb, yes_option
+from datum_compute.cli.shell.local_directory import adapted, call, directory_flag, directory_option, state_directory
 from datum_compute.cli.shell.tree import Verbs
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from datum_compute.cli.shell.run import Run
-    from datum_compute.cli.show.views import Page, View
-    from datum_compute.local.backups import Backup
+    from datum_compute.cli.show.views import View
     from datum_compute.local.census import Census
     from datum_compute.local.choice import Wish
     from datum_compute.local.settings import Settings
@@ -30,14 +26,6 @@ _MOST_NAMES = 10
 _ANSWER_SECONDS = 5.0  # longer than a local federation ever needs
 _INSTANCES = ("auto", "containers", "simulated")
 _PUBLIC_IMAGE = "docker.io/library/nginx:alpine"
-
-directory_option = option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="PATH",
-    help="Directory of its state (DATUM_COMPUTE_LOCAL_DIR).",
-)
 
 
 @verb("up")
@@ -92,7 +80,7 @@ def up(
     from datum_compute.local.settings import limits_in_words
 
     settings, wish = _settings(cities, limits), _wish(run, instances, engine, leave=leave)
-    running = _call(run, directory, daemon.up, _directory(directory), port or 0, settings, wish)
+    running = call(run, directory, daemon.up, state_directory(directory), port or 0, settings, wish)
     run.terminal.show(
         f"The local federation is running at {running.url} (process {running.pid}).",
         f"  Project:    {running.project}",
@@ -100,7 +88,7 @@ def up(
         f"  Limits:     {limits_in_words(running.limits)}",
         f"  Instances:  {running.summary}",
         f"  State:      {running.directory}",
-        *(f"  {_adapted(run, directory, note)}" for note in running.notes),
+        *(f"  {adapted(run, directory, note)}" for note in running.notes),
     )
     simulated = (
         "",
@@ -113,7 +101,7 @@ def up(
         "  Next steps:",
         f"    Deploy:    {run.program} {_deploy(running)}{_target_flag(run, running)}",
         f"    kubectl:   export KUBECONFIG={quote(str(_kubeconfig(running)))}",
-        f"    Stop:      {run.program} local down{_flag(directory)}",
+        f"    Stop:      {run.program} local down{directory_flag(directory)}",
     )
 
 
@@ -184,7 +172,7 @@ def down(run: "Run", directory: Path | None) -> None:
     """Stop the federation and its containers, and keep its state."""
     from datum_compute.local import daemon
 
-    stopped = _call(run, directory, daemon.down, _directory(directory), run.terminal.aside)
+    stopped = call(run, directory, daemon.down, state_directory(directory), run.terminal.aside)
     run.terminal.show("The local federation was stopped." if stopped else "The local federation is not running.")
 
 
@@ -201,11 +189,11 @@ def status(run: "Run", directory: Path | None) -> "View":
 
     running = _running(directory)
     seconds = min(run.settings.request_timeout, _ANSWER_SECONDS)
-    found = _call(run, directory, projects, running, seconds)
+    found = call(run, directory, projects, running, seconds)
     names = [
         project.name if project.state == "Ready" else f"{project.name} ({project.state.lower()})" for project in found
     ]
-    counted = _call(run, directory, census, running, seconds)
+    counted = call(run, directory, census, running, seconds)
     page = Page(
         [
             f"The local federation is running at {running.url} (process {running.pid}).",
@@ -251,81 +239,7 @@ def kubeconfig(run: "Run", directory: Path | None) -> None:
     from datum_compute.local import state
 
     _running(directory)
-    run.terminal.name(str(state.kubeconfig_path(_directory(directory))))
-
-
-@verb("backup")
-@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
-@directory_option
-def backup(run: "Run", path: Path | None, directory: Path | None) -> None:
-    """Copy everything that is stored to a new file, whether the federation is running or not.
-
-    Without PATH the file is added to the backups in the state directory, and named after the current time.
-    """
-    from datum_compute.local import backups
-
-    to = path.absolute() if path else None
-    created = _call(run, directory, backups.backup, _directory(directory), to, run.clock.now())
-    run.terminal.show(f"The local federation was copied to {path or created}.")
-    name = quote(str(path)) if path else created.stem
-    run.terminal.note(f"Run '{run.program} local restore {name}{_flag(directory)}' to go back to it.")
-
-
-@verb("restore", outputs=("table", "json", "yaml", "name"))
-@click.argument("backup", metavar="[BACKUP]", required=False)
-@directory_option
-def restore(run: "Run", backup: str | None, directory: Path | None) -> "View | None":
-    """Go back to a backup; without BACKUP, list those in the state directory.
-
-    BACKUP is a file, a name from the list or the beginning of one, or `latest` for the newest that you made. The
-    federation must be stopped. Its current state is kept as a backup too, so that a restore can be undone.
-    """
-    from datum_compute.local import backups
-
-    state_directory = _directory(directory)
-    if not backup:
-        return _backups(run, backups.backups(state_directory), directory)
-    restored = _call(run, directory, backups.restore, state_directory, backup, run.clock.now())
-    run.terminal.show(f"The local federation was restored from {restored.source}.")
-    if restored.aside is not None:
-        run.terminal.show(f"The state before is kept as {restored.aside}.")
-    run.terminal.note(f"Run '{run.program} local up{_flag(directory)}' to start it.")
-    return None
-
-
-def _backups(run: "Run", backups: "list[Backup]", directory: Path | None) -> "View":
-    from datum_compute.cli.show.durations import age
-    from datum_compute.cli.show.lines import table
-    from datum_compute.cli.show.views import Page, View
-
-    def page(now: "datetime") -> "Page":
-        if not backups:
-            hint = f"Run '{run.program} local backup{_flag(directory)}' to make one."
-            return Page(["There are no backups yet."], [hint])
-        rows = [
-            (
-                backup.name,
-                age(backup.taken, now),
-                f"{backup.size / 1024:.0f} KiB",
-                "a restore" if backup.replaced else "backup",
-            )
-            for backup in backups
-        ]
-        hint = f"Run '{run.program} local restore NAME{_flag(directory)}' to go back to one."
-        return Page([table(("NAME", "AGE", "SIZE", "MADE BY"), rows)], ["", hint])
-
-    documents = {backup.name: _document(backup) for backup in backups}
-    return View(page, list(documents.values()), documents)
-
-
-def _document(backup: "Backup") -> dict[str, object]:
-    return {
-        "name": backup.name,
-        "path": str(backup.path),
-        "taken": backup.taken,
-        "size": backup.size,
-        "replaced": backup.replaced,
-    }
+    run.terminal.name(str(state.kubeconfig_path(state_directory(directory))))
 
 
 @verb("reset")
@@ -339,21 +253,23 @@ def reset(run: "Run", directory: Path | None, yes: bool, leave: bool) -> None:
     """
     from datum_compute.local import backups, daemon
 
-    state_directory = _directory(directory)
+    where = state_directory(directory)
     if not yes:
         if not run.terminal.asks:
             raise usage(
-                f"removing the state in {state_directory} has to be confirmed: pass -y to confirm",
-                f"local reset -y{_flag(directory)}",
+                f"removing the state in {where} has to be confirmed: pass -y to confirm",
+                f"local reset -y{directory_flag(directory)}",
             )
-        question = f"This will remove everything in {state_directory} except backups. Continue? (y/N): "
+        question = f"This will remove everything in {where} except backups. Continue? (y/N): "
         if not run.terminal.confirm(question, default=False):
             run.terminal.show("Aborted.")
             return
-    removed = _call(run, directory, partial(daemon.reset, leave=leave), state_directory, run.terminal.aside)
+    removed = call(run, directory, partial(daemon.reset, leave=leave), where, run.terminal.aside)
     run.terminal.show("The local federation was removed." if removed else "There is no local federation to remove.")
-    if backups.backups(state_directory):
-        run.terminal.note(f"Its backups are kept. Run '{run.program} local restore{_flag(directory)}' to list them.")
+    if backups.backups(where):
+        run.terminal.note(
+            f"Its backups are kept. Run '{run.program} local restore{directory_flag(directory)}' to list them."
+        )
 
 
 @verb("logs", outputs=("table", "json"))
@@ -379,7 +295,7 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
         for text in lines:
             run.terminal.name(text)
 
-    path = state.Paths(_directory(directory)).output
+    path = state.Paths(state_directory(directory)).output
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             show(*deque(file, maxlen=tail))
@@ -391,7 +307,7 @@ def logs(run: "Run", directory: Path | None, tail: int, follow: bool) -> None:
                     run.clock.sleep(_POLL_SECONDS)
     except FileNotFoundError:
         raise Failure(
-            "the local federation has logged nothing yet", next_command=f"local up{_flag(directory)}"
+            "the local federation has logged nothing yet", next_command=f"local up{directory_flag(directory)}"
         ) from None
     except KeyboardInterrupt:
         if run.terminal.live:
@@ -407,39 +323,10 @@ def _few(names: Sequence[str]) -> str:
 def _running(directory: Path | None) -> "Running":
     from datum_compute.local import state
 
-    running = state.running(_directory(directory))
+    running = state.running(state_directory(directory))
     if running is None:
-        raise Failure("the local federation is not running", next_command=f"local up{_flag(directory)}")
+        raise Failure("the local federation is not running", next_command=f"local up{directory_flag(directory)}")
     return running
-
-
-def _directory(directory: Path | None) -> Path:
-    from datum_compute.local import state
-
-    return directory.absolute() if directory else state.default_directory()
-
-
-def _flag(directory: Path | None) -> str:
-    """The flag for printed commands; absolute, so that they work from any directory."""
-    return f" --dir={quote(str(directory.absolute()))}" if directory else ""
-
-
-def _call(run: "Run", directory: Path | None, action: Any, *arguments: Any) -> Any:
-    """Calls a function of `local`, and adapts commands in its errors to the program and directory in use."""
-    from datum_compute.local.state import LocalError
-
-    try:
-        return action(*arguments)
-    except LocalError as error:
-        sentence, *details = _adapted(run, directory, str(error)).split("\n")
-        raise Failure(sentence, Exit.FAILED, details=[line.strip() for line in details]) from None
-
-
-def _adapted(run: "Run", directory: Path | None, text: str) -> str:
-    def command(match: "re.Match[str]") -> str:
-        return f"'{run.program} {match[1]}{_flag(directory)}'"
-
-    return re.sub(r"'compute (local \w+(?: --[\w=-]+)*)'", command, text)
 
 
 command = Verbs(
