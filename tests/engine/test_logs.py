@@ -213,6 +213,139 @@ def _refusal(action: Callable[[], Any]) -> type[ApiError] | None:
     return None
 
 
+class Aggregated:
+    """Logs behind the API server of a cluster that is the only project, for an Instance that the hub knows.
+
+    No compute-manager runs for its cell yet: it would remove a copy of an Instance that it does not have.
+    """
+
+    def __init__(self, engine: Engine, directory: Path, planes: dict[str, Api]) -> None:
+        self.engine = engine
+        self.container = Container(engine, CELL, "web")
+        self._cluster, self._hub, self._cell = planes[HOST_PLANE], planes[HUB_PLANE], planes[CELL]
+        self.namespace = f"team-{secrets.token_hex(3)}"
+        now = datetime.now(UTC) - timedelta(hours=1)
+        authority = new_authority("logs", now, 2)
+        names = [x509.DNSName(f"compute-logs.{ACCOUNTS}.svc"), x509.IPAddress(ip_address("127.0.0.1"))]
+        pair = issue(authority, "logs", now, 2, purposes=[SERVER], names=names)
+        for file, content in (
+            ("tls.crt", pair.certificate_pem),
+            ("tls.key", pair.key_pem),
+            ("ca.crt", authority.certificate_pem),
+        ):
+            (directory / file).write_bytes(content)
+        self._authority = directory / "ca.crt"
+        self.manager = Manager(
+            directory,
+            "single",
+            f"logsServer: {{host: 127.0.0.1, port: 0, tls: {{certDir: {directory}}}}}\ndiscovery: {{mode: single}}\n",
+            f"--kubeconfig={engine.kubeconfig(HOST_PLANE, 'management')}",
+            f"--federation-kubeconfig={engine.kubeconfig(HUB_PLANE, 'management')}",
+        )
+        self._service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "compute-logs", "namespace": ACCOUNTS},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }
+        self._registration = {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1alpha1.o11y.miloapis.com"},
+            "spec": {
+                "group": "o11y.miloapis.com",
+                "version": "v1alpha1",
+                "groupPriorityMinimum": 1000,
+                "versionPriority": 10,
+                "caBundle": base64.b64encode(authority.certificate_pem).decode(),
+                "service": {"name": "compute-logs", "namespace": ACCOUNTS, "port": self.manager.port("logs")},
+            },
+        }
+
+    def start(self) -> None:
+        self.manager.until_ready()
+        self._cluster.apply(self._service)
+        self._cluster.apply(self._registration)
+        until("the API being served", self._is_served, 60)
+        own = self._cluster.create(NAMESPACE.body(self.namespace))
+        self.place = hub_namespace(own["metadata"]["uid"])
+        identity = hub_labels("single", self.namespace)
+        labels = identity | {WORKLOAD_NAME: "api", PLACEMENT_NAME: "main", CITY_CODE: "DFW", SOURCE_CLUSTER: CELL}
+        self._hub.create(NAMESPACE.body(self.place, labels=identity))
+        copy = self._hub.create(
+            INSTANCE.body("api-main-dfw-0", self.place, labels=labels) | {"spec": template()["spec"]}
+        )
+        self._hub.replace(copy | {"status": {"controller": {"observedTemplateHash": "1"}}}, "status")
+        until("the namespace in the cell", lambda: self._cell.find("v1", "Namespace", self.place), 30)
+        run(self._cell, pod("api-main-dfw-0", self.place, "web"))
+
+    def _is_served(self) -> bool:
+        found = self._cluster.get("apiregistration.k8s.io/v1", "APIService", "v1alpha1.o11y.miloapis.com")
+        return condition(found, "Available") == "True"
+
+    def ask(self, url: str, headers: dict[str, str], certificate: str = "") -> tuple[int, Any]:
+        context = ssl.create_default_context(cafile=self.engine.folder.certificates / "ca.crt")
+        context.load_verify_locations(self._authority)
+        if certificate:
+            folder = self.engine.folder.certificates
+            context.load_cert_chain(folder / f"{certificate}.crt", folder / f"{certificate}.key")
+        address = urlsplit(url)
+        connection = http.client.HTTPSConnection(address.hostname or "", address.port, timeout=20, context=context)
+        try:
+            query = urlencode({"query": f'{{datum_namespace_name="{self.namespace}"}}'})
+            connection.request("GET", f"{LOKI}/query_range?{query}", headers=headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def lines(self, url: str, headers: dict[str, str]) -> list[str]:
+        code, answer = self.ask(url, headers)
+        streams = answer["data"]["result"] if code == 200 else []
+        return [value[1] for stream in streams for value in stream["values"]]
+
+    @property
+    def cluster(self) -> str:
+        return load([self.engine.kubeconfig(HOST_PLANE)]).server
+
+    @property
+    def server(self) -> str:
+        return f"https://127.0.0.1:{self.manager.port('logs')}"
+
+    def close(self) -> None:
+        self.manager.close()
+        self._cluster.delete(self._registration)
+        self._cluster.delete(self._service)
+        self._cluster.delete(NAMESPACE.body(self.namespace))
+        self._cell.delete(pod("api-main-dfw-0", self.place, "web"))
+        self._hub.delete(INSTANCE.body("api-main-dfw-0", self.place))
+        self._hub.delete(NAMESPACE.body(self.place))
+
+
+@pytest.fixture
+def aggregated(served: Engine, planes: dict[str, Api], tmp_path: Path) -> Iterator[Aggregated]:
+    aggregated = Aggregated(served, tmp_path, planes)
+    try:
+        aggregated.start()
+        yield aggregated
+    finally:
+        aggregated.close()
+
+
+def test_an_api_server_passes_its_callers_on(aggregated: Aggregated) -> None:
+    """Behind an APIService; whoever calls the server itself with the same headers is nobody."""
+    aggregated.container.write("hello")
+    token = load([aggregated.engine.kubeconfig(HOST_PLANE, "user")]).token
+    bearer = {"Authorization": f"Bearer {token}"}
+    for url in (aggregated.cluster, aggregated.server):
+        until("the line being read", lambda url=url: aggregated.lines(url, bearer) == ["hello"], 20)  # type: ignore[misc]
+    forged = {"X-Remote-User": f"system:serviceaccount:{ACCOUNTS}:compute-user", "X-Remote-Group": "system:masters"}
+    assert aggregated.ask(aggregated.server, forged)[0] == 401
+    # Of the same authority as the front proxy's here, as in many installations, but not of its name.
+    assert aggregated.ask(aggregated.server, forged, "admin")[0] == 401
+    assert aggregated.ask(aggregated.server, forged, "front-proxy-client")[0] == 200
+
+
 COLOURS = {"demo": "red", "other": "blue"}  # the names of the containers, each of which has a log of its own
 
 
@@ -421,131 +554,3 @@ def test_a_line_reaches_a_reader_who_follows(chain: Chain) -> None:
     p99 = ordered[int(len(ordered) * 0.99)]
     print(f"through Karmada: median {statistics.median(seconds) * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms")
     assert statistics.median(seconds) < 2
-
-
-class Aggregated:
-    """Logs behind the API server of a cluster that is the only project, for an Instance that the hub knows."""
-
-    def __init__(self, engine: Engine, directory: Path, planes: dict[str, Api]) -> None:
-        self.engine = engine
-        self.container = Container(engine, CELL, "web")
-        self._cluster, self._hub, self._cell = planes[HOST_PLANE], planes[HUB_PLANE], planes[CELL]
-        self.namespace = f"team-{secrets.token_hex(3)}"
-        now = datetime.now(UTC) - timedelta(hours=1)
-        authority = new_authority("logs", now, 2)
-        names = [x509.DNSName(f"compute-logs.{ACCOUNTS}.svc"), x509.IPAddress(ip_address("127.0.0.1"))]
-        pair = issue(authority, "logs", now, 2, purposes=[SERVER], names=names)
-        for file, content in (
-            ("tls.crt", pair.certificate_pem),
-            ("tls.key", pair.key_pem),
-            ("ca.crt", authority.certificate_pem),
-        ):
-            (directory / file).write_bytes(content)
-        self._authority = directory / "ca.crt"
-        self.manager = Manager(
-            directory,
-            "single",
-            f"logsServer: {{host: 127.0.0.1, port: 0, tls: {{certDir: {directory}}}}}\ndiscovery: {{mode: single}}\n",
-            f"--kubeconfig={engine.kubeconfig(HOST_PLANE, 'management')}",
-            f"--federation-kubeconfig={engine.kubeconfig(HUB_PLANE, 'management')}",
-        )
-        self._service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "compute-logs", "namespace": ACCOUNTS},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        }
-        self._registration = {
-            "apiVersion": "apiregistration.k8s.io/v1",
-            "kind": "APIService",
-            "metadata": {"name": "v1alpha1.o11y.miloapis.com"},
-            "spec": {
-                "group": "o11y.miloapis.com",
-                "version": "v1alpha1",
-                "groupPriorityMinimum": 1000,
-                "versionPriority": 10,
-                "caBundle": base64.b64encode(authority.certificate_pem).decode(),
-                "service": {"name": "compute-logs", "namespace": ACCOUNTS, "port": self.manager.port("logs")},
-            },
-        }
-
-    def start(self) -> None:
-        self.manager.until_ready()
-        self._cluster.apply(self._service)
-        self._cluster.apply(self._registration)
-        until("the API being served", self._is_served, 60)
-        own = self._cluster.create(NAMESPACE.body(self.namespace))
-        self.place = hub_namespace(own["metadata"]["uid"])
-        identity = hub_labels("single", self.namespace)
-        labels = identity | {WORKLOAD_NAME: "api", PLACEMENT_NAME: "main", CITY_CODE: "DFW", SOURCE_CLUSTER: CELL}
-        self._hub.create(NAMESPACE.body(self.place, labels=identity))
-        copy = self._hub.create(
-            INSTANCE.body("api-main-dfw-0", self.place, labels=labels) | {"spec": template()["spec"]}
-        )
-        self._hub.replace(copy | {"status": {"controller": {"observedTemplateHash": "1"}}}, "status")
-        until("the namespace in the cell", lambda: self._cell.find("v1", "Namespace", self.place), 30)
-        run(self._cell, pod("api-main-dfw-0", self.place, "web"))
-
-    def _is_served(self) -> bool:
-        found = self._cluster.get("apiregistration.k8s.io/v1", "APIService", "v1alpha1.o11y.miloapis.com")
-        return condition(found, "Available") == "True"
-
-    def ask(self, url: str, headers: dict[str, str], certificate: str = "") -> tuple[int, Any]:
-        context = ssl.create_default_context(cafile=self.engine.folder.certificates / "ca.crt")
-        context.load_verify_locations(self._authority)
-        if certificate:
-            folder = self.engine.folder.certificates
-            context.load_cert_chain(folder / f"{certificate}.crt", folder / f"{certificate}.key")
-        address = urlsplit(url)
-        connection = http.client.HTTPSConnection(address.hostname or "", address.port, timeout=20, context=context)
-        try:
-            query = urlencode({"query": f'{{datum_namespace_name="{self.namespace}"}}'})
-            connection.request("GET", f"{LOKI}/query_range?{query}", headers=headers)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    @property
-    def cluster(self) -> str:
-        return load([self.engine.kubeconfig(HOST_PLANE)]).server
-
-    @property
-    def server(self) -> str:
-        return f"https://127.0.0.1:{self.manager.port('logs')}"
-
-    def close(self) -> None:
-        self.manager.close()
-        self._cluster.delete(self._registration)
-        self._cluster.delete(self._service)
-        self._cluster.delete(NAMESPACE.body(self.namespace))
-        self._cell.delete(pod("api-main-dfw-0", self.place, "web"))
-        self._hub.delete(INSTANCE.body("api-main-dfw-0", self.place))
-        self._hub.delete(NAMESPACE.body(self.place))
-
-
-@pytest.fixture
-def aggregated(served: Engine, planes: dict[str, Api], tmp_path: Path) -> Iterator[Aggregated]:
-    aggregated = Aggregated(served, tmp_path, planes)
-    try:
-        aggregated.start()
-        yield aggregated
-    finally:
-        aggregated.close()
-
-
-def test_an_api_server_passes_its_callers_on(aggregated: Aggregated) -> None:
-    """Behind an APIService; whoever calls the server itself with the same headers is nobody."""
-    aggregated.container.write("hello")
-    token = load([aggregated.engine.kubeconfig(HOST_PLANE, "user")]).token
-    bearer = {"Authorization": f"Bearer {token}"}
-    until("the role of users being in force", lambda: aggregated.ask(aggregated.cluster, bearer)[0] == 200, 20)
-    for url in (aggregated.cluster, aggregated.server):
-        code, answer = aggregated.ask(url, bearer)
-        assert code == 200, answer
-        assert [value[1] for stream in answer["data"]["result"] for value in stream["values"]] == ["hello"]
-    forged = {"X-Remote-User": f"system:serviceaccount:{ACCOUNTS}:compute-user", "X-Remote-Group": "system:masters"}
-    assert aggregated.ask(aggregated.server, forged)[0] == 401
-    # Of the same authority as the front proxy's here, as in many installations, but not of its name.
-    assert aggregated.ask(aggregated.server, forged, "admin")[0] == 401
-    assert aggregated.ask(aggregated.server, forged, "front-proxy-client")[0] == 200
