@@ -554,3 +554,45 @@ def test_a_line_reaches_a_reader_who_follows(chain: Chain) -> None:
     p99 = ordered[int(len(ordered) * 0.99)]
     print(f"through Karmada: median {statistics.median(seconds) * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms")
     assert statistics.median(seconds) < 2
+
+
+def test_a_cell_that_dies_is_silent_until_it_is_back(chain: Chain) -> None:
+    """What its containers write meanwhile comes when it is back, once."""
+    connection = chain.connection()
+    path = chain.path("demo", "tail", limit="0")
+    connection.request("GET", path, headers={"Authorization": f"Bearer {chain.token(HOST_PLANE)}"})
+    answer = connection.getresponse()
+    found: list[tuple[str, str]] = []
+    notices: list[str] = []
+
+    def read_until(done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline, (notices, found)
+            frame = json.loads(answer.readline())
+            if notice := frame.get("notice"):
+                assert (notice["city"], CELL in json.dumps(frame)) == ("DFW", False)
+                notices.append(notice["kind"])
+            for stream in frame.get("streams", ()):
+                found.extend((stream["stream"]["datum_instance_name"], value[1]) for value in stream["values"])
+
+    try:
+        time.sleep(2)
+        chain.containers["red"].write("before")
+        read_until(lambda: len(found) == 2, 20)
+        chain.engine.kill(f"{CELL}-apiserver")
+        chain.containers["red"].write("meanwhile")
+        read_until(lambda: notices == ["silent"], 60)
+        chain.engine.start(f"{CELL}-apiserver")
+        read_until(lambda: notices == ["silent", "back"] and len(found) == 4, 120)
+        chain.containers["red"].write("after")
+        read_until(lambda: len(found) == 6, 60)
+    finally:
+        connection.close()
+        if not chain.engine.is_up():
+            chain.engine.start(f"{CELL}-apiserver")
+        for process in ("karmada-controller-manager", "karmada-scheduler"):  # by themselves they take a minute
+            chain.engine.kill(process)
+            chain.engine.start(process)
+    instances = ("api-main-dfw-0", "api-main-dfw-1")
+    assert sorted(found) == sorted((name, text) for name in instances for text in ("before", "meanwhile", "after"))

@@ -320,6 +320,9 @@ class _Check:
                 source = with_authority(source, Path(settings.webhook_client_ca))
             address, place = Address(webhook.host, webhook.port), pair_place(webhook.tls)
             observed.append(self._server("webhook", "webhookServer.port", address, source, place))
+        if (logs := config.logs_server) is not None:
+            address, place = Address(logs.host, logs.port), pair_place(logs.tls)
+            observed.append(self._server("logs", "logsServer.port", address, self._source(logs.tls), place))
         return list(await asyncio.gather(*observed))
 
     def _source(self, tls: Tls, authority: str = "") -> Source | None:
