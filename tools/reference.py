@@ -143,7 +143,13 @@ def _labels() -> str:
 
 # Permissions
 
-_WHO = {Who.MANAGEMENT: "Management", Who.CELL: "A cell", Who.USER: "A user", Who.KARMADA: "Karmada"}
+_WHO = {
+    Who.MANAGEMENT: "Management",
+    Who.CELL: "A cell",
+    Who.USER: "A user",
+    Who.VIEWER: "A viewer",
+    Who.KARMADA: "Karmada",
+}
 _ON = {
     On.HOST: "in the cluster it runs in",
     On.ROOT: "in the platform's root plane",

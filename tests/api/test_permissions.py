@@ -617,12 +617,13 @@ def test_the_roles_allow_every_call_of_the_controllers(used: set[Use]) -> None:
 
 
 def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> None:
-    """Except for users, who are not programs. The verbs for reading count as one."""
+    """Except for users and viewers, who are not programs. The verbs for reading count as one."""
     assert {
         use
         for use in TABLE - used
         if use not in OF_COMMANDS | OF_KARMADA
-        if use.who is not Who.USER and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
+        if use.who not in (Who.USER, Who.VIEWER)
+        and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
         if (use.resource, use.verb) != ("events", "patch")  # needed only when an event repeats
     } == set()
     assert {use.resource for use in used if use.who is Who.USER} == {"workloads"}
@@ -757,7 +758,9 @@ OWNED = {("networkbindings", "delete"), ("subnetclaims", "delete"), ("subnetclai
 
 def test_the_roles_allow_what_upstream_allows_minus_what_is_not_needed() -> None:
     built_in = (When.ENTITLEMENT, When.QUOTA, When.NETWORK, When.LOCATIONS)
-    ours = granted(row for row in ROWS if row[0] is not Who.USER and row[2].when not in (*built_in, *SERVED))
+    ours = granted(
+        row for row in ROWS if row[0] not in (Who.USER, Who.VIEWER) and row[2].when not in (*built_in, *SERVED)
+    )
     # A cell serves its metrics as securely as management does.
     reviews = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
     # Nobody else would delete what Karmada leaves behind after an outage.
@@ -869,6 +872,12 @@ def test_nobody_may_do_everything_or_read_secrets() -> None:
         is_own = (who, on) == (Who.CELL, On.CELL) and rule.in_namespace
         is_own |= rule.when is When.FRONT_PROXY and rule.in_namespace and bool(rule.names)
         assert "configmaps" not in rule.resources or who is Who.USER or is_own
+
+
+def test_viewers_read_neither_secrets_nor_works_and_change_nothing() -> None:
+    rules = [rule for who, _, rule in ROWS if who is Who.VIEWER]
+    assert {verb for rule in rules for verb in rule.verbs} == {"get", "list"}
+    assert not {"secrets", "configmaps", "works", "pods"} & {resource for rule in rules for resource in rule.resources}
 
 
 def test_a_leader_may_use_only_its_own_lease() -> None:

@@ -33,6 +33,8 @@ def test_there_is_one_role_per_identity_plane_and_feature() -> None:
         ("management", "project"),
         ("management", "root"),
         ("user", "project"),
+        ("viewer", "cell"),
+        ("viewer", "hub"),
     }
 
 

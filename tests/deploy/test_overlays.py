@@ -320,7 +320,7 @@ def test_one_process_that_is_management_and_cell_has_the_roles_of_both() -> None
     expected = {
         role
         for who, on in PERMISSIONS
-        if who is not Who.USER and on in (On.HOST, On.PROJECT, On.CELL)
+        if who not in (Who.USER, Who.VIEWER) and on in (On.HOST, On.PROJECT, On.CELL)
         for role in needed(manifests.settings, who, on)
     }
     # One lease and one server of metrics, under the roles of management; a Location is published for networks only.

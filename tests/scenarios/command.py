@@ -60,10 +60,12 @@ class _InThisProcess(BlockingTransport):
         self._server = server
         self._documents = command.documents
         self._command = command
+        self._plane = endpoint.server.rpartition("/")[2]
         self._logs = command.logs
 
     def call(self, call: Call) -> Answer:
         self._command.calls.append(call)
+        self._command.planes.append(self._plane)
         if self._command.denies(call):
             return Answer(403, b'{"kind": "Status", "reason": "Forbidden", "message": "no"}')
         if (document := self._documents.get(call.path)) is not None:
@@ -172,6 +174,7 @@ class Command:
         self.logs = logs
         self.denies = denies
         self.calls: list[Call] = []  # of the last command
+        self.planes: list[str] = []  # the plane of each
         self._servers = {_address(name): plane for name, plane in others.items()}
         self._server = server
         self._tracer = tracer
@@ -207,7 +210,7 @@ class Command:
 
     def _run(self, line: str, clock: _Clock) -> Result:
         out, err = Stream(), Stream()
-        self.calls = []
+        self.calls, self.planes = [], []
 
         def watching(transport: BlockingTransport, calls: Sequence[Call]) -> AbstractContextManager[_Changes]:
             return nullcontext(_Changes(clock))

@@ -15,6 +15,7 @@ from datum_compute.api.instance import INSTANCE
 from datum_compute.api.karmada import CLUSTER, PROPAGATION_POLICY
 from datum_compute.api.labels import INSTANCE_NAMESPACE, ROLLOUT_PAUSED, SOURCE_CLUSTER, TOPOLOGY_CITY
 from datum_compute.api.networking import NETWORK
+from datum_compute.api.permissions import PERMISSIONS, On, Who
 from datum_compute.api.quota import INSTANCES, RESOURCE_CLAIM
 from datum_compute.api.services import SERVICE_ENTITLEMENT
 from datum_compute.api.workload import WORKLOAD
@@ -32,6 +33,7 @@ from tests.scenarios.life import BEHAVIOUR
 
 OPERATOR, LOCAL, USER = FORMS = ("operator", "local", "user")
 OTHER_IMAGE = "registry.example/hello:2"
+OTHER_PROVIDER = "compute.datumapis.com/other-provider"
 MANAGEMENT = ("workload", "workload-deployment-federator", "instance-projector")
 
 
@@ -47,7 +49,7 @@ class Case:
         self._folder = folder
 
     def ask(self, form: str, words: str = "web") -> Json:
-        result = self.command(form).look(self._line(form, f"why {words} -o json"))
+        result = self.command(form).look(self.line(form, f"why {words} -o json"))
         assert result.code == 0, result.err
         answer: Json = json.loads(result.out)
         return answer
@@ -65,7 +67,7 @@ class Case:
             denies=lambda call: self.denies(call),
         )
 
-    def _line(self, form: str, line: str) -> str:
+    def line(self, form: str, line: str) -> str:
         return f"{line} --federation-kubeconfig={self._folder / form / 'federation'}" if form == OPERATOR else line
 
     def _server(self, plane: str) -> PlaneServer:
@@ -292,6 +294,24 @@ async def test_a_hub_namespace_that_is_being_removed(case: Case) -> None:
     case.check("hub", "NamespaceTerminating", "platform", words, (OPERATOR, LOCAL))
 
 
+async def test_an_operator_needs_no_more_than_the_roles_of_a_viewer(case: Case) -> None:
+    home = await sent(case)
+    await case.engine.hub.delete(PROPAGATION_POLICY, "city-dfw", home)
+    await case.advance(120)
+    command = case.command(OPERATOR)
+    command.look(case.line(OPERATOR, "why web"))
+    used = [(plane, call) for plane, call in zip(command.planes, command.calls, strict=True) if plane != "demo"]
+    assert {plane for plane, _ in used} == {"hub", "cell-dfw"}
+    assert len(used) <= 6
+    for plane, call in used:
+        rules = PERMISSIONS[Who.VIEWER, On.HUB if plane == "hub" else On.CELL]
+        roots = {f"/apis/{rule.group}/" if rule.group else "/api/": rule.resources for rule in rules}
+        group = next(root for root in roots if call.path.startswith(root))
+        allowed = [resource for rule in rules if rule.group in group.split("/") for resource in rule.resources]
+        assert call.method == "GET"
+        assert call.path.rpartition("/")[2] in (*allowed, home), call.path
+
+
 # The site
 
 
@@ -310,6 +330,22 @@ async def test_quota_that_is_used_up(runner: asyncio.Runner, simulation: Simulat
     command.look("why web")
     assert len(command.calls) <= 9
     await engine.stop()
+
+
+async def test_quota_that_cannot_be_asked(case: Case) -> None:
+    """The project is out of reach of its site; only the site itself knows of the instance."""
+    await case.project.deploy("web", ["DFW"], 1)
+    cell, home = case.engine.cells["DFW"], await case.project.hub_namespace()
+
+    async def is_delivered() -> bool:
+        return await cell.find(WORKLOAD_DEPLOYMENT, "web-main-dfw", home) is not None
+
+    case.engine.stop_controllers("quota-broker")
+    await case.federation.until(is_delivered, "the cell has the deployment")
+    await case.engine.take_away("demo")
+    await case.advance(120)
+    case.check("gates", "QuotaBackendUnavailable", "platform", "quota cannot be asked", (OPERATOR, LOCAL))
+    await case.engine.bring_back("demo")
 
 
 async def test_a_request_for_quota_that_nobody_decides(case: Case) -> None:
@@ -390,6 +426,15 @@ async def test_an_old_instance_that_is_slow_to_stop(case: Case) -> None:
     case.check("instances", "Stopping", "wait", "stopping")
 
 
+async def test_a_site_whose_clock_is_ahead(case: Case) -> None:
+    case.engine.clock("cell-dfw").ahead = 600.0
+    await case.project.deploy("web", ["DFW"], 1, "registry.example/hello:crashing")
+    await case.advance(60)
+    for form in (OPERATOR, LOCAL):
+        assert any("The clock of DFW is ahead (ClockAhead)" in note for note in case.ask(form)["notes"])
+    case.check("runtime", "InstanceCrashing", "you", "keeps exiting")
+
+
 # The way back
 
 
@@ -438,6 +483,21 @@ async def test_a_deletion_that_somebody_holds(case: Case) -> None:
     await case.advance(185)
     case.check("deletion", "HeldByFinalizer", "you", "waits for example.com/hold")
     assert case.ask(USER)["sentence"] == "web is being deleted: it waits for example.com/hold, for 3m. You can act."
+
+
+async def test_a_deletion_that_waits_for_a_provider_which_does_not_run(case: Case) -> None:
+    await deployed(case, replicas=1)
+    cell, home = case.engine.cells["DFW"], await case.project.hub_namespace()
+    held = await cell.get(INSTANCE, "web-main-dfw-0", home)
+    finalizers = [*held.metadata.finalizers, OTHER_PROVIDER]
+    await cell.merge_patch(INSTANCE, "web-main-dfw-0", home, {"metadata": {"finalizers": finalizers}})
+    await case.engine.take_away("hub")  # so that the workload is still there to be asked about
+    await case.project.delete("web")
+    await cell.delete(INSTANCE, "web-main-dfw-0", home)
+    await case.advance(185)
+    words = "waits for other-provider, which does not act here"
+    case.check("deletion", "HeldByFinalizer", "platform", words, (OPERATOR, LOCAL))
+    await case.engine.bring_back("hub")
 
 
 # Everywhere the same

@@ -179,6 +179,7 @@ def _parts_differ(view: View) -> bool:
 def _is_ahead(view: View) -> bool:
     times = [condition.last_transition_time for instance in view.instances for condition in conditions.of(instance)]
     times += [condition.last_transition_time for condition in conditions.of(view.deployment)] if view.deployment else []
+    times += filter(None, (instance.metadata.creation_timestamp for instance in view.instances))
     return any(moment > view.now + FUTURE for moment in times)
 
 

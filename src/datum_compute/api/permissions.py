@@ -23,6 +23,7 @@ class Who(Enum):
     MANAGEMENT = "management"
     CELL = "cell"
     USER = "user"  # of a project, through the `compute` command or directly
+    VIEWER = "viewer"  # an operator who asks `compute why`, and changes nothing
     KARMADA = "karmada"  # where the hub calls a cell on behalf of management
 
 
@@ -285,6 +286,20 @@ PERMISSIONS: dict[tuple[Who, On], tuple[Rule, ...]] = {
     ),
     (Who.CELL, On.PROJECT): (
         _may(f"{_READ} create delete", QUOTA, "resourceclaims", "claim quota for instances"),
+    ),
+    # Not Works: they hold whole manifests, and so may hold Secrets of every tenant.
+    (Who.VIEWER, On.HUB): (
+        _may("get list", CORE, "namespaces events", "see namespaces of projects, and what happened"),
+        _may("get list", COMPUTE, "workloaddeployments instances", "see what was sent, and what came back"),
+        _may("get list", "policy.karmada.io", "propagationpolicies", "see how cities are routed"),
+        _may("get list", "cluster.karmada.io", "clusters", "see which sites answer"),
+        _may("get list", "work.karmada.io", "resourcebindings", "see where deployments were delivered"),
+        _may("get list", "coordination.k8s.io", "leases", "see which cells hold their names"),
+    ),
+    (Who.VIEWER, On.CELL): (
+        _may("get list", CORE, "namespaces events", "see namespaces of projects, and what happened"),
+        _may("get list", COMPUTE, "workloaddeployments instances", "see what arrived, and what runs"),
+        _may("get list", "coordination.k8s.io", "leases", "see which replica works"),
     ),
     (Who.USER, On.PROJECT): (
         _may(f"{_READ} create update patch delete", COMPUTE, "workloads", "manage workloads"),
