@@ -7,6 +7,7 @@ from typing import Any
 from datum_compute.api.instance import INSTANCE
 from datum_compute.api.labels import SOURCE_CLUSTER, UPSTREAM_UID
 from datum_compute.api.names import hub_namespace
+from datum_compute.embedded.https.extensions import Handler
 from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import HUB, PROJECT
@@ -106,9 +107,7 @@ def condition(type_: str, status: str, reason: str, message: str = "") -> Json:
 class Peer:
     """A client of the door, as its server sees it. The call of the door is a task that a test may wait for."""
 
-    def __init__(
-        self, door: Door, name: str, command: Command, *, subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
-    ) -> None:
+    def __init__(self, door: Handler, name: str, command: Command) -> None:
         self._to_server: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
         self._to_server.put_nowait({"type": "websocket.connect"})
         self._arrived = asyncio.Event()
@@ -117,11 +116,12 @@ class Peer:
         self.gone = False
         self.accepted = ""
         self.close_code = 0
-        self.stdout, self.stderr = b"", b""
+        self._stdout, self._stderr = bytearray(), bytearray()
         self.end: Exited | Ended | None = None
         scope = {"type": "websocket", "query_string": query_of(command).encode(), "subprotocols": [SUBPROTOCOL]}
         path = path_of("default", name)
-        self.task = asyncio.create_task(door("demo", path, scope, self._to_server.get, self._receive))
+        call = door("demo", path, scope, self._to_server.get, self._receive)
+        self.task = asyncio.ensure_future(call)
 
     async def _receive(self, message: MutableMapping[str, Any]) -> None:
         await self._readable.wait()
@@ -139,12 +139,20 @@ class Peer:
     def _read(self, data: bytes) -> None:
         match from_server(data):
             case Output(channels.STDOUT, text):
-                self.stdout += text
+                self._stdout += text
             case Output(_, text):
-                self.stderr += text
+                self._stderr += text
             case Exited() | Ended() as end:
                 assert self.end is None
                 self.end = end
+
+    @property
+    def stdout(self) -> bytes:
+        return bytes(self._stdout)
+
+    @property
+    def stderr(self) -> bytes:
+        return bytes(self._stderr)
 
     def type(self, data: bytes) -> None:
         self._send(channels.message(channels.STDIN, data))
@@ -169,9 +177,14 @@ class Peer:
         self._readable.set()
 
     async def until(self, stdout: bytes) -> None:
-        while stdout not in self.stdout:
+        while stdout not in self._stdout:
             self._arrived.clear()
-            await self._arrived.wait()
+            arrival = asyncio.create_task(self._arrived.wait())
+            await asyncio.wait({arrival, self.task}, return_when=asyncio.FIRST_COMPLETED)
+            arrival.cancel()
+            if self.task.done():
+                self.task.result()
+                assert stdout in self.stdout
 
     async def ended(self) -> Exited | Ended | None:
         await self.task

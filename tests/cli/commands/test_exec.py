@@ -139,6 +139,21 @@ def test_traces_and_events_hold_no_arguments(server: ExecServer) -> None:
     assert not any("hunter2" in event for event in server.events())
 
 
+def test_no_event_loop_and_no_server_is_loaded(server: ExecServer) -> None:
+    program = f"{PROGRAM.replace('sys.exit(main())', 'main()')}; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "exec", "web-0", "--", "echo"],
+        env=environ(server),
+        capture_output=True,
+        text=True,
+        timeout=GUARD_SECONDS,
+        check=True,
+    )
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert "wsproto" in loaded
+    assert loaded.isdisjoint({"asyncio", "aiohttp", "uvicorn", "cryptography", "structlog"})
+
+
 class Process:
     """The command with pipes, while it runs."""
 
