@@ -5,7 +5,7 @@ Each process runs against a server that refuses whatever the table does not gran
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -39,17 +39,18 @@ from datum_compute.embedded.plane.server import PlaneServer
 from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.federation.identity import hub_labels
 from datum_compute.federation.roles import CELL, CLAIMS, HUB, PROJECT, ROOT
+from datum_compute.federation.sessions import Command, Unstartable
 from datum_compute.federation.withdrawals import Note, annotation
 from datum_compute.karmada.execution_spaces import ExecutionSpaces
 from datum_compute.karmada.propagation import NamespacePropagation, Propagation
 from datum_compute.kube.admission import User
 from datum_compute.kube.client import Client
-from datum_compute.kube.errors import Forbidden
+from datum_compute.kube.errors import Forbidden, Unavailable
 from datum_compute.kube.inprocess import InProcess
 from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.kube.reviews import ACCESS_REVIEW, Caller, authenticate, may, own_name
-from datum_compute.kube.transport import Answer, Call, Transport
+from datum_compute.kube.transport import Answer, Call, Link, Transport
 from datum_compute.local.engine import compute_engine
 from datum_compute.operator.certificates import Pair
 from datum_compute.operator.config import SelfSigned
@@ -74,6 +75,7 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
+from datum_compute.telemetry.cell_exec import PodRunner
 from datum_compute.telemetry.cells import CellSource
 from datum_compute.telemetry.hub_instances import HubInstances, HubSites
 from datum_compute.telemetry.identity import Rules
@@ -142,7 +144,6 @@ TABLE = granted(ROWS)
 
 # What users look into: served by compute-manager on request, and by separate services upstream.
 SERVED = (When.LOGS, When.EXEC, When.FRONT_PROXY)
-OF_COMMANDS = granted(row for row in ROWS if row[2].when is When.EXEC)  # their rights are shown on the real engine
 OF_KARMADA = granted(row for row in ROWS if row[0] is Who.KARMADA)  # which calls for us
 
 
@@ -558,9 +559,16 @@ class Site(Guarded):
 
         yield nothing()
 
+    async def websocket(self, path: str, query: str, subprotocol: str) -> Link:
+        self._check(Call("GET", path))
+        if self._on is On.CELL:
+            self._check(Call("POST", path))  # since Kubernetes 1.35 the API server asks for both
+        raise Unavailable("nothing runs here")
+
 
 async def serving_logs(simulation: Simulation) -> set[Use]:
-    """What a process does to serve logs: recognize the front proxy and callers, and read at sites, by both ways."""
+    """What a process does to serve logs and run commands: recognize the front proxy and callers, and read and run at
+    sites, by both ways."""
     engine = compute_engine(clock=simulation, uids=CountedUids(), generator=simulation.random)
     used: set[Use] = set()
     refused: set[Use] = set()
@@ -593,6 +601,8 @@ async def serving_logs(simulation: Simulation) -> set[Use]:
         sites = HubSites(fleet, HUB_PLANE, lambda: hub, lambda name: own)
         source = CellSource(instances, sites, simulation)
         assert await source.read(reader, Query(()), Window(0, 1, 1)) == []
+        with suppress(Unstartable):
+            await PodRunner(sites).run("dfw", "default", target().instance, "", Command(("sh",), "app"))
 
     await read(None)
     await read(cell)
@@ -621,7 +631,7 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
     assert {
         use
         for use in TABLE - used
-        if use not in OF_COMMANDS | OF_KARMADA
+        if use not in OF_KARMADA
         if use.who not in (Who.USER, Who.VIEWER)
         and not (use.verb == "get" and use._replace(verb="list") in TABLE & used)
         if (use.resource, use.verb) != ("events", "patch")  # needed only when an event repeats
@@ -634,7 +644,7 @@ def test_the_controllers_use_everything_that_the_roles_allow(used: set[Use]) -> 
 
 def test_optional_features_use_everything_that_their_roles_allow(used: set[Use]) -> None:
     """So that no rule is optional only because nothing uses it. Except for users, who are not programs."""
-    of_programs = set(When) - {When.CITY_RESTART, When.EXEC}
+    of_programs = set(When) - {When.CITY_RESTART}
     assert {rule.when for who, on, rule in ROWS if granted([(who, on, rule)]) & used} == of_programs
 
 
