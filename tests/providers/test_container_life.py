@@ -101,6 +101,26 @@ async def test_eight_containers_stop_at_once(site: Site, simulation: Simulation)
     assert simulation.time() - begun == 6
 
 
+async def test_eight_containers_start_at_once(site: Site, simulation: Simulation) -> None:
+    busy, most = 0, 0
+    start = site.model.start
+
+    async def slow(id: str) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await asyncio.sleep(5)
+        busy -= 1
+        await start(id)
+
+    site.model.start = slow  # type: ignore[method-assign]
+    for number in range(20):
+        await site.create(name=f"web-{number}")
+    await simulation.advance(20)
+    assert most == 8
+    assert [box.status for box in site.boxes] == ["running"] * 20
+
+
 async def test_everything_of_ours_is_removed_and_nothing_else(site: Site, simulation: Simulation) -> None:
     await site.create(WEB, HELPER)
     other = {"Image": IMAGE, "Labels": {"compute.datumapis.com/local": "f" * 32, "app": "other"}}

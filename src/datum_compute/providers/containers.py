@@ -40,6 +40,7 @@ from datum_compute.runtime import Clock, Fleet, Pass, Plane, Request, Source, Un
 
 BY_UID = "instance-uid"
 STEPS_AT_MOST = 50  # in one pass; a container needs three
+STEPS_AT_ONCE = 8  # of all Instances; an engine that gets too many answers none in time
 REMOVAL_SECONDS = 1.0  # until a container that the engine still removes is looked for again
 
 
@@ -70,6 +71,7 @@ class ContainersProvider:
         self._logs = ContainerLogs(sink, clock)
         self._strays = Strays(owner)
         self._memories: dict[Request, Memory] = {}
+        self._slots = asyncio.Semaphore(STEPS_AT_ONCE)
         self._fleet: Fleet | None = None
         self._enqueue: Callable[[Request], None] | None = None
 
@@ -188,7 +190,8 @@ class ContainersProvider:
             if isinstance(step, Wait):
                 pass_.no_later_than(step.seconds)
                 return
-            await take(step, self.owner, memory, shape, views, engine)
+            async with self._slots:
+                await take(step, self.owner, memory, shape, views, engine)
         pass_.no_later_than(REMOVAL_SECONDS)
 
     async def _look(self, request: Request, memory: Memory, shape: Shape, engine: ContainerEngine) -> list[View]:
