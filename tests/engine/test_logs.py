@@ -44,7 +44,7 @@ from engine.api import Api, condition, until
 from engine.harness import Engine
 from engine.identities import DEFAULT_SWITCHES
 from engine.settings import HOST_PLANE, HUB_PLANE
-from tests.engine.logs import Container, pod, run
+from tests.engine.logs import Container, now, pod, run
 from tests.operator.processes import Manager
 from tests.scenarios.federation import placement, template
 from tests.telemetry.sites import target
@@ -224,10 +224,10 @@ class Aggregated:
         self.container = Container(engine, CELL, "web")
         self._cluster, self._hub, self._cell = planes[HOST_PLANE], planes[HUB_PLANE], planes[CELL]
         self.namespace = f"team-{secrets.token_hex(3)}"
-        now = datetime.now(UTC) - timedelta(hours=1)
-        authority = new_authority("logs", now, 2)
+        began = datetime.now(UTC) - timedelta(hours=1)
+        authority = new_authority("logs", began, 2)
         names = [x509.DNSName(f"compute-logs.{ACCOUNTS}.svc"), x509.IPAddress(ip_address("127.0.0.1"))]
-        pair = issue(authority, "logs", now, 2, purposes=[SERVER], names=names)
+        pair = issue(authority, "logs", began, 2, purposes=[SERVER], names=names)
         for file, content in (
             ("tls.crt", pair.certificate_pem),
             ("tls.key", pair.key_pem),
@@ -523,7 +523,7 @@ def test_what_users_see_names_nothing_of_the_platform(chain: Chain) -> None:
 def test_a_line_reaches_a_reader_who_follows(chain: Chain) -> None:
     """Two instances write the same line, because their site gives them one log."""
     connection = chain.connection()
-    path = chain.path("demo", "tail", limit="0")
+    path = chain.path("demo", "tail", start=str(now()))
     connection.request("GET", path, headers={"Authorization": f"Bearer {chain.token(HOST_PLANE)}"})
     answer = connection.getresponse()
     assert answer.status == 200
@@ -559,7 +559,7 @@ def test_a_line_reaches_a_reader_who_follows(chain: Chain) -> None:
 def test_a_cell_that_dies_is_silent_until_it_is_back(chain: Chain) -> None:
     """What its containers write meanwhile comes when it is back, once."""
     connection = chain.connection()
-    path = chain.path("demo", "tail", limit="0")
+    path = chain.path("demo", "tail", start=str(now()))
     connection.request("GET", path, headers={"Authorization": f"Bearer {chain.token(HOST_PLANE)}"})
     answer = connection.getresponse()
     found: list[tuple[str, str]] = []

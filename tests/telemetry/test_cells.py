@@ -245,6 +245,19 @@ async def test_a_backlog_can_be_left_out(world: World) -> None:
         assert texts(items) == ["new"]
 
 
+@pytest.mark.parametrize("limit", [0, 1, 3, 10, 100])
+async def test_older_lines_of_the_same_second_stay_out(world: World, limit: int) -> None:
+    """A site cuts times to seconds, and sends them again."""
+    for number in range(10):
+        world.write(FIRST, f"old {number}", 0.5)
+    async with world.following(limit=limit) as items:
+        world.write(FIRST, "new")
+        await world.simulation.settle()
+        world.dfw.cut()
+        await asyncio.sleep(5)
+        assert texts(items) == [*(f"old {number}" for number in range(10 - min(limit, 10), 10)), "new"]
+
+
 async def test_a_line_is_followed_at_once(world: World) -> None:
     async with world.following() as items:
         await asyncio.sleep(300)

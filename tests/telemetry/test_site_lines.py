@@ -124,6 +124,24 @@ def test_a_successor_does_not_repeat_what_was_seen_under_the_old_name() -> None:
     assert memory.is_new(SECOND + 1, "started")
 
 
+def test_lines_before_the_first_ones_wanted_are_not_new_later() -> None:
+    """Only the last two of these were asked for, and all of them are of one second."""
+    memory = Memory()
+    for line in ((SECOND + 5, "c"), (SECOND + 6, "d")):
+        memory.is_new(*line)
+    memory.cut()
+    memory.reopen()
+    lines = [
+        (SECOND, "a"),
+        (SECOND + 5, "b"),
+        (SECOND + 5, "c"),
+        (SECOND + 6, "d"),
+        (SECOND + 6, "e"),
+        (SECOND + 5, "f"),
+    ]
+    assert [memory.is_new(*line) for line in lines] == [False, False, False, False, True, True]
+
+
 def test_a_memory_is_bounded() -> None:
     memory = Memory()
     for time in range(10_000):

@@ -279,10 +279,12 @@ class Following:
         question = Question(self._start if memory.since is None else memory.since, tail)
         memory.reopen()
         found: list[Entry] = []
+        received = 0
         loop, pace = asyncio.get_running_loop(), Budget(STREAM_BYTES)
         try:
             async with aclosing(answered_lines(door, target, stream.container, question)) as lines:
                 async for time, text, size in lines:
+                    received += 1
                     now = loop.time()
                     if (pause := max(pace.spend(size, now), self._budget.spend(size, now))) > 0:
                         await asyncio.sleep(pause)
@@ -294,6 +296,8 @@ class Following:
                         await self._items.room()
                     else:
                         found.append(entry)
+            if tail is not None and received >= tail:
+                memory.cut()
             self._hear(site)
             stream.current = True
         except ApiError as error:

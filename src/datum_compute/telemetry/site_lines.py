@@ -106,7 +106,9 @@ class Memory:
         self._lines: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
         self._former = tuple(former._lines) if former is not None else ()
         self._expected: Counter[tuple[int, int]] = Counter()
-        self._oldest = 0
+        self._is_cut = False  # whether there are older lines that were left out
+        self._oldest = -1
+        self._before = False  # the first remembered line has not come again yet
 
     @property
     def newest(self) -> int | None:
@@ -119,20 +121,26 @@ class Memory:
         newest = self.newest
         return None if newest is None else newest - newest % 1_000_000_000
 
+    def cut(self) -> None:
+        """Lines before those that are remembered now were left out, and are not wanted later either."""
+        self._is_cut = True
+
     def reopen(self) -> None:
         """What comes next begins anew, so the remembered lines are expected once more."""
         self._expected = Counter(self._lines)
         self._expected.update(self._former)
-        full = len(self._lines) == _REMEMBERED
-        self._oldest = min((time for time, _ in self._lines), default=0) if full else 0
+        is_cut = self._is_cut or len(self._lines) == _REMEMBERED
+        self._oldest = min((time for time, _ in self._lines), default=-1) if is_cut else -1
+        self._before = is_cut
 
     def is_new(self, time: int, text: str) -> bool:
         """Whether a line was not seen before; it is then remembered."""
         line = (time, hash(text))
         if self._expected[line] > 0:
             self._expected[line] -= 1
+            self._before = False
             return False
-        if time < self._oldest:  # seen, and forgotten since
+        if time < self._oldest or (time == self._oldest and self._before):  # left out, or forgotten since
             return False
         self._lines.append(line)
         return True
