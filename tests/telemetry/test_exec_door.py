@@ -19,7 +19,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry.channels import SUBPROTOCOL, Ended, Exited
 from datum_compute.telemetry.exec_door import Limits, NotRunning
-from tests.telemetry.exec_world import NAME, USER, Peer, World, condition, running
+from tests.telemetry.exec_world import NAME, USER, Peer, World, condition, running, spec
 
 STOPPED = Ended(f'instance "{NAME}" was stopped or replaced, and the session with it', "Gone", 410)
 
@@ -236,6 +236,15 @@ async def test_the_container_must_be_clear(
     await world.add(containers=("app", "proxy"))
     with pytest.raises(error, match=words):
         await world.connect("echo", container=container).task
+
+
+async def test_containers_are_those_that_the_hub_knows(simulation: Simulation) -> None:
+    """What a project says about its instance may name a container that is the platform's."""
+    world = await started(simulation)
+    await world.add()
+    await world.project.merge_patch(INSTANCE, NAME, "default", spec(("app", "mesh-proxy")))
+    with pytest.raises(NotFound, match='no container "mesh-proxy"; it has app'):
+        await world.connect("echo", container="mesh-proxy").task
 
 
 async def test_a_named_container_is_entered(simulation: Simulation) -> None:

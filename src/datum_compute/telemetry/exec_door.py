@@ -100,7 +100,7 @@ class Door:
             try:
                 async with asyncio.timeout(_START_SECONDS):
                     place = await self._places.find(caller.project, namespace, instance)
-                    command = replace(command, container=container_of(place.instance, command.container))
+                    command = replace(command, container=container_of(place.copy, command.container))
                     session = await self._start(place, caller, command)
             except Unstartable as error:
                 raise _refusal(error) from None

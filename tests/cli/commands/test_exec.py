@@ -65,6 +65,7 @@ def run(server: ExecServer, *words: str, typed: bytes | None = None) -> Done:
         (("web-0", "--", "exit", "255"), 255, b"", ""),
         (("instance/two-0", "-c", "proxy", "--", "echo", "x"), 0, b"x\n", ""),
         (("web-0", "--", "echo", "--plugin-manifest"), 0, b"--plugin-manifest\n", ""),
+        (("web-0", "--", "echo", "ä" * 8000), 0, "ä".encode() * 8000 + b"\n", ""),
     ],
 )
 def test_a_command_has_its_output_and_exit_code(
@@ -83,6 +84,7 @@ def test_a_command_has_its_output_and_exit_code(
         (("--", "ls"), 2, "INSTANCE is required"),
         (("two-0", "--", "ls"), 2, "choose one with -c: app, proxy"),
         (("web-0", "--", *(["a"] * 513)), 2, "512 are the most"),
+        (("web-0", "--", "echo", "x" * 16_384), 2, "16384 are the most"),
         (("two-0", "-c", "db", "--", "ls"), 3, 'has no container "db"; it has app, proxy'),
         (("nope", "--", "ls"), 3, 'instance "nope" not found'),
         (("off-0", "--", "ls"), 1, 'instance "off-0" is not running: '),
