@@ -6,10 +6,13 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from datum_compute.local import daemon
 from datum_compute.providers.engine_client import EngineClient
+from tests.containers.machine import Machine
 from tests.containers.podman import Podman, obstacle
 
 collect_ignore_glob = [] if os.environ.get("CONTAINERS") == "1" else ["test_*.py"]
@@ -32,6 +35,13 @@ def podman_service() -> Iterator[Podman]:
 def podman(podman_service: Podman) -> Iterator[Podman]:
     yield podman_service
     podman_service.clear()
+
+
+@pytest.fixture
+def machine(podman: Podman, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(podman, tmp_path / "state")
+    yield machine
+    daemon.down(machine.directory)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from datum_compute.local import daemon
+from tests.containers.machine import Machine
 from tests.containers.podman import HELLO, HELLO_2, Podman, until
-from tests.containers.test_local import Machine
 
 KILLS = 5
 INSTANCE = "compute.datumapis.com/instance"

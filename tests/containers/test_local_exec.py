@@ -16,8 +16,8 @@ import pytest
 
 from datum_compute.local import daemon
 from tests.cli.commands.test_exec import IN_TERMINAL
+from tests.containers.machine import COMPUTE, Machine
 from tests.containers.podman import HELLO, Podman
-from tests.containers.test_local import COMPUTE, Machine
 
 PROGRAM = "/program"
 INSTANCE = "web-default-dfw-0"
@@ -31,12 +31,12 @@ class User(Machine):
     def run(self, *words: str, typed: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         command = [str(COMPUTE), "exec", "-q", INSTANCE, *words]
         return subprocess.run(
-            command, env=self._environ, input=typed, capture_output=True, timeout=GUARD_SECONDS, check=False
+            command, env=self.environ, input=typed, capture_output=True, timeout=GUARD_SECONDS, check=False
         )
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
         command = [str(COMPUTE), "exec", "-q", INSTANCE, *words]
-        return subprocess.Popen(command, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 class Screen:
@@ -47,7 +47,7 @@ class Screen:
         self.resize(100, 30)
         command = [sys.executable, "-c", IN_TERMINAL, "exec", INSTANCE, "-it", "--", *words]
         self.process = subprocess.Popen(
-            command, env=user._environ, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+            command, env=user.environ, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
         self.text = b""

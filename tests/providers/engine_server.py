@@ -287,7 +287,7 @@ class EngineServer:
         assert [query[name] for name in ("follow", "stdout", "stderr", "timestamps")] == ["1"] * 4
         if await self.model.inspect(request.match_info["id"]) is None:
             return _json({"message": "no such container"}, 404)
-        return await self._streamed(request, self.model.logs(request.match_info["id"], int(query["tail"])))
+        return await self._streamed(request, self.model.logs(request.match_info["id"], _tail(query["tail"])))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         filters = msgspec.json.decode(request.query["filters"])
@@ -405,3 +405,7 @@ async def _feed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sess
             await session.end_input()
             return
     await session.close()  # the client is gone
+
+
+def _tail(text: str) -> int | None:
+    return None if text == "all" else int(text)

@@ -160,6 +160,31 @@ async def test_the_last_lines_of_a_removed_container_arrive(following: Following
     assert following.sink.texts() == ["bye"]
 
 
+async def test_nothing_is_lost_while_the_log_of_a_new_container_is_opened(following: Following) -> None:
+    await following.model.create("web", BODY)
+    await following.model.start("web")
+    following.logs.follow(following.model, following.model.box("web").id, WEB)
+    for number in range(20):
+        following.model.write("web", f"line {number}\n")
+        await following.simulation.advance(0.001)
+    await following.simulation.advance(1)
+    assert following.sink.texts() == [f"line {number}" for number in range(20)]
+
+
+async def test_a_container_that_ended_can_be_removed_once_its_last_lines_are_read(following: Following) -> None:
+    id = await following.start()
+    following.model.write("web", "bye\n")
+    following.model.end("web", 0)
+    await following.logs.finish([id, "unknown"])
+    assert following.sink.texts() == ["bye"]
+
+
+async def test_a_container_that_goes_on_is_not_waited_for(following: Following) -> None:
+    id, began = await following.start(), following.simulation.now()
+    await following.logs.finish([id])
+    assert (following.simulation.now() - began).total_seconds() <= 10
+
+
 async def test_a_log_that_cannot_be_opened_is_tried_again(following: Following) -> None:
     following.model.trouble("logs", Mishap.BROKEN, 3)
     await following.start()

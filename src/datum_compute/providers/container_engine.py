@@ -143,9 +143,12 @@ class ContainerEngine(Protocol):
         inside misses nothing. Some events may be from a second before. Raises `EngineAway` when the stream ends."""
         ...
 
-    def logs(self, id: str, tail: int) -> AsyncGenerator[bytes, None]:
-        """The newest `tail` lines of a container and everything after, as the engine sends it: `engine_streams.Frames`
-        with a time before each. Ends when the container does. To be closed if it is left early."""
+    def logs(self, id: str, tail: int | None) -> AsyncGenerator[bytes, None]:
+        """The newest `tail` lines of a container, or all, and everything after, as the engine sends it:
+        `engine_streams.Frames` with a time before each. Ends when the container does. To be closed if it is left early.
+
+        Only after all lines is there no gap: Podman leaves out what is written between the newest lines and the first
+        one that it waits for."""
         ...
 
     async def exec(self, id: str, command: Command) -> Session:

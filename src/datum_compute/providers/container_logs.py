@@ -27,6 +27,7 @@ from datum_compute.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1000  # lines
+_NEW_SECONDS = 10.0  # since its start; the log of such a container is short, and is read from its beginning
 RATE = 2_000_000  # bytes a second that are parsed of one container
 TOTAL_RATE = 8_000_000  # and of all together
 _QUIET_RATE = 32_000  # that every container may write, however much others do
@@ -66,6 +67,14 @@ class ContainerLogs:
         follower = self._followers.pop(id, None)
         if follower is not None:
             follower.leave()
+
+    async def finish(self, ids: Iterable[str]) -> None:
+        """Waits until everything was read of containers that have ended. To be called before they are removed, because
+        engines deliver lines late, and none after that; one that has too much to say is not waited for."""
+        reading = [follower.idle.wait() for id in ids if (follower := self._followers.get(id)) is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await asyncio.gather(*reading)
 
     @property
     def followed(self) -> frozenset[str]:
@@ -122,6 +131,7 @@ class _Follower:
         self._clock = clock
         self._pace = pace
         self._wanted = asyncio.Event()
+        self.idle = asyncio.Event()  # set while there is nothing to read
         self._leaving = False
         self._joiner = Joiner()
         self._newest: dict[str, int] = {}  # time of the last line, by stream
@@ -130,6 +140,7 @@ class _Follower:
 
     def again(self, engine: ContainerEngine) -> None:
         self._engine = engine
+        self.idle.clear()
         self._wanted.set()
 
     def leave(self) -> None:
@@ -145,7 +156,8 @@ class _Follower:
             began = asyncio.get_running_loop().time()
             if await self._read_to_the_end():
                 pause = _FIRST_PAUSE
-                if not self._leaving:
+                if not self._wanted.is_set():
+                    self.idle.set()
                     await self._wanted.wait()
                 continue
             if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
@@ -161,7 +173,7 @@ class _Follower:
         self._joiner, news = Joiner(), CatchUp(known, opened, BACKLOG)
         try:
             with suppress(EngineError):  # whoever looks after the engine says that it is away
-                await self._read(news, opened)
+                await self._read(news, opened, None if not known and await self._is_new(opened) else BACKLOG)
             ended = await self._has_ended()
         except EngineError:
             ended = False
@@ -171,13 +183,17 @@ class _Follower:
         self._report_gap()
         return ended
 
+    async def _is_new(self, now: int) -> bool:
+        found = await self._engine.inspect(self._id)
+        return found is not None and now - found.state.started < _NEW_SECONDS * 10**9
+
     async def _has_ended(self) -> bool:
         found = await self._engine.inspect(self._id)
         return found is None or found.state.status not in _RUNNING
 
-    async def _read(self, news: CatchUp, opened: int) -> None:
+    async def _read(self, news: CatchUp, opened: int, backlog: int | None) -> None:
         frames, live, begun = Frames(), False, False
-        async with aclosing(self._engine.logs(self._id, BACKLOG)) as chunks:
+        async with aclosing(self._engine.logs(self._id, backlog)) as chunks:
             while True:
                 if begun and (news.undecided or not live):
                     reading = asyncio.ensure_future(anext(chunks, b""))

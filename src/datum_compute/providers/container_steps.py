@@ -9,6 +9,7 @@ import structlog
 from datum_compute.api.labels import CONTAINER_INSTANCE_UID, CONTAINER_NAME
 from datum_compute.providers import container_removal
 from datum_compute.providers.container_engine import Container, ContainerEngine, Refused, Summary
+from datum_compute.providers.container_logs import ContainerLogs
 from datum_compute.providers.container_memory import Memory
 from datum_compute.providers.container_runs import RUNNING
 from datum_compute.providers.container_shape import GRACE_SECONDS, Owner, Shape
@@ -38,9 +39,10 @@ async def take(
                 await _remove(views[index].found, engine)
 
 
-async def remove(summaries: Sequence[Summary], engine: ContainerEngine) -> None:
-    """Stops containers, and then removes them."""
+async def remove(summaries: Sequence[Summary], engine: ContainerEngine, logs: ContainerLogs) -> None:
+    """Stops containers, reads their last lines, and then removes them."""
     await container_removal.stop(engine, [summary for summary in summaries if summary.state == RUNNING])
+    await logs.finish(summary.id for summary in summaries)
     try:
         await container_removal.remove(engine, summaries)
     except Refused as error:

@@ -200,7 +200,7 @@ class ContainersProvider:
         containers = _chosen([summary for summary in listed if self.owner.owns(summary.labels)], shape)
         chosen = {summary.id for summary in containers.values()}
         if surplus := [each for each in listed if self.owner.owns(each.labels) and each.id not in chosen]:
-            await remove(surplus, engine)
+            await remove(surplus, engine, self._logs)
         views = []
         for wanted in shape.containers:
             name = wanted.container
@@ -236,7 +236,7 @@ class ContainersProvider:
         try:
             engine = self._link.engine
             if left := await engine.containers(labels):
-                await remove(left, engine)
+                await remove(left, engine, self._logs)
                 left = await engine.containers(labels)
         except EngineAway as error:
             self._link.lost(error)  # the request runs again when it is back

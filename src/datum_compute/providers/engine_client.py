@@ -239,8 +239,9 @@ class EngineClient:
         while not (await asyncio.wait([waiting], timeout=self._limits.event_silence))[0]:
             await self._expect("GET", "/_ping", versioned=False)
 
-    async def logs(self, id: str, tail: int) -> AsyncGenerator[bytes, None]:
-        query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1", "tail": str(tail)}
+    async def logs(self, id: str, tail: int | None) -> AsyncGenerator[bytes, None]:
+        newest = "all" if tail is None else str(tail)
+        query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1", "tail": newest}
         async with self._stream("GET", f"/containers/{_segment(id)}/logs", query) as response:
             if response.status >= 300:
                 raise (await self._answer(response)).refusal()

@@ -92,14 +92,27 @@ func serve(port string) {
 	http.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
 		fmt.Fprintf(response, "hello from %s%s\n", name, version)
 	})
-	go func() {
-		fmt.Printf("listening on :%s\n", port)
-		if every := pause(os.Getenv("EVERY")); every > 0 {
-			count(1<<30, every)
-		}
-	}()
 	go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+port, nil)); os.Exit(1) }()
+	fmt.Printf("listening on :%s\n", port)
+	if every := pause(os.Getenv("EVERY")); every > 0 {
+		countUntilStopped(every)
+	}
 	wait()
+}
+
+// Ends with a line that says how many there were, so that a reader knows that it has all of them.
+func countUntilStopped(every time.Duration) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	for line := 1; ; line++ {
+		fmt.Printf("line %d\n", line)
+		select {
+		case <-signals:
+			fmt.Printf("stopped after %d\n", line)
+			os.Exit(0)
+		case <-time.After(every):
+		}
+	}
 }
 
 func count(lines int, every time.Duration) {
