@@ -158,7 +158,7 @@ def test_no_engine_of_this_machine_is_touched_by_tests(directory: Path, monkeypa
 def test_another_choice_of_what_runs_instances_needs_a_restart(directory: Path) -> None:
     daemon.up(directory)
     assert daemon.up(directory, wish=Wish("auto")).instances == "simulated"
-    with pytest.raises(LocalError, match=r"with instances in simulation; stop it with 'compute local down'"):
+    with pytest.raises(LocalError, match=r"with simulated instances; stop it with 'compute local down'"):
         daemon.up(directory, wish=Wish("containers"))
 
 
@@ -171,8 +171,10 @@ def test_containers_of_an_engine_that_is_gone_hold_up_a_reset_unless_they_are_le
     remember(paths, gone)
     messages: list[str] = []
     assert daemon.down(directory, messages.append) is False
-    assert messages == ["The containers were not stopped: there is no such socket"]
-    with pytest.raises(LocalError, match=r"so nothing was: there is no such socket; .* 'compute local reset --leave-"):
+    assert messages == [f"The containers were not stopped: {gone.address}: there is no such socket"]
+    with pytest.raises(
+        LocalError, match=r"so nothing was: unix://.*: there is no such socket; .* 'compute local reset --leave-"
+    ):
         daemon.reset(directory)
     assert paths.log.exists()
     assert daemon.reset(directory, messages.append, leave=True)

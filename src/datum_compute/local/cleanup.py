@@ -42,7 +42,10 @@ async def _clean(action: str, record: Record) -> Outcome:
     if not record.address:
         return Outcome()  # the record is of another place, or no engine has anything of ours
     owner = Owner(record.id, record.directory)
-    engine = await EngineClient.connect(record.address.removeprefix("unix://"))
+    try:
+        engine = await EngineClient.connect(record.address.removeprefix("unix://"))
+    except EngineError as error:
+        return Outcome(error=f"{record.address}: {error}")
     try:
         if action == STOP:
             return Outcome(await stop_all(engine, owner))

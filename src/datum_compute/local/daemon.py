@@ -104,7 +104,7 @@ def _suited(found: Running, port: int, wanted: Settings, wish: Wish) -> Running:
     elif not wanted.agrees(has):
         difference = f"with limits of {limits_in_words(found.limits)}"
     elif wish.instances not in ("", AUTO, found.instances):
-        difference = f"with instances in {'containers' if found.instances == CONTAINERS else 'simulation'}"
+        difference = f"with {'instances in containers' if found.instances == CONTAINERS else 'simulated instances'}"
     elif found.engine is not None and wish.engine not in ("", found.engine.address):
         difference = f"with the engine at {found.engine.address}"
     else:

@@ -179,7 +179,7 @@ async def _search(engines: Engines, record: Record, wish: Wish, remembered: str,
     try:
         return _Search("", await (engines.connect(record.address) if goes_home else engines.find(wish.engine)))
     except EngineError as error:
-        return _Search(str(error))
+        return _Search(f"{record.address}: {error}" if goes_home else str(error))
 
 
 def _is_same(address: str, other: str) -> bool:
