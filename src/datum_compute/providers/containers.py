@@ -102,7 +102,7 @@ class ContainersProvider:
         for memory in self._memories.values():
             memory.outage()
 
-    def listed(self, summaries: Sequence[Summary]) -> None:
+    def due(self) -> None:
         self._strays.suspect()
         self._wake_all()
 

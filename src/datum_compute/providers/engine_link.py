@@ -1,19 +1,19 @@
 """The connection to a container engine that comes and goes. Entry point: `EngineLink`.
 
-Events are only reasons to look. The list that is read at every connection, and regularly, is the truth behind them.
+Events are only reasons to look. Everything is looked at after every connection, and regularly.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 import structlog
 
-from datum_compute.providers.container_engine import ContainerEngine, EngineAway, Event, Refused, Summary
+from datum_compute.providers.container_engine import ContainerEngine, EngineAway, Event, Refused
 from datum_compute.runtime.tasks import first
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-RELIST_SECONDS = 600.0
+LOOK_SECONDS = 600.0
 PATIENCE_SECONDS = 30.0  # how long the engine may be silent before that is reported
 SILENT_SECONDS = 10.0  # and before the readers of logs are told
 STEADY_SECONDS = 10.0  # a connection that lasted so long is renewed at once
@@ -32,8 +32,8 @@ class Listener(Protocol):
         """The engine does not answer any more."""
         ...
 
-    def listed(self, summaries: Sequence[Summary]) -> None:
-        """All containers with the labels."""
+    def due(self) -> None:
+        """It is time to look at everything: after a connection, and regularly."""
         ...
 
     def happened(self, event: Event) -> None: ...
@@ -114,7 +114,7 @@ class EngineLink:
 
     async def _follow(self, engine: ContainerEngine, listener: Listener) -> None:
         async with engine.events(self._labels) as events:
-            summaries = await engine.containers(self._labels)
+            await engine.containers(self._labels)  # it answers more than a stream that may say nothing
             self._broken.clear()
             self._away_since = None
             self._connected_at = self._time()
@@ -122,10 +122,10 @@ class EngineLink:
                 self._said_silent = False
                 listener.silent("")
             listener.connected()
-            listener.listed(summaries)
+            listener.due()
             await first(
                 self._receive(events, listener),
-                self._relist(engine, listener),
+                self._look_regularly(listener),
                 listener.attend(engine),
                 self._broken.wait(),
             )
@@ -136,10 +136,10 @@ class EngineLink:
             listener.happened(event)
         raise EngineAway("the container engine ended the stream of events")
 
-    async def _relist(self, engine: ContainerEngine, listener: Listener) -> None:
+    async def _look_regularly(self, listener: Listener) -> None:
         while True:
-            await asyncio.sleep(RELIST_SECONDS)
-            listener.listed(await engine.containers(self._labels))
+            await asyncio.sleep(LOOK_SECONDS)
+            listener.due()
 
     async def _wait(self, pause: float, listener: Listener) -> None:
         """Waits before the next try, and says so when the engine has been silent for too long."""
