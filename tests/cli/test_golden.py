@@ -25,6 +25,7 @@ COLOURED = "colour: "
 FORMATS = {
     "status": ("shop", ("table", "json", "yaml")),
     "logs": ("shop --utc", ("text", "json")),
+    "events": ("shop --since=3h", ("table", "json", "yaml")),
     "why": ("shop", ("table", "wide", "json", "yaml")),
     "workloads list": ("", ("table", "wide", "json", "yaml", "name")),
     "workloads describe": ("shop", ("wide", "json", "yaml", "name")),

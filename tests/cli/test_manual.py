@@ -69,6 +69,7 @@ SHORT_OF_QUOTA = ("scale blog --min=6 --wait", "scale shop --min=3")
 BEFORE = {
     "status": SHORT_OF_QUOTA,
     "why": SHORT_OF_QUOTA,
+    "events": SHORT_OF_QUOTA,
     "workloads list": SHORT_OF_QUOTA,
     "workloads describe": SHORT_OF_QUOTA,
     "instances list": SHORT_OF_QUOTA,

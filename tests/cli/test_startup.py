@@ -66,6 +66,7 @@ ONE_SHOT = [
     ["status", "shop"],
     ["logs", "shop"],
     ["why", "shop"],
+    ["events", "shop"],
     ["why"],
     ["rollout", "history", "shop"],
     ["cities"],

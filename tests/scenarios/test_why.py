@@ -528,3 +528,25 @@ async def test_every_command_says_the_same_sentence_about_a_site_that_is_away(ca
     assert f"  {sentence}" in late.err.splitlines()
     assert f"  {sentence}" in command.look("status web").out.splitlines()
     await case.engine.bring_back("cell-dfw")
+
+
+# What happened
+
+
+async def test_the_events_of_a_site_and_their_echo_are_one_row(case: Case) -> None:
+    await case.project.deploy("web", ["DFW"], 1, "registry.example/hello:crashing")
+    await case.advance(30)
+    found = {}
+    for form in FORMS:
+        result = case.command(form).look(case.line(form, "events web -o json"))
+        assert result.code == 0, result.err
+        found[form] = json.loads(result.out)["events"]
+    crashes = {form: [row for row in rows if row["reason"] == "InstanceCrashing"] for form, rows in found.items()}
+    of_events = {
+        form: [row for row in rows if " is False" not in row["text"] and " is Unknown" not in row["text"]]
+        for form, rows in crashes.items()
+    }
+    assert {form: len(rows) for form, rows in of_events.items()} == dict.fromkeys(FORMS, 1)
+    assert [row["time"] for row in found[USER]] == sorted(row["time"] for row in found[USER])
+    assert {row["city"] for row in found[USER]} == {None, "DFW"}
+    assert {row["plane"] for row in found[OPERATOR]} >= {"project", "cell"}

@@ -174,7 +174,6 @@ def test_help_for_an_unknown_command_is_an_error(offline: Compute) -> None:
         (["create", "-f", "shop.yaml"], "deploy -f shop.yaml"),
         (["diff", "-f", "shop.yaml"], "deploy -f shop.yaml --dry-run --diff"),
         (["run", "shop", "--image=registry.example/shop:1"], "deploy shop --image=registry.example/shop:1"),
-        (["events"], "instances describe INSTANCE"),
     ],
 )
 def test_verbs_of_kubectl_lead_to_the_command(offline: Compute, words: list[str], meant: str) -> None:

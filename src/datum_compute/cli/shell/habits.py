@@ -50,8 +50,6 @@ def equivalent(words: Sequence[str]) -> list[str]:
             return ["deploy", *rest, "--dry-run", "--diff"]
         case "run":
             return ["deploy", *rest]
-        case "events":
-            return ["instances", "describe", "INSTANCE"]
     return []
 
 

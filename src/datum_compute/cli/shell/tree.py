@@ -32,6 +32,7 @@ ENTRIES = (
     Entry("destroy", "Delete a workload and all its instances, in every city.", ("delete",)),
     Entry("status", "Show the health of a workload, its cities, and what blocks it."),
     Entry("why", "Say what holds up a workload or an instance, since when, and who can act."),
+    Entry("events", "Show what happened to a workload, in order, in all its cities."),
     Entry("workloads", "List or describe workloads.", ("workload", "wl")),
     Entry("instances", "List or describe instances.", ("instance", "ps")),
     Entry("logs", "Show or follow what the instances of a workload write."),
