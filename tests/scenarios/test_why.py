@@ -378,6 +378,7 @@ async def test_a_network_that_takes_too_long(case: Case) -> None:
     ("tag", "reason", "words"),
     [
         ("image-unavailable", "ImageUnavailable", "cannot be pulled"),
+        ("out-of-memory", "InstanceCrashing", "used more memory than its 2048Mi"),
         ("crashing", "InstanceCrashing", "the process keeps exiting"),
     ],
 )

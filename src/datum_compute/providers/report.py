@@ -37,6 +37,12 @@ def unavailable(image: str) -> Report:
     return Report("Unknown", reasons.IMAGE_UNAVAILABLE, f"The image {image} cannot be pulled")
 
 
+def out_of_memory(mebibytes: int) -> Report:
+    """Names the limit, if it is known, so that users see what is too little."""
+    limit = f"its {mebibytes}Mi" if mebibytes else "it may have"
+    return Report("Unknown", reasons.INSTANCE_CRASHING, f"The instance used more memory than {limit}")
+
+
 def status_with(
     instance: Instance, report: Report, addresses: Sequence[str], now: datetime, external: str | None = None
 ) -> Json:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from datum_compute.api.addresses import addresses_of
 from datum_compute.api.instance import INSTANCE, PROGRAMMED, Instance
+from datum_compute.api.instance_types import CATALOG
 from datum_compute.api.labels import CITY_CODE, PLACEMENT_NAME, SIMULATE, WORKLOAD_NAME
 from datum_compute.api.labels import SIMULATED_FINALIZER as FINALIZER
 from datum_compute.api.template import Port
@@ -34,9 +35,10 @@ class Failure(Enum):
     CRASHING = "crashing"
     MISCONFIGURED = "configuration-error"
     SLOW_STOP = "slow-stop"
+    OUT_OF_MEMORY = "out-of-memory"
 
 
-IMAGE_UNAVAILABLE, CRASHING, MISCONFIGURED, SLOW_STOP = Failure
+IMAGE_UNAVAILABLE, CRASHING, MISCONFIGURED, SLOW_STOP, OUT_OF_MEMORY = Failure
 _BY_NAME = {failure.value: failure for failure in Failure}
 
 
@@ -114,6 +116,9 @@ class SimulatedProvider:
                 return report.CRASHING
             case Failure.MISCONFIGURED:
                 return report.MISCONFIGURED
+            case Failure.OUT_OF_MEMORY:
+                type_ = CATALOG.get(instance.spec.runtime.resources.instance_type)
+                return report.out_of_memory(type_.mebibytes if type_ is not None else 0)
         return report.RUNNING if _runs(instance) or self._elapsed(instance, pass_) else report.PROVISIONING
 
     def _failure(self, instance: Instance) -> Failure | None:

@@ -73,8 +73,8 @@ def up(
     separated. Containers reach the internet and the local network. Their ports are published on the loopback interface.
 
     If instances are simulated, no image is pulled and no container runs. The tag of an image decides how its instances
-    behave: with :crashing, :image-unavailable and :configuration-error they never become ready, with :slow-stop they
-    take a minute to stop, and with any other tag they run.
+    behave: with :crashing, :out-of-memory, :image-unavailable and :configuration-error they never become ready, with
+    :slow-stop they take a minute to stop, and with any other tag they run.
     """
     from datum_compute.local import daemon
     from datum_compute.local.settings import limits_in_words
