@@ -69,7 +69,8 @@ class Engine:
     """A container engine on the machine of whoever types. It would wait for ever for an answer."""
 
     def __init__(self, terminal: Terminal) -> None:
-        folder = tempfile.mkdtemp()  # a socket needs a short path
+        self._folder = tempfile.TemporaryDirectory()  # a socket needs a short path
+        folder = self._folder.name
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(f"{folder}/engine.sock")
         self._socket.listen()
@@ -78,7 +79,7 @@ class Engine:
 
     def touched(self) -> bool:
         """Whether anybody tried to reach it; it cannot be reached any more."""
-        with self._socket:
+        with self._folder, self._socket:
             try:
                 self._socket.accept()[0].close()
             except BlockingIOError:
