@@ -26,6 +26,7 @@ async def test_a_bad_image_is_named_for_every_city_and_the_way_back_is_offered(
         assert steps == [
             "    Roll back:         compute rollout undo shop",
             "    View instances:    compute instances --workload=shop",
+            "    Read logs:         compute logs shop",
         ]
         undone = await command("rollout undo shop -y --wait")
         assert "\nRollout started.\nRolling workload" in undone.out
