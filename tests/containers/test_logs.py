@@ -17,7 +17,6 @@ from tests.containers.test_engine import body, settled
 from tests.providers.test_container_logs import WEB, Collected
 
 LOUD = Origin("demo", "default", "loud", "main", "DFW", "loud-main-dfw-0", "uid", "app")
-SLACK = 0.7  # seconds that an engine which polls its logs may take, on a busy machine
 
 
 @pytest.fixture
@@ -75,16 +74,20 @@ async def test_nothing_is_lost_or_repeated_over_restarts_of_container_and_engine
     id = await start(engine, logs, "count", "80", "20ms")
     await until(lambda: len(sink.texts()) >= 80)
     await engine.stop(id, 1)
+    await logs.finish(
+        [id]
+    )  # Podman may skip lines of a container that is started again before it has read the last ones
     await engine.start(id)
     logs.follow(engine, id, WEB)
     await until(lambda: len(sink.texts()) >= 90)
     await asyncio.to_thread(podman.stop)
-    assert len(sink.texts()) < 160  # so some are written while nobody can read them
+    assert len(sink.texts()) < 161  # so some are written while nobody can read them
     await asyncio.to_thread(podman.start)
-    await until(lambda: len(sink.texts()) >= 160)
+    await until(lambda: len(sink.texts()) >= 161)
     await engine.remove(id)
     logs.leave(id)
-    assert sink.texts() == [f"line {number}" for number in range(1, 81)] * 2
+    lines = [f"line {number}" for number in range(1, 81)]
+    assert sink.texts() == [*lines, "stopped", *lines]
 
 
 async def test_the_last_lines_before_a_removal_arrive(
@@ -93,11 +96,12 @@ async def test_the_last_lines_before_a_removal_arrive(
     id = await start(engine, logs, "count", "100000", "5ms")
     await until(lambda: len(sink.texts()) >= 50)
     await engine.stop(id, 5)
+    await logs.finish([id])
     await engine.remove(id)
     logs.leave(id)
-    await asyncio.sleep(SLACK)
-    numbers = [int(text.split()[1]) for text in sink.texts()]
-    assert numbers == list(range(1, len(numbers) + 1))
+    *lines, last = sink.texts()
+    assert last == "stopped"
+    assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
 
 
 async def test_hostile_output_becomes_harmless_lines(

@@ -109,6 +109,8 @@ def test_what_is_surely_from_before(time: int, opened: int, expected: bool) -> N
         ("aaa", "aaa", ""),
         ("abef", "abcdefg", "g"),  # c and d were left out
         ("abc", "", ""),
+        ("xa", "xaya", "ya"),
+        ("abcsabd", "abcdsabcde", "e"),  # c was left out
     ],
 )
 def test_the_overlap_of_a_backlog_with_known_lines(known: str, backlog: str, new: str) -> None:
@@ -165,6 +167,17 @@ def test_a_backlog_of_seconds_is_over_with_the_first_line_after_opening() -> Non
     assert news.undecided
     assert [line.text for line in news.add(Line(T + 2 * S, STDOUT, "c"))] == ["c"]
     assert [line.text for line in news.add(Line(T, STDOUT, "d"))] == ["d"]
+
+
+def test_of_an_unknown_backlog_the_newest_lines_are_read() -> None:
+    news = CatchUp([], T + 60 * S, 3)
+    assert [line for entry in read("abcdef") for line in news.add(entry)] == []
+    assert [line.text for line in news.decide()] == ["d", "e", "f"]
+
+
+def test_a_new_container_does_not_wait_for_its_first_lines() -> None:
+    news = CatchUp([], T, 3)
+    assert list(news.add(Line(T, STDOUT, "a"))) == [Line(T, STDOUT, "a")]
 
 
 def test_a_clock_that_is_set_back_hides_nothing() -> None:

@@ -13,11 +13,13 @@ from msgspec import Struct
 from datum_compute.federation.sessions import Command, Session
 from datum_compute.kube.meta import Json
 
+PODMAN, DOCKER = "Podman", "Docker"
+
 
 class EngineInfo(Struct, frozen=True):
     """An engine, and which of the limits in a container's body it enforces. It ignores the others."""
 
-    product: str  # Podman, Docker
+    product: str  # PODMAN or DOCKER
     version: str
     api: str  # the version of the API that is spoken with it
     address: str  # unix://PATH

@@ -1,6 +1,6 @@
 """Makes lines of what a container writes, without I/O. Entry points: `Joiner`, `CatchUp`, `Allowance`."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -98,15 +98,15 @@ class CatchUp:
     """Leaves out what is known of a log that is read again from a point before its end.
 
     An engine that gives nanoseconds tells exactly what is new. Of one that gives seconds, the backlog is collected and
-    compared with the known lines; among equal lines it may be wrong.
+    compared with the known lines; among equal lines it may be wrong. If nothing is known, the newest lines of the
+    backlog are.
     """
 
     def __init__(self, known: Sequence[Line], opened: int, backlog: int) -> None:
         self._known = known
         self._opened = opened
-        self._backlog = backlog
-        self._collected: list[Line] = []
-        self._done = not known
+        self._collected: deque[Line] = deque(maxlen=backlog)
+        self._done = False
         self._exact = False
         self._newest = {line.stream: line.time for line in known}
         self._equal = Counter(line for line in known if line.time == self._newest[line.stream])
@@ -117,19 +117,22 @@ class CatchUp:
 
     def add(self, line: Line) -> Sequence[Line]:
         """The lines that are new, now that this one came."""
-        self._exact = self._exact or line.time % _SECOND != 0
-        if self._done or self._exact:
-            return (line,) if self._done or self._is_new(line) else ()
+        if self._done:
+            return (line,)
+        if line.time % _SECOND and self._known and not self._collected:
+            self._exact = True
+        if self._exact:
+            return (line,) if self._is_new(line) else ()
         self._collected.append(line)
-        if line.time > self._opened or len(self._collected) >= self._backlog:
+        if line.time > self._opened or (not self._known and not is_old(line, self._opened)):
             return self.decide()
         return ()
 
     def decide(self) -> Sequence[Line]:
         """The backlog is over."""
-        collected, self._collected = self._collected, []
-        if collected:
-            self._done = True
+        collected = list(self._collected)
+        self._collected.clear()
+        self._done = self._done or bool(collected)
         return collected[overlap(self._known, collected) :]
 
     def _is_new(self, line: Line) -> bool:
@@ -145,8 +148,9 @@ class CatchUp:
 
 
 def overlap(known: Sequence[Line], backlog: Sequence[Line]) -> int:
-    """How many lines at the beginning of a backlog are known: the longest end of `known` that is found in it counts. Of
-    equally long ones it is the first, which is right if both begin with the log.
+    """How many lines at the beginning of a backlog are known: up to where it contains most of the known lines in their
+    order, and then most of them next to each other. Of equal places it is the first, which is right if both begin with
+    the log.
 
     What was written in a later second than the newest known line arrived is new. What was written long before it is
     known, even if the line was left out at the time.
@@ -161,23 +165,26 @@ def overlap(known: Sequence[Line], backlog: Sequence[Line]) -> int:
         elif line.time > arrived:
             highest = index
             break
-    best, longest = lowest, 0
+    best, most = lowest, (0, 0)
     for position in range(lowest + 1, highest + 1):
-        length = _common_end(known, backlog, position, longest)
-        if length > longest:
-            best, longest = position, length
+        if _same(known[-1], backlog[position - 1]) and min(position, len(known)) >= most[0]:
+            found = _common(known, backlog, position)
+            if found > most:
+                best, most = position, found
     return best
 
 
-def _common_end(known: Sequence[Line], backlog: Sequence[Line], position: int, least: int) -> int:
-    """How many lines before `position` are the last known ones; 0 if no more than `least` can be."""
-    limit = min(position, len(known))
-    if limit <= least:
-        return 0
-    length = 0
-    while length < limit and _same(known[-1 - length], backlog[position - 1 - length]):
-        length += 1
-    return length
+def _common(known: Sequence[Line], backlog: Sequence[Line], position: int) -> tuple[int, int]:
+    """How many of the last known lines are before a position, passing over what was left out; and how many are directly
+    before it."""
+    matched = adjacent = 0
+    for index in range(position - 1, -1, -1):
+        if _same(known[-1 - matched], backlog[index]):
+            adjacent += matched == position - 1 - index
+            matched += 1
+            if matched == len(known):
+                break
+    return matched, adjacent
 
 
 def _same(one: Line, other: Line) -> bool:

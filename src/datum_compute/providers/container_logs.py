@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 import structlog
 
 from datum_compute.federation.lines import STDERR, Line, Origin, Sink
-from datum_compute.providers.container_engine import ContainerEngine, EngineError
+from datum_compute.providers.container_engine import PODMAN, ContainerEngine, EngineError
 from datum_compute.providers.container_lines import (
     NOTICE,
     Allowance,
@@ -27,7 +27,6 @@ from datum_compute.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1000  # lines
-_NEW_SECONDS = 10.0  # since its start; the log of such a container is short, and is read from its beginning
 RATE = 2_000_000  # bytes a second that are parsed of one container
 TOTAL_RATE = 8_000_000  # and of all together
 _QUIET_RATE = 32_000  # that every container may write, however much others do
@@ -173,7 +172,7 @@ class _Follower:
         self._joiner, news = Joiner(), CatchUp(known, opened, BACKLOG)
         try:
             with suppress(EngineError):  # whoever looks after the engine says that it is away
-                await self._read(news, opened, None if not known and await self._is_new(opened) else BACKLOG)
+                await self._read(news, opened)
             ended = await self._has_ended()
         except EngineError:
             ended = False
@@ -183,17 +182,15 @@ class _Follower:
         self._report_gap()
         return ended
 
-    async def _is_new(self, now: int) -> bool:
-        found = await self._engine.inspect(self._id)
-        return found is not None and now - found.state.started < _NEW_SECONDS * 10**9
-
     async def _has_ended(self) -> bool:
         found = await self._engine.inspect(self._id)
         return found is None or found.state.status not in _RUNNING
 
-    async def _read(self, news: CatchUp, opened: int, backlog: int | None) -> None:
+    async def _read(self, news: CatchUp, opened: int) -> None:
         frames, live, begun = Frames(), False, False
-        async with aclosing(self._engine.logs(self._id, backlog)) as chunks:
+        # All of it where something would be missing otherwise. The engine bounds its size.
+        tail = None if self._engine.info.product == PODMAN else BACKLOG
+        async with aclosing(self._engine.logs(self._id, tail)) as chunks:
             while True:
                 if begun and (news.undecided or not live):
                     reading = asyncio.ensure_future(anext(chunks, b""))

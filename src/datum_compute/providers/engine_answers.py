@@ -7,6 +7,8 @@ from typing import Any
 
 from datum_compute.kube.meta import Json
 from datum_compute.providers.container_engine import (
+    DOCKER,
+    PODMAN,
     Container,
     ContainerState,
     EngineAway,
@@ -49,7 +51,7 @@ def info_of(version: Json, info: Json, api: str, address: str) -> EngineInfo:
     podman = any("podman" in name.lower() for name in components)
     cpus = info.get("NCPU")
     return EngineInfo(
-        product="Podman" if podman else "Docker",
+        product=PODMAN if podman else DOCKER,
         version=_text(version.get("Version")),
         api=api,
         address=address,

@@ -21,9 +21,14 @@ func main() {
 	switch mode := arguments[0]; mode {
 	case "serve":
 		serve(arguments[1])
-	case "count": // count LINES EVERY: numbered lines, then it goes on without a word
+	case "count": // count LINES EVERY: numbered lines, then it goes on without a word until it is stopped
+		go func() {
+			wait()
+			fmt.Println("stopped")
+			os.Exit(0)
+		}()
 		count(number(arguments[1], 10), pause(arguments[2]))
-		wait()
+		select {}
 	case "exit": // exit CODE [AFTER]
 		time.Sleep(pause(arguments[2]))
 		fmt.Fprintf(os.Stderr, "exiting with %d\n", number(arguments[1], 0))
@@ -80,7 +85,6 @@ func wait() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	<-signals
-	os.Exit(0)
 }
 
 func serve(port string) {
