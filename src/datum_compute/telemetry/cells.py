@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from datum_compute.kube.errors import ApiError
 from datum_compute.runtime import Clock
-from datum_compute.telemetry.following import Following, Items
+from datum_compute.telemetry.following import Following
+from datum_compute.telemetry.items import Items
 from datum_compute.telemetry.query import Query, line_matches, matches
 from datum_compute.telemetry.site_lines import Budget
 from datum_compute.telemetry.sites import Question, Sites, Trouble, answered_lines, trouble_of

@@ -1,8 +1,7 @@
-"""Everything that Instances write from now on, wherever they run. Entry points: `Following`, `Items`."""
+"""Everything that Instances write from now on, wherever they run. Entry point: `Following`."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -10,6 +9,7 @@ import structlog
 
 from datum_compute.kube.errors import ApiError
 from datum_compute.runtime import Clock
+from datum_compute.telemetry.items import Items
 from datum_compute.telemetry.site_lines import Budget, Memory, Splitter, parsed
 from datum_compute.telemetry.sites import Question, Sites, Trouble, answered_lines, first_line, log_call, trouble_of
 from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, SourceAway
@@ -22,52 +22,8 @@ REPLACED_SECONDS = 10.0  # in which a successor may appear before an Instance co
 LAST_SECONDS = 60.0  # for the last lines of an Instance that is gone
 REPORT_SECONDS = 1.0  # between two reports of lines that were given up
 STREAM_BYTES = 2 * 1024 * 1024  # per second
-_WAITING = 2000
 
 _log = structlog.get_logger(__name__)
-
-Item = Entry | Notice | Dropped
-
-
-class Items:
-    """What streams deliver to one reader, who reads it at once; a stream waits while too much is waiting."""
-
-    def __init__(self) -> None:
-        self._items: deque[Item] = deque()
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._ended = False
-        self._error: BaseException | None = None
-
-    def add(self, item: Item) -> None:
-        self._items.append(item)
-        self._changed.set()
-        if len(self._items) >= _WAITING:
-            self._room.clear()
-
-    async def room(self) -> None:
-        await self._room.wait()
-
-    def end(self, task: "asyncio.Task[Any]") -> None:
-        self._ended = True
-        self._error = None if task.cancelled() else task.exception()
-        self._changed.set()
-
-    def __aiter__(self) -> AsyncIterator[Item]:
-        return self
-
-    async def __anext__(self) -> Item:
-        while not self._items:
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                raise StopAsyncIteration
-            self._changed.clear()
-            await self._changed.wait()
-        item = self._items.popleft()
-        self._room.set()
-        return item
 
 
 class _Site:
