@@ -38,7 +38,7 @@ from datum_compute.local.logs import Logs
 from datum_compute.runtime import SystemClock
 from datum_compute.runtime.process import collect_rarely
 from datum_compute.telemetry.gateway import GROUP, ROOT, VERSION
-from datum_compute.telemetry.ring import MOST_LINES
+from datum_compute.telemetry.memory.ring import MOST_LINES
 
 SECONDS = float(os.environ.get("SECONDS", "60"))
 CONTAINERS = 100

@@ -65,8 +65,8 @@ from datum_compute.platform.locations import CellLocations, LocationBindings
 from datum_compute.platform.networks import NetworkController
 from datum_compute.platform.projects import ProjectController
 from datum_compute.platform.quota import QuotaBroker
-from datum_compute.providers.pod_policy import NETWORK_POLICY
-from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.pods.policy import NETWORK_POLICY
+from datum_compute.providers.pods.provider import PodsProvider
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet
@@ -75,13 +75,13 @@ from datum_compute.runtime.manager import Manager
 from datum_compute.runtime.plane import Plane
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.runtime.writes import Writes
-from datum_compute.telemetry.cell_exec import PodRunner
-from datum_compute.telemetry.cells import CellSource
-from datum_compute.telemetry.hub_instances import HubInstances, HubSites
-from datum_compute.telemetry.identity import Rules
-from datum_compute.telemetry.project_access import ProjectAccess
+from datum_compute.telemetry.callers.identity import Rules
+from datum_compute.telemetry.callers.project_access import ProjectAccess
+from datum_compute.telemetry.cells.hub_instances import HubInstances, HubSites
+from datum_compute.telemetry.cells.sites import Door
+from datum_compute.telemetry.cells.source import CellSource
+from datum_compute.telemetry.exec.pods import PodRunner
 from datum_compute.telemetry.query import Query
-from datum_compute.telemetry.sites import Door
 from datum_compute.telemetry.sources import Reader, Window
 from tests import policies
 from tests.events import warnings

@@ -19,9 +19,9 @@ from datum_compute.kube.access.kubeconfig import write_kubeconfig
 from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime import SystemClock
-from datum_compute.telemetry.exec_door import Caller, Door
-from datum_compute.telemetry.exec_places import Places
-from datum_compute.telemetry.exec_request import GROUP, VERSION
+from datum_compute.telemetry.exec.door import Caller, Door
+from datum_compute.telemetry.exec.places import Places
+from datum_compute.telemetry.exec.request import GROUP, VERSION
 from tests.sessions import FakeRunner
 from tests.telemetry.exec_world import USER, condition, running, spec
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datum_compute.local import daemon
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.engine.client import EngineClient
 from tests.containers.machine import Machine
 from tests.containers.podman import Podman, obstacle
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.providers.container_address import find_engine
-from datum_compute.providers.container_engine import Container, EngineAway, Event, Refused
-from datum_compute.providers.engine_client import EngineClient, Limits
+from datum_compute.providers.engine.address import find_engine
+from datum_compute.providers.engine.client import EngineClient, Limits
+from datum_compute.providers.engine.interface import Container, EngineAway, Event, Refused
 from tests.containers.podman import FOREIGN, HELLO, Podman
 
 LABELS = {"example.test/local": "me"}

@@ -7,7 +7,7 @@ import pytest
 
 from datum_compute.federation.lines import STDERR, STDOUT
 from datum_compute.federation.sessions import Command, Session, Unstartable
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.engine.client import EngineClient
 from tests.containers.test_engine import body
 
 MEGABYTES = 10_000_000

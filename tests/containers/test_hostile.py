@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from datum_compute.providers.container_logs import ContainerLogs
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.containers.logs import ContainerLogs
+from datum_compute.providers.engine.client import EngineClient
 from datum_compute.runtime.clock import SystemClock
 from tests.containers.podman import HELLO, Podman, obstacle
 from tests.containers.test_engine import body, settled
 from tests.containers.test_logs import until
 from tests.containers.test_provider import Machine
-from tests.providers.test_container_logs import WEB, Collected
+from tests.providers.containers.test_logs import WEB, Collected
 
 PROCESSES = 64
 

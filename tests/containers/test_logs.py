@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from datum_compute.federation.lines import STDERR, STDOUT, Origin
-from datum_compute.providers import container_logs
-from datum_compute.providers.container_lines import NOTICE
-from datum_compute.providers.container_logs import ContainerLogs
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.containers import logs as container_logs
+from datum_compute.providers.containers.lines import NOTICE
+from datum_compute.providers.containers.logs import ContainerLogs
+from datum_compute.providers.engine.client import EngineClient
 from datum_compute.runtime.clock import SystemClock
 from tests.containers.podman import Podman
 from tests.containers.test_engine import body, settled
-from tests.providers.test_container_logs import WEB, Collected
+from tests.providers.containers.test_logs import WEB, Collected
 
 LOUD = Origin("demo", "default", "loud", "main", "DFW", "loud-main-dfw-0", "uid", "app")
 

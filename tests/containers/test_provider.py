@@ -18,11 +18,11 @@ from datum_compute.embedded.storage.records import CountedUids
 from datum_compute.kube.meta import Json, encode
 from datum_compute.local.engine import compute_engine
 from datum_compute.local.federation import Federation
-from datum_compute.providers.container_engine import ContainerEngine, EngineAway
-from datum_compute.providers.container_removal import remove_all, stop_all
-from datum_compute.providers.container_shape import Owner
-from datum_compute.providers.containers import ContainersProvider
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.containers.provider import ContainersProvider
+from datum_compute.providers.containers.removal import remove_all, stop_all
+from datum_compute.providers.containers.shape import Owner
+from datum_compute.providers.engine.client import EngineClient
+from datum_compute.providers.engine.interface import ContainerEngine, EngineAway
 from datum_compute.runtime import SystemClock
 from tests.conftest import count
 from tests.containers.podman import FOREIGN, HELLO, HELLO_2, Podman, obstacle

@@ -19,9 +19,9 @@ from datum_compute.federation.sessions import Command, Unstartable
 from datum_compute.kube.access.kubeconfig import load
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import EVENT, NAMESPACE
-from datum_compute.telemetry.cell_exec import PodRunner
-from datum_compute.telemetry.hub_instances import _Proxied
-from datum_compute.telemetry.sites import Door
+from datum_compute.telemetry.cells.hub_instances import _Proxied
+from datum_compute.telemetry.cells.sites import Door
+from datum_compute.telemetry.exec.pods import PodRunner
 from engine.api import Api, until
 from engine.harness import Engine
 from engine.settings import HUB_PLANE

@@ -37,9 +37,9 @@ from datum_compute.kube.errors import ApiError, Forbidden
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.local.federation import prepare_project
-from datum_compute.telemetry.hub_instances import _Proxied
-from datum_compute.telemetry.sites import Door, Question, answered_lines, log_call
-from datum_compute.telemetry.targets import Target
+from datum_compute.telemetry.cells.hub_instances import _Proxied
+from datum_compute.telemetry.cells.sites import Door, Question, answered_lines, log_call
+from datum_compute.telemetry.cells.targets import Target
 from engine.api import Api, condition, until
 from engine.harness import Engine
 from engine.identities import DEFAULT_SWITCHES

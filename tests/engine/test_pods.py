@@ -22,8 +22,8 @@ from datum_compute.kube.errors import NotFound
 from datum_compute.kube.http import HttpTransport
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
-from datum_compute.providers.pod_state import POD, Pod
-from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.pods.provider import PodsProvider
+from datum_compute.providers.pods.state import POD, Pod
 from datum_compute.runtime.clock import SystemClock
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.manager import Manager

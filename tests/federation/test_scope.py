@@ -20,7 +20,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.local.engine import compute_engine
 from datum_compute.platform.locations import CellLocations
 from datum_compute.platform.networks import NetworkController
-from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.pods.provider import PodsProvider
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet

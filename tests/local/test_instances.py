@@ -18,8 +18,8 @@ from datum_compute.local.instances import BEHAVIOUR, Engines, Instances, open_in
 from datum_compute.local.logs import Logs
 from datum_compute.local.overview import Overview
 from datum_compute.local.state import LocalError, Paths
-from datum_compute.providers.container_address import Attempt, NoEngine
-from datum_compute.providers.container_engine import ContainerEngine
+from datum_compute.providers.engine.address import Attempt, NoEngine
+from datum_compute.providers.engine.interface import ContainerEngine
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.providers.container_site import model_of
 from tests.providers.engine_boxes import Box, Dialect, Image

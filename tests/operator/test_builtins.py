@@ -14,8 +14,8 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import as_dict
 from datum_compute.operator.builtins import in_projects, provider
 from datum_compute.operator.config import EgressRule, Grants, IPBlock, Peer, PodPolicy, Pods, PolicyPort, Toleration
-from datum_compute.providers.pod_policy import NETWORK_POLICY
-from datum_compute.providers.pod_state import POD
+from datum_compute.providers.pods.policy import NETWORK_POLICY
+from datum_compute.providers.pods.state import POD
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.harness import ControllerHarness
 from tests.operator.processes import PROJECT_NAME, Manager, Site

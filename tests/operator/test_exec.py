@@ -12,9 +12,9 @@ from datum_compute.kube.errors import Forbidden, Unavailable
 from datum_compute.kube.kinds import EVENT
 from datum_compute.operator.config import KUBECONFIGS, MILO, LogsServer
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.telemetry import channels
-from datum_compute.telemetry.channels import SUBPROTOCOL, Ended, Exited, Output, from_server
-from datum_compute.telemetry.exec_request import path_of, query_of
+from datum_compute.telemetry.exec import channels
+from datum_compute.telemetry.exec.channels import SUBPROTOCOL, Ended, Exited, Output, from_server
+from datum_compute.telemetry.exec.request import path_of, query_of
 from tests.operator.test_logs import NAME, World, world_of
 
 ON = LogsServer(exec=True)

@@ -10,9 +10,9 @@ from datum_compute.federation.lines import Line, Origin
 from datum_compute.federation.roles import CELL
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import Json
-from datum_compute.providers.container_engine import ContainerEngine, EngineAway
-from datum_compute.providers.container_shape import Owner
-from datum_compute.providers.containers import ContainersProvider
+from datum_compute.providers.containers.provider import ContainersProvider
+from datum_compute.providers.containers.shape import Owner
+from datum_compute.providers.engine.interface import ContainerEngine, EngineAway
 from datum_compute.runtime.fleet import Fleet
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.harness import ControllerHarness

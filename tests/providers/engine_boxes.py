@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from datum_compute.federation.lines import STDOUT
 from datum_compute.kube.meta import Json
-from datum_compute.providers.container_engine import Container, ContainerState, Summary
+from datum_compute.providers.engine.interface import Container, ContainerState, Summary
 
 
 class Dialect(Enum):

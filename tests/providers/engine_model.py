@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from datum_compute.federation.sessions import Command
 from datum_compute.kube.meta import Json
-from datum_compute.providers.container_engine import (
+from datum_compute.providers.engine.interface import (
     Container,
     EngineAway,
     EngineInfo,

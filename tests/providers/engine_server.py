@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from datum_compute.federation.sessions import Command, Unstartable
 from datum_compute.kube.meta import Json, encode
-from datum_compute.providers.container_engine import EngineAway, Refused
+from datum_compute.providers.engine.interface import EngineAway, Refused
 from tests.providers.engine_boxes import Dialect, framed, inspection
 from tests.providers.engine_model import EngineModel
 from tests.providers.engine_sessions import ModelSession

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from datum_compute.providers.container_engine import ContainerEngine, EngineAway, Refused
-from datum_compute.providers.engine_streams import Frames, split_time
+from datum_compute.providers.engine.interface import ContainerEngine, EngineAway, Refused
+from datum_compute.providers.engine.streams import Frames, split_time
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.providers.engine_boxes import Dialect, Image
 from tests.providers.engine_model import EngineModel, Mishap

@@ -10,8 +10,8 @@ from datum_compute.federation.roles import CELL
 from datum_compute.kube.errors import Forbidden
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.providers.former import RECHECK_SECONDS, FormerProviders
-from datum_compute.providers.pod_state import POD
-from datum_compute.providers.pods import PodsProvider
+from datum_compute.providers.pods.provider import PodsProvider
+from datum_compute.providers.pods.state import POD
 from datum_compute.providers.simulated import Behaviour, SimulatedProvider
 from datum_compute.runtime.controller import Reconciler
 from datum_compute.runtime.fleet import Fleet

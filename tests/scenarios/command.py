@@ -29,9 +29,9 @@ from datum_compute.kube.tracing import Tracer
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.kube.websocket import WebSocket
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.telemetry import channels
-from datum_compute.telemetry.channels import Exited
-from datum_compute.telemetry.exec_request import place_of
+from datum_compute.telemetry.exec import channels
+from datum_compute.telemetry.exec.channels import Exited
+from datum_compute.telemetry.exec.request import place_of
 from datum_compute.telemetry.gateway import GROUP, VERSION, Gateway
 from tests.cli.conftest import Stream
 

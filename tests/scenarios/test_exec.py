@@ -10,8 +10,8 @@ from datum_compute.kube.errors import Unsupported
 from datum_compute.kube.kinds import EVENT
 from datum_compute.local.extensions import extensions
 from datum_compute.local.logs import Logs
-from datum_compute.telemetry.channels import Ended, Exited
-from datum_compute.telemetry.exec_request import GROUP
+from datum_compute.telemetry.exec.channels import Ended, Exited
+from datum_compute.telemetry.exec.request import GROUP
 from tests.scenarios.embedded import EmbeddedFederation
 from tests.scenarios.federation import Federation, Project
 from tests.sessions import FakeRunner

@@ -17,11 +17,11 @@ from datum_compute.kube.kinds import EVENT, NAMESPACE
 from datum_compute.kube.meta import Json
 from datum_compute.local.engine import compute_engine
 from datum_compute.runtime.testing.simulation import Simulation
-from datum_compute.telemetry import channels
-from datum_compute.telemetry.channels import SUBPROTOCOL, Ended, Exited, Output, from_server
-from datum_compute.telemetry.exec_door import Caller, Door, Limits
-from datum_compute.telemetry.exec_places import Places
-from datum_compute.telemetry.exec_request import path_of, query_of
+from datum_compute.telemetry.exec import channels
+from datum_compute.telemetry.exec.channels import SUBPROTOCOL, Ended, Exited, Output, from_server
+from datum_compute.telemetry.exec.door import Caller, Door, Limits
+from datum_compute.telemetry.exec.places import Places
+from datum_compute.telemetry.exec.request import path_of, query_of
 from tests.sessions import FakeRunner
 
 USER = "user@example.com"

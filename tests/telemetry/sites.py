@@ -10,10 +10,10 @@ from datum_compute.federation.lines import STDERR
 from datum_compute.federation.sessions import Command
 from datum_compute.kube.errors import ApiError, BadRequest, NotFound, Timeout, Unavailable
 from datum_compute.kube.transport import Call, Link
-from datum_compute.telemetry import channels
-from datum_compute.telemetry.channels import SUBPROTOCOL
-from datum_compute.telemetry.sites import Door
-from datum_compute.telemetry.targets import Target
+from datum_compute.telemetry.cells.sites import Door
+from datum_compute.telemetry.cells.targets import Target
+from datum_compute.telemetry.exec import channels
+from datum_compute.telemetry.exec.channels import SUBPROTOCOL
 from tests.sessions import PROGRAMS, FakeSession
 
 

@@ -12,13 +12,13 @@ from datum_compute.federation.lines import STDERR, STDOUT, Line, nanoseconds
 from datum_compute.kube.errors import Forbidden, Unauthorized, Unavailable
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry import gateway as gateway_module
-from datum_compute.telemetry.access import open_access
+from datum_compute.telemetry.callers.access import open_access
 from datum_compute.telemetry.gateway import Gateway
-from datum_compute.telemetry.lives import Lives
-from datum_compute.telemetry.memory import MemorySource
+from datum_compute.telemetry.memory.lives import Lives
+from datum_compute.telemetry.memory.ring import Ring
+from datum_compute.telemetry.memory.source import MemorySource
 from datum_compute.telemetry.merge import Item
 from datum_compute.telemetry.query import ALL_FILTERS, Query
-from datum_compute.telemetry.ring import Ring
 from datum_compute.telemetry.sources import Entry, Labels, Partial, Reader, SourceAway, Window
 from tests.conftest import count
 from tests.telemetry.asgi import Open, ask

@@ -16,10 +16,10 @@ from datum_compute.local import containers
 from datum_compute.local.containers import Record
 from datum_compute.local.daemon import STOP, Outcome
 from datum_compute.local.state import LocalError, Paths
-from datum_compute.providers.container_engine import EngineError
-from datum_compute.providers.container_removal import remove_all, stop_all
-from datum_compute.providers.container_shape import Owner
-from datum_compute.providers.engine_client import EngineClient
+from datum_compute.providers.containers.removal import remove_all, stop_all
+from datum_compute.providers.containers.shape import Owner
+from datum_compute.providers.engine.client import EngineClient
+from datum_compute.providers.engine.interface import EngineError
 
 
 def main(arguments: list[str]) -> int:

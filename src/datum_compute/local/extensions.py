@@ -9,10 +9,10 @@ from datum_compute.federation.roles import PROJECT
 from datum_compute.federation.sessions import Runner
 from datum_compute.local.federation import HUB_PLANE, Federation
 from datum_compute.local.logs import Logs
-from datum_compute.telemetry.exec_door import Caller, Door
-from datum_compute.telemetry.exec_places import Places
-from datum_compute.telemetry.exec_request import GROUP as RUN_GROUP
-from datum_compute.telemetry.exec_request import VERSION as RUN_VERSION
+from datum_compute.telemetry.exec.door import Caller, Door
+from datum_compute.telemetry.exec.places import Places
+from datum_compute.telemetry.exec.request import GROUP as RUN_GROUP
+from datum_compute.telemetry.exec.request import VERSION as RUN_VERSION
 from datum_compute.telemetry.gateway import GROUP as LOGS_GROUP
 from datum_compute.telemetry.gateway import VERSION as LOGS_VERSION
 

@@ -34,13 +34,13 @@ from datum_compute.local.federation import simulated
 from datum_compute.local.logs import Logs
 from datum_compute.local.state import Engine as RunningEngine
 from datum_compute.local.state import LocalError, Paths
-from datum_compute.providers.container_address import find_engine
-from datum_compute.providers.container_engine import ContainerEngine, EngineAway, EngineError, EngineInfo
-from datum_compute.providers.container_removal import owned, remove_all
-from datum_compute.providers.container_shape import Owner
-from datum_compute.providers.containers import ContainersProvider
-from datum_compute.providers.engine_client import EngineClient
-from datum_compute.providers.registry_credentials import registry_credentials
+from datum_compute.providers.containers.provider import ContainersProvider
+from datum_compute.providers.containers.removal import owned, remove_all
+from datum_compute.providers.containers.shape import Owner
+from datum_compute.providers.engine.address import find_engine
+from datum_compute.providers.engine.client import EngineClient
+from datum_compute.providers.engine.credentials import registry_credentials
+from datum_compute.providers.engine.interface import ContainerEngine, EngineAway, EngineError, EngineInfo
 from datum_compute.providers.simulated import Behaviour
 from datum_compute.runtime import Clock, Reconciler
 

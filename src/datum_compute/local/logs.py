@@ -2,11 +2,11 @@
 
 from datum_compute.federation.lines import nanoseconds
 from datum_compute.runtime import Clock
-from datum_compute.telemetry.access import open_access
+from datum_compute.telemetry.callers.access import open_access
 from datum_compute.telemetry.gateway import Gateway
-from datum_compute.telemetry.lives import Lives
-from datum_compute.telemetry.memory import MemorySource
-from datum_compute.telemetry.ring import Ring
+from datum_compute.telemetry.memory.lives import Lives
+from datum_compute.telemetry.memory.ring import Ring
+from datum_compute.telemetry.memory.source import MemorySource
 
 
 class Logs:

@@ -62,8 +62,8 @@ def _current(name: str, addressed: bool, pods: Pods | None) -> list[Reconciler]:
 
             return [SimulatedProvider(Behaviour(wait_for_addresses=addressed))]
         case "pods":
-            from datum_compute.providers.pod_settings import PodSettings
-            from datum_compute.providers.pods import PodsProvider
+            from datum_compute.providers.pods.provider import PodsProvider
+            from datum_compute.providers.pods.settings import PodSettings
 
             chosen = pods or Pods()
             policy = chosen.network_policy

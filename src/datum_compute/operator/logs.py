@@ -23,22 +23,22 @@ from datum_compute.operator.config import KUBECONFIGS, LOKI, MILO, SINGLE, LogsS
 from datum_compute.operator.directory import KubeconfigDirectory
 from datum_compute.operator.planes import HUB_PLANE, Planes
 from datum_compute.runtime import Clock, Fleet
-from datum_compute.telemetry.cell_exec import PodRunner
-from datum_compute.telemetry.cells import CellSource
-from datum_compute.telemetry.exec_access import ProjectExecAccess
-from datum_compute.telemetry.exec_door import Door as ExecDoor
-from datum_compute.telemetry.exec_door import Limits as ExecLimits
-from datum_compute.telemetry.exec_places import Places
-from datum_compute.telemetry.exec_request import GROUP as RUN_GROUP
-from datum_compute.telemetry.exec_request import VERSION as RUN_VERSION
-from datum_compute.telemetry.front_proxy import FrontProxy, front_proxy
+from datum_compute.telemetry.callers.front_proxy import FrontProxy, front_proxy
+from datum_compute.telemetry.callers.identity import Rules, addressed
+from datum_compute.telemetry.callers.project_access import ProjectAccess
+from datum_compute.telemetry.cells.hub_instances import HubInstances, HubSites
+from datum_compute.telemetry.cells.sites import Door
+from datum_compute.telemetry.cells.source import CellSource
+from datum_compute.telemetry.exec.access import ProjectExecAccess
+from datum_compute.telemetry.exec.door import Door as ExecDoor
+from datum_compute.telemetry.exec.door import Limits as ExecLimits
+from datum_compute.telemetry.exec.places import Places
+from datum_compute.telemetry.exec.pods import PodRunner
+from datum_compute.telemetry.exec.request import GROUP as RUN_GROUP
+from datum_compute.telemetry.exec.request import VERSION as RUN_VERSION
 from datum_compute.telemetry.gateway import GROUP, VERSION, Gateway
-from datum_compute.telemetry.hub_instances import HubInstances, HubSites
-from datum_compute.telemetry.identity import Rules, addressed
 from datum_compute.telemetry.loki_source import LokiSource
-from datum_compute.telemetry.project_access import ProjectAccess
 from datum_compute.telemetry.query import ALL_FILTERS, PLAIN_FILTERS
-from datum_compute.telemetry.sites import Door
 from datum_compute.telemetry.sources import Source as LogSource
 from datum_compute.telemetry.sources import SourceAway
 

@@ -16,7 +16,7 @@ from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.kube.errors import Forbidden, NotFound
 from datum_compute.kube.meta import as_dict
-from datum_compute.providers.pod_state import POD
+from datum_compute.providers.pods.state import POD
 from datum_compute.providers.report import reached_at
 from datum_compute.runtime import Change, Pass, Source, itself
 

@@ -22,7 +22,7 @@ from datum_compute.kube.errors import (
 )
 from datum_compute.kube.meta import encode
 from datum_compute.telemetry import loki
-from datum_compute.telemetry.access import Access
+from datum_compute.telemetry.callers.access import Access
 from datum_compute.telemetry.parameters import HOUR, SECOND, ParameterError, Parameters
 from datum_compute.telemetry.query import PLAIN_FILTERS, Query, QueryError, parse
 from datum_compute.telemetry.sources import Labels, Partial, Reader, Source, SourceAway, Window

@@ -1,8 +1,8 @@
 """What a reader selects by a query. Entry point: `Selection`."""
 
 from datum_compute.federation.lines import STDERR, STDOUT, Origin
+from datum_compute.telemetry.memory.ring import labels_of
 from datum_compute.telemetry.query import Query, line_matches, matches
-from datum_compute.telemetry.ring import labels_of
 from datum_compute.telemetry.sources import Entry, Labels, Reader
 
 _CITY = "datum_city_code"

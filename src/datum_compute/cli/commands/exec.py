@@ -40,7 +40,7 @@ def _check(instance: str, words: Sequence[str], **flags: Any) -> None:
     if not words:
         raise usage(f"name the command to run: ... {instance} -- COMMAND", "exec --help")
     from datum_compute.kube.errors import BadRequest
-    from datum_compute.telemetry.exec_request import refuse
+    from datum_compute.telemetry.exec.request import refuse
 
     try:
         refuse(words)
@@ -62,7 +62,7 @@ def command(run: Run, instance: str, words: Sequence[str], container: str, stdin
     from datum_compute.cli.talk.exec_session import Streams, converse, open_session
     from datum_compute.cli.talk.raw_terminal import raw, resizes
     from datum_compute.federation.sessions import Command
-    from datum_compute.telemetry.channels import Exited
+    from datum_compute.telemetry.exec.channels import Exited
 
     name = _container(run.project.get(INSTANCE, instance).object, container)
     streams = run.environment

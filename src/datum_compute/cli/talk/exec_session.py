@@ -14,9 +14,9 @@ from datum_compute.cli.talk.raw_terminal import size
 from datum_compute.federation.sessions import Command
 from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, Unsupported
-from datum_compute.telemetry import channels
-from datum_compute.telemetry.channels import Ended, Exited, Output
-from datum_compute.telemetry.exec_request import path_of, query_of
+from datum_compute.telemetry.exec import channels
+from datum_compute.telemetry.exec.channels import Ended, Exited, Output
+from datum_compute.telemetry.exec.request import path_of, query_of
 
 if TYPE_CHECKING:
     from datum_compute.kube.websocket import WebSocket

@@ -1,0 +1,1 @@
+"""Runs Instances as containers of the engine on this machine."""

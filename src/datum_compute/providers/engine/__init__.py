@@ -1,0 +1,1 @@
+"""The engine that runs containers on this machine: found, asked and followed."""

@@ -1,0 +1,1 @@
+"""Runs Instances as Pods of their cell."""

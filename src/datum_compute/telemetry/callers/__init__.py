@@ -1,0 +1,1 @@
+"""Who calls, for which project, and what they may look into."""

@@ -1,0 +1,1 @@
+"""Logs of Instances, read live at their sites."""

@@ -1,0 +1,1 @@
+"""Commands that users run in their Instances."""

@@ -1,0 +1,1 @@
+"""Logs of a local federation, in the memory of its process."""
