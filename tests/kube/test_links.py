@@ -1,4 +1,4 @@
-"""WebSockets of long-running programs: how they are asked for, and how they end."""
+"""WebSockets of long-running programs: how they are paths for, and how they end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +20,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def calling(handler: Handler) -> AsyncIterator[HttpTransport]:
     application = web.Application()
-    application.router.add_get("/base/exec", handler)
+    application.router.add_get("/base/{path:.*}", handler)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -76,6 +76,28 @@ def test_a_refusal_is_an_error_of_its_code(code: int, error: type[ApiError]) -> 
                 await transport.websocket("/exec", "command=a", SUBPROTOCOL)
 
     asyncio.run(look())
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_a_refusal_and_nothing_is_sent_to_where_it_leads(code: int) -> None:
+    """A site could otherwise have a command run elsewhere, with credentials that are not its own."""
+    paths: list[str] = []
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        paths.append(request.path)
+        if request.path == "/base/exec":
+            return web.Response(status=code, headers={"Location": "/base/elsewhere"})
+        link = web.WebSocketResponse(protocols=[SUBPROTOCOL])
+        await link.prepare(request)
+        return link
+
+    async def look() -> None:
+        async with calling(redirect) as transport:
+            with pytest.raises(ApiError, match=f"the server answered {code}"):
+                await transport.websocket("/exec", "command=a", SUBPROTOCOL)
+
+    asyncio.run(look())
+    assert paths == ["/base/exec"]
 
 
 def test_another_subprotocol_is_not_spoken() -> None:

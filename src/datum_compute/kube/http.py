@@ -227,7 +227,9 @@ class HttpTransport:
             raise Unavailable(f"the transport to {self._origin} is closed")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
-            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[_without_redirects()]
+            )
         return self._session
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -286,6 +288,17 @@ class HttpTransport:
             raise NoCredentials(str(error)) from None
         except ValueError:  # without its text, which may hold a credential
             raise NoCredentials(f"the request to {self._origin} cannot be sent; check its token") from None
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """Refuses redirects of WebSockets, which aiohttp always follows: whoever answers could send our credentials on."""
+
+    async def refuse(_session: aiohttp.ClientSession, _context: object, of: aiohttp.TraceRequestRedirectParams) -> None:
+        raise aiohttp.WSServerHandshakeError(of.response.request_info, (), status=of.response.status)
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
