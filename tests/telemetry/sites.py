@@ -65,13 +65,15 @@ class PodLink:
 
 
 class Cell:
-    """One cell. `trouble` is raised by every call; a cell that `hangs` answers none, and sends nothing more."""
+    """One cell. `trouble` is raised by every call; a cell that `hangs` answers none, and sends nothing more. One that
+    `stops_within_answers` sends half of each."""
 
     def __init__(self) -> None:
         self.runs: dict[tuple[str, str, str], list[Run]] = {}  # by namespace, Pod and container
         self.calls: list[Call] = []
         self.trouble: ApiError | None = None
         self.hangs = False
+        self.stops_within_answers = False
         self._changed = asyncio.Event()
         self._cut = 0  # how often all connections were cut
 
@@ -152,6 +154,8 @@ class Cell:
             if text := "".join(f"{stamp(time)} {line}\n" for time, line in lines if time >= since):
                 data = text.encode()
                 yield data[: len(data) // 2]  # in two pieces, as networks do
+                if self.stops_within_answers:
+                    await self._hang(silence)
                 yield data[len(data) // 2 :]
                 continue
             if "follow" not in query or run.ended:
@@ -161,7 +165,7 @@ class Cell:
     async def _hang(self, silence: float | None) -> None:
         try:
             async with asyncio.timeout(silence):
-                while self.hangs:
+                while self.hangs or self.stops_within_answers:
                     await self._changed.wait()
         except TimeoutError:
             raise Timeout("no answer from 10.1.2.3:6443 in time") from None

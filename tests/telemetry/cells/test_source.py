@@ -350,6 +350,20 @@ async def test_a_dead_site_does_not_delay_the_first_lines_of_others(world: World
         assert texts(items) == ["one"]
 
 
+async def test_first_lines_that_come_too_late_are_delivered_later(world: World) -> None:
+    """A site that stops within its answer has sent lines already; none of them counts as delivered."""
+    written = [world.write(FIRST, f"old {number}", 60 - number) for number in range(20)]
+    world.dfw.stops_within_answers = True
+    async with world.following() as items:
+        await asyncio.sleep(5)
+        world.dfw.stops_within_answers = False
+        world.dfw._notify()
+        await asyncio.sleep(LONGEST_PAUSE)
+        written.append(world.write(FIRST, "new"))
+        await world.simulation.settle()
+        assert texts(items) == written
+
+
 async def test_instances_join_and_leave(world: World) -> None:
     third = target("api-default-dfw-1")
     async with world.following() as items:

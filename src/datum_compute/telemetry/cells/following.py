@@ -127,6 +127,9 @@ class Following:
         for read in late:
             read.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+        for stream, read in zip(streams, reads, strict=True):
+            if read in late:
+                stream.memory = Memory()  # what it read was not delivered, so it is read again
         entries = sorted((entry for read in reads if read in done for entry in read.result()), key=_time)
         for entry in entries[-self._limit :] if self._limit else ():
             self._items.add(entry)
