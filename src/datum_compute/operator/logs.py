@@ -11,6 +11,7 @@ from msgspec import structs
 
 from datum_compute.api.permissions import FRONT_PROXY_CONFIG, FRONT_PROXY_NAMESPACE
 from datum_compute.embedded.https.extensions import Extension, handle
+from datum_compute.federation.lines import nanoseconds
 from datum_compute.federation.roles import PROJECT
 from datum_compute.kube.access.kubeconfig import KubeconfigError
 from datum_compute.kube.client import Client
@@ -84,7 +85,7 @@ class Logs:
         self._loki = _loki(config.loki, clock) if config.loki is not None else None
         source: LogSource = self._loki or CellSource(self.instances, self.sites, clock)
         filters = ALL_FILTERS if self._loki is not None else PLAIN_FILTERS
-        gateway = Gateway(source, self.access, lambda: int(clock.now().timestamp() * 1e9), filters)
+        gateway = Gateway(source, self.access, lambda: nanoseconds(clock.now()), filters)
         self.extensions = [Extension(GROUP, VERSION, PROJECT, gateway)]
         if config.exec:
             places = Places(projects.known, projects.hub, clock)

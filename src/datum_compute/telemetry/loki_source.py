@@ -11,6 +11,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from datum_compute.federation.lines import nanoseconds
 from datum_compute.runtime import Clock
 from datum_compute.telemetry.query import Matcher, Query, QueryError, matches, write
 from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, Reader, SourceAway, Window
@@ -216,7 +217,7 @@ class LokiSource:
             await self._session.close()
 
     def _now(self) -> int:
-        return int(self._clock.now().timestamp() * 1e9)
+        return nanoseconds(self._clock.now())
 
 
 def _key(entry: Entry) -> tuple[int, Labels, str]:

@@ -10,6 +10,7 @@ import pytest
 
 from datum_compute.kube.errors import Forbidden, Unavailable
 from datum_compute.runtime.testing.simulation import Simulation
+from datum_compute.telemetry.cells import source as module
 from datum_compute.telemetry.cells.following import LONGEST_PAUSE, REPLACED_SECONDS
 from datum_compute.telemetry.cells.source import CellSource
 from datum_compute.telemetry.cells.targets import Target
@@ -213,6 +214,21 @@ async def test_a_site_that_hangs_is_waited_for_once(world: World) -> None:
     began = world.simulation.time()
     assert await world.read() == ["one"]
     assert world.simulation.time() - began < 25
+
+
+async def test_a_project_whose_site_hangs_holds_up_no_other_project(world: World) -> None:
+    many = [target(f"api-default-ams-{number}", cell="ams", city="AMS", namespace="shop") for number in range(100)]
+    world.instances.set(FIRST, *many)
+    world.write(FIRST, "one")
+    world.ams.hangs = True
+    whole = Window(0, world.now + 1, 100)
+    other = asyncio.create_task(world.source.read(Reader("shop", frozenset({"shop"})), ALL, whole))
+    await world.simulation.settle()
+    began = world.simulation.time()
+    assert await world.read() == ["one"]
+    assert world.simulation.time() - began < 1
+    with pytest.raises(SourceAway):
+        await other
 
 
 async def test_a_cell_that_cannot_be_called_is_a_silent_city(world: World) -> None:
@@ -457,6 +473,26 @@ async def test_output_without_end_is_given_up_and_counted(world: World) -> None:
     assert lost + len(texts(items)) >= 81
     assert lost > 0
     assert all(len(text) <= 16 * 1024 + 1 for text in texts(items))
+
+
+async def test_what_one_project_reads_costs_no_line_that_another_follows(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BYTES_IN_ALL", 100_000)
+    world = World(simulation)
+    for _ in range(200):
+        world.write(FIRST, "x" * 10_000, 1)
+    async with world.following(parse('{datum_city_code="AMS"}')) as items:
+        whole = Window(0, world.now + 1, 1000)
+        other = asyncio.create_task(world.source.read(Reader("shop", frozenset({"default"})), ALL, whole))
+        written = []
+        for _ in range(20):
+            await asyncio.sleep(0.5)
+            written.append(world.write(SECOND_TARGET))
+        assert not other.done()
+        assert len(await other) >= 200
+        assert not any(isinstance(item, Dropped) for item in items)
+        assert texts(items) == written
 
 
 async def test_a_reader_never_sees_the_words_of_a_site(world: World) -> None:

@@ -100,7 +100,7 @@ class LogScreen:
             of = f" of {short_name(self._workload, instance)}" if instance else ""
             lines = "1 line" if count == 1 else f"{count} lines"
             were = "was" if count == 1 else "were"
-            self._terminal.warn(f"{lines}{of} {were} left out: this terminal is too slow")
+            self._terminal.warn(f"{lines}{of} {were} left out: too much came at once")
 
     def lost(self, since: datetime, reason: str) -> None:
         at = clock_time(int(since.timestamp()) * _SECOND, self._zone)

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from datum_compute.federation.lines import nanoseconds
 from datum_compute.kube.errors import ApiError
 from datum_compute.runtime import Clock
 from datum_compute.telemetry.cells.items import Items
@@ -30,6 +31,7 @@ REPLACED_SECONDS = 10.0  # in which a successor may appear before an Instance co
 LAST_SECONDS = 60.0  # for the last lines of an Instance that is gone
 REPORT_SECONDS = 1.0  # between two reports of lines that were given up
 STREAM_BYTES = 2 * 1024 * 1024  # per second
+OWN_BYTES = 64 * 1024  # per second of a live stream, whatever all others take
 
 _log = structlog.get_logger(__name__)
 
@@ -295,14 +297,16 @@ class Following:
         assert door is not None
         since = self._start if memory.since is None else memory.since
         memory.reopen()
-        loop, splitter, pace = asyncio.get_running_loop(), Splitter(), Budget(STREAM_BYTES)
+        loop, splitter = asyncio.get_running_loop(), Splitter()
+        pace, own = Budget(STREAM_BYTES), Budget(OWN_BYTES)
         lost, reported = 0, 0.0
         call = log_call(target, stream.container, Question(since, follow=True))
         async with door.pieces(call) as pieces:
             async for piece in pieces:
                 self._hear(site)
                 now = loop.time()
-                if not (pace.take(len(piece), now) and self._budget.take(len(piece), now)):
+                size = len(piece)
+                if not (pace.take(size, now) and (own.take(size, now) or self._budget.take(size, now))):
                     lost += splitter.skip(piece)
                     continue
                 if lost and now - reported >= REPORT_SECONDS:
@@ -390,7 +394,7 @@ class Following:
         self._items.add(Notice(kind, city, instance, self._now(), message))
 
     def _now(self) -> int:
-        return int(self._clock.now().timestamp() * 1e9)
+        return nanoseconds(self._clock.now())
 
 
 def _time(entry: Entry) -> int:

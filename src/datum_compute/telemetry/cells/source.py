@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
+from datum_compute.federation.lines import nanoseconds
 from datum_compute.kube.errors import ApiError
 from datum_compute.runtime import Clock
 from datum_compute.telemetry.cells.following import Following
@@ -24,6 +26,7 @@ from datum_compute.telemetry.sources import Dropped, Entry, Labels, Notice, Part
 BYTES_OF_A_STREAM = 2 * 1024 * 1024  # per second
 BYTES_IN_ALL = 8 * 1024 * 1024
 _READS_AT_ONCE = 32
+_READS_OF_A_PROJECT = 8  # so that a site that hangs holds up only those who wait for it
 
 
 class Instances(Protocol):
@@ -62,6 +65,7 @@ class CellSource:
         self._sites = sites
         self._clock = clock
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # of projects that read
         self._budget = Budget(BYTES_IN_ALL)
 
     async def streams(self, reader: Reader, query: Query | None, start: int, end: int) -> Sequence[Labels]:
@@ -70,7 +74,8 @@ class CellSource:
     async def read(self, reader: Reader, query: Query, window: Window) -> Sequence[Entry]:
         chosen = [container for container in self._chosen(reader, query) if container.target.readable]
         silent: set[str] = set()  # cells, so that each is waited for only once
-        answers = await asyncio.gather(*(self._window(container, query, window, silent) for container in chosen))
+        share = self._shares.setdefault(reader.project, asyncio.Semaphore(_READS_OF_A_PROJECT))
+        answers = await asyncio.gather(*(self._window(container, query, window, silent, share) for container in chosen))
         troubles = [answer for answer in answers if isinstance(answer, Trouble) and answer.of_site]
         if troubles and len(troubles) == len(answers):
             raise SourceAway(f"{troubles[0].value}; try again in a moment")
@@ -123,13 +128,13 @@ class CellSource:
         return [found for found in containers if query is None or matches(found.labels.values(), query)]
 
     async def _window(
-        self, container: _Container, query: Query, window: Window, silent: set[str]
+        self, container: _Container, query: Query, window: Window, silent: set[str], share: asyncio.Semaphore
     ) -> Iterable[Entry] | Trouble:
         """The lines of one container, at most as many as the window has; or why there are none."""
-        async with self._reads:
+        async with share, self._reads:
             if container.target.cell in silent:
                 return Trouble.AWAY
-            now = int(self._clock.now().timestamp() * 1e9)
+            now = nanoseconds(self._clock.now())
             tail = window.limit if window.backward and not query.filters and window.end >= now - 10**9 else None
             found, received = await self._fetched(container, query, window, tail)
             is_cut = tail is not None and received >= tail and not isinstance(found, Trouble) and len(found) < tail
