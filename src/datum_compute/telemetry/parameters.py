@@ -59,7 +59,7 @@ class Parameters(Struct, frozen=True):
     def window(self, now: int, *, default: int = HOUR) -> tuple[int, int]:
         """`start` and `end`; without them, the time of length `default` that ends now."""
         end = self.time("end", now, now)
-        return self.time("start", now, end - default), end
+        return self.time("start", now, max(end - default, 0)), end
 
     def limit(self) -> int:
         """At most `MOST_LINES`; what is not a positive number is as if it were absent."""
@@ -86,9 +86,16 @@ class Parameters(Struct, frozen=True):
 
 
 def parse_time(name: str, text: str, now: int) -> int:
-    """Nanoseconds since 1970, exactly. Raises `ParameterError`."""
+    """Nanoseconds since 1970, exactly; a time before that, or too late to be counted, becomes the nearest that can be.
+
+    Raises `ParameterError`.
+    """
+    return min(max(_parsed(name, text, now), 0), _LATEST)
+
+
+def _parsed(name: str, text: str, now: int) -> int:
     if text.isascii() and text.isdigit() and len(text) in _FACTORS:
-        return min(int(text) * _FACTORS[len(text)], _LATEST)
+        return int(text) * _FACTORS[len(text)]
     if _DURATION.fullmatch(text):
         return now - sum(int(count) * _UNITS[unit] for count, unit in _PART.findall(text))
     try:

@@ -16,6 +16,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.kube.reviews import ACCESS_REVIEW
 from datum_compute.kube.transport import Answer, Call
 from datum_compute.runtime.testing.simulation import Simulation
+from datum_compute.telemetry.callers import project_access as module
 from datum_compute.telemetry.callers.front_proxy import FrontProxy
 from datum_compute.telemetry.callers.identity import Address, Rules, addressed
 from datum_compute.telemetry.callers.project_access import REMEMBERED_SECONDS, ProjectAccess
@@ -44,8 +45,20 @@ class Plane:
         self.reviews: list[Json] = []
         self.away = False
         self.refusing = False
+        self.seconds = 0.0  # that an answer takes
+        self.most = 0  # calls at once
+        self._calls = 0
 
     async def call(self, call: Call) -> Answer:
+        self._calls += 1
+        self.most = max(self.most, self._calls)
+        try:
+            await asyncio.sleep(self.seconds)
+            return self._reviewed(call)
+        finally:
+            self._calls -= 1
+
+    def _reviewed(self, call: Call) -> Answer:
         if self.away:
             raise Unavailable("cannot be reached")
         if self.refusing:
@@ -303,6 +316,43 @@ async def test_answers_are_remembered_for_ten_seconds_by_project_and_caller(
     assert len(demo.reviews) == reviews
     await asyncio.sleep(1)
     assert await door.refusal(*request(DEMO, token("of-ada"))) is Forbidden, "the right was withdrawn"
+
+
+async def test_a_refused_token_is_reviewed_once_in_ten_seconds(simulation: Simulation, demo: Plane) -> None:
+    door = Door(KUBECONFIGS, simulation, demo=demo)
+    for _ in range(5):
+        assert await door.refusal(*request(DEMO, token("guess"))) is Unauthorized
+    assert len(demo.specs_with("token")) == 1
+    demo.users["guess"] = {"username": "ada"}
+    await asyncio.sleep(REMEMBERED_SECONDS)
+    assert (await door.reader(*request(DEMO, token("guess")))).project == "demo"
+
+
+async def test_guesses_displace_no_caller(simulation: Simulation, demo: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 4)
+    door = Door(KUBECONFIGS, simulation, demo=demo)
+    await door.reader(*request(DEMO, token("of-ada")))
+    for number in range(10):
+        assert await door.refusal(*request(DEMO, token(f"guess-{number}"))) is Unauthorized
+    await door.reader(*request(DEMO, token("of-ada")))
+    assert len([spec for spec in demo.specs_with("token") if spec["token"] == "of-ada"]) == 1
+
+
+async def test_only_a_few_tokens_are_reviewed_at_once(simulation: Simulation, demo: Plane, shop: Plane) -> None:
+    """A project that is slow to answer meets no flood, and holds up no other."""
+    demo.seconds = 1.0
+    door = Door(KUBECONFIGS, simulation, demo=demo, shop=shop)
+    guesses = [door.refusal(*request(DEMO, token(f"guess-{number}"))) for number in range(30)]
+    refusals = asyncio.gather(*guesses)
+    await simulation.settle()
+    began = simulation.time()
+    await door.reader(*request(SHOP, token("of-eve")))
+    assert simulation.time() == began
+    assert set(await refusals) == {Unauthorized}
+    assert demo.most == 8
+    demo.reviews.clear()
+    await asyncio.gather(*(door.refusal(*request(DEMO, token("the same"))) for _ in range(100)))
+    assert len(demo.specs_with("token")) <= 8, "those who wait learn what was answered meanwhile"
 
 
 async def test_a_callers_answers_are_never_anothers(simulation: Simulation, demo: Plane) -> None:

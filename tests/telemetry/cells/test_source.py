@@ -14,6 +14,7 @@ from datum_compute.telemetry.cells import source as module
 from datum_compute.telemetry.cells.following import LONGEST_PAUSE, REPLACED_SECONDS
 from datum_compute.telemetry.cells.source import CellSource
 from datum_compute.telemetry.cells.targets import Target
+from datum_compute.telemetry.parameters import parse_time
 from datum_compute.telemetry.query import Query, parse
 from datum_compute.telemetry.sources import Dropped, Entry, Notice, Partial, Reader, SourceAway, Window
 from tests.telemetry.sites import Cell, Cells, target
@@ -162,6 +163,12 @@ async def test_only_what_is_needed_is_read_of_a_long_log(world: World) -> None:
     assert [call.query.get("tailLines") for call in world.dfw.calls] == ["10"]
     assert await world.read(parse('{datum_city_code="DFW"} |= "7"'), limit=2) == ["487", "497"]
     assert world.dfw.calls[-1].query.get("tailLines") is None, "filters may pass any line"
+
+
+@pytest.mark.parametrize("start", ["999999d", "0001-01-01T00:00:00Z"])
+async def test_a_window_may_begin_long_before_all_lines(world: World, start: str) -> None:
+    world.write(FIRST, "one")
+    assert await world.read(start=parse_time("start", start, world.now)) == ["one"]
 
 
 async def test_lines_after_the_window_hide_none_in_it(world: World) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -64,6 +65,8 @@ class ProjectAccess:
         self._front_proxy = front_proxy
         self._everywhere = everywhere
         self._callers: _Memory[Caller] = _Memory()
+        self._strangers: _Memory[bool] = _Memory()  # apart, so that guesses displace no caller
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by project
         self._reviews: _Memory[bool] = _Memory()
 
     async def __call__(self, plane: str, scope: Scope, /) -> Reader:
@@ -112,12 +115,24 @@ class ProjectAccess:
             raise Unauthorized("the token is not valid") from None
         key = (project, sha256(token.encode("utf-8", "surrogatepass")).digest())
         caller = self._callers.get(key)
+        if caller is None and not self._strangers.get(key):
+            caller = await self._recognized(project, client, token, key)
         if caller is None:
+            raise Unauthorized("the token is not valid")
+        return caller
+
+    async def _recognized(self, project: str, client: Client, token: str, key: tuple[str, bytes]) -> Caller | None:
+        """Asks the project. Anybody can send tokens, so only a few at once are reviewed, and each once in a while."""
+        places = self._places.setdefault(project, asyncio.Semaphore(_REVIEWS_AT_ONCE))
+        async with places:
+            if (caller := self._callers.get(key)) is not None or self._strangers.get(key):
+                return caller  # reviewed meanwhile
             caller = await self._answer(project, authenticate(client, token))
             if caller is None or not caller.username:
-                raise Unauthorized("the token is not valid")
+                self._strangers.put(key, True)
+                return None
             self._callers.put(key, caller)
-        return caller
+            return caller
 
     async def _allowed(self, project: str, caller: Caller, namespaces: Sequence[str]) -> list[str]:
         places = asyncio.Semaphore(_REVIEWS_AT_ONCE)
