@@ -98,6 +98,7 @@ class Podman:
                     *("--root", f"{self.folder}/storage", "--runroot", f"{self.folder}/run"),
                     *("system", "service", "--time", "0", self.address),
                 ],
+                cwd=self.folder,  # where the engine leaves a file for a container that ran out of memory
                 env=os.environ | {"CONTAINERS_CONF": f"{self.folder}/containers.conf", "PATH": PLACES},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -109,6 +109,7 @@ async def test_a_container_that_takes_too_much_memory_is_killed(engine: EngineCl
     id = await engine.create("large", body("allocate", "512", Memory=limit, MemorySwap=limit))
     await engine.start(id)
     assert (await settled(engine, id, "exited")).state.exit_code == 137
+    assert not Path("oom").exists(), "the engine leaves its files in a folder of its own"  # noqa: ASYNC240 - once
 
 
 async def test_refusals_leave_what_is_there(engine: EngineClient) -> None:
