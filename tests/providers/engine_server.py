@@ -356,7 +356,8 @@ class EngineServer:
         return response
 
     async def _networks(self, request: web.Request) -> web.Response:
-        return _json([{"Name": name} for name in await self.model.networks(_labels(request))])
+        names = await self.model.networks(_labels(request))
+        return _json([{"Name": name, "Labels": self.model.networks_there[name]} for name in names])
 
     async def _network(self, request: web.Request) -> web.Response:
         there = request.match_info["name"] in self.model.networks_there

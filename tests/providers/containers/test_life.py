@@ -11,6 +11,7 @@ from datum_compute.api.labels import CONTAINERS_FINALIZER as FINALIZER
 from datum_compute.federation.sessions import Command, Unstartable
 from datum_compute.providers.containers.removal import remove_all, stop_all
 from datum_compute.runtime.testing.simulation import Simulation
+from tests.providers import engine_model
 from tests.providers.container_site import HELPER, ID, IMAGE, OWNER, WEB, Site, model_of
 from tests.providers.engine_boxes import Dialect, Image
 from tests.providers.engine_model import EngineModel, Mishap
@@ -133,6 +134,30 @@ async def test_everything_of_ours_is_removed_and_nothing_else(site: Site, simula
     assert (removal.containers, removal.networks, removal.images) == (2, 1, (IMAGE,))
     assert list(site.model.boxes.values()) == [foreign]
     assert list(site.model.networks_there) == ["datum-abcdef01-ams-of-another"]
+
+
+async def test_an_engine_that_ignores_a_filter_has_nothing_of_others_removed(
+    site: Site, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.create()
+    await site.create(name="web-1")
+    await site.until_available()
+    second = site.boxes[1]
+    foreign = site.model._create("web", {"Image": IMAGE, "Labels": {UID: site.boxes[0].labels[UID]}})
+    site.model.networks_there["bridge"] = {}
+    monkeypatch.setattr(engine_model, "fits", lambda wanted, labels: True)
+    await site.crash()
+    assert (site.boxes[1].id, len(site.boxes)) == (second.id, 2)
+    await site.delete()
+    await simulation.advance(5)
+    assert list(site.model.boxes.values()) == [second, foreign]
+    await site.gone()
+    site._tasks.pop().cancel()
+    await simulation.settle()
+    removal = await remove_all(site.model, OWNER)
+    assert (removal.containers, removal.networks) == (1, 1)
+    assert list(site.model.boxes.values()) == [foreign]
+    assert list(site.model.networks_there) == ["bridge"]
 
 
 # A process that ends after any call

@@ -15,6 +15,7 @@ from datum_compute.providers.engine.answers import (
     event_of,
     info_of,
     message_of,
+    networks_of,
     repository_and_tag,
     summaries_of,
 )
@@ -35,10 +36,16 @@ FIELDS = st.sampled_from(
 def test_no_answer_is_too_odd_to_be_read(answer: Json) -> None:
     container_of(answer)
     summaries_of([answer, None, 7])
+    networks_of([answer, None, 7], {})
     event_of(answer)
     message_of(answer)
     info_of(answer, answer, "1.44", "unix:///s")
     Pull().add(answer)
+
+
+def test_networks_without_the_labels_asked_for_are_left_out() -> None:
+    ours, others = {"Name": "ours", "Labels": {"id": "a", "x": ""}}, {"Name": "others", "Labels": {"id": "b"}}
+    assert networks_of([ours, others, {"Name": "bridge", "Labels": None}, {"Name": "host"}], {"id": "a"}) == ["ours"]
 
 
 def state(**fields: Any) -> Any:

@@ -19,6 +19,7 @@ from datum_compute.providers.containers.image_rules import ImageState, Present
 from datum_compute.providers.containers.images import Credentials, Images
 from datum_compute.providers.containers.logs import ContainerLogs
 from datum_compute.providers.containers.memory import Memory
+from datum_compute.providers.containers.removal import owned
 from datum_compute.providers.containers.runs import RUNNING
 from datum_compute.providers.containers.shape import LOOPBACK, Owner, Shape, Unmappable, shape_of
 from datum_compute.providers.containers.state import AWAY, MACHINE, View, Wait, next_step, report_of
@@ -196,10 +197,10 @@ class ContainersProvider:
 
     async def _look(self, request: Request, memory: Memory, shape: Shape, engine: ContainerEngine) -> list[View]:
         """What the engine has for an Instance. Containers that have no place in it are removed."""
-        listed = await engine.containers(self.owner.labels | shape.place)
-        containers = _chosen([summary for summary in listed if self.owner.owns(summary.labels)], shape)
+        listed = await owned(engine, self.owner, shape.place)
+        containers = _chosen(listed, shape)
         chosen = {summary.id for summary in containers.values()}
-        if surplus := [each for each in listed if self.owner.owns(each.labels) and each.id not in chosen]:
+        if surplus := [summary for summary in listed if summary.id not in chosen]:
             await remove(surplus, engine, self._logs)
         views = []
         for wanted in shape.containers:
@@ -232,12 +233,12 @@ class ContainersProvider:
             self._strays.suspect()
             return
         instance = await self._report(pass_, instance, memory, report.STOPPING)
-        labels = self.owner.labels | {CONTAINER_INSTANCE_UID: instance.metadata.uid}
+        labels = {CONTAINER_INSTANCE_UID: instance.metadata.uid}
         try:
             engine = self._link.engine
-            if left := await engine.containers(labels):
+            if left := await owned(engine, self.owner, labels):
                 await remove(left, engine, self._logs)
-                left = await engine.containers(labels)
+                left = await owned(engine, self.owner, labels)
         except EngineAway as error:
             self._link.lost(error)  # the request runs again when it is back
             return

@@ -1,7 +1,8 @@
 """Stops and removes everything that a local federation has in an engine. Entry points: `stop_all`, `remove_all`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from datum_compute.providers.containers.shape import GRACE_SECONDS, Owner
 from datum_compute.providers.engine.interface import ContainerEngine, Refused, Summary
 
 AT_ONCE = 8
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class Removal(Struct, frozen=True):
@@ -36,15 +38,16 @@ async def remove_all(engine: ContainerEngine, owner: Owner) -> Removal:
             images.add(container.image)
     await stop(engine, [summary for summary in summaries if summary.state == RUNNING])
     await remove(engine, summaries)
-    networks = await engine.networks(owner.labels)
+    networks = [name for name in await engine.networks(owner.labels) if name.startswith(owner.network(""))]
     for network in networks:
         await engine.remove_network(network)
     return Removal(len(summaries), len(networks), tuple(sorted(images)))
 
 
-async def owned(engine: ContainerEngine, owner: Owner) -> list[Summary]:
-    """All containers with the id of a federation, whatever the engine makes of a filter."""
-    return [summary for summary in await engine.containers(owner.labels) if owner.owns(summary.labels)]
+async def owned(engine: ContainerEngine, owner: Owner, labels: Mapping[str, str] = NO_LABELS) -> list[Summary]:
+    """All containers with the id of a federation and these labels, whatever the engine makes of a filter."""
+    wanted = {**owner.labels, **labels}
+    return [summary for summary in await engine.containers(wanted) if wanted.items() <= summary.labels.items()]
 
 
 async def stop(engine: ContainerEngine, summaries: Sequence[Summary]) -> None:

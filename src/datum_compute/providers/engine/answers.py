@@ -3,6 +3,7 @@
 Fields that are missing, null or of another type count as absent: engines leave out different ones.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from datum_compute.kube.meta import Json
@@ -72,6 +73,15 @@ def summaries_of(listed: list[Any]) -> list[Summary]:
             created=_number(entry.get("Created")),
         )
         for entry in map(_object, listed)
+    ]
+
+
+def networks_of(listed: list[Any], labels: Mapping[str, str]) -> list[str]:
+    """The names of those networks that really have these labels, whatever the engine made of a filter."""
+    return [
+        name
+        for entry in map(_object, listed)
+        if (name := _text(entry.get("Name"))) and labels.items() <= _labels(entry.get("Labels")).items()
     ]
 
 

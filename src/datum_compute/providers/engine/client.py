@@ -182,7 +182,7 @@ class EngineClient:
 
     async def networks(self, labels: Mapping[str, str]) -> Sequence[str]:
         found = (await self._expect("GET", "/networks", {"filters": _filters(labels)})).array()
-        return [network["Name"] for network in found if isinstance(network, dict) and "Name" in network]
+        return answers.networks_of(found, labels)
 
     async def create_network(self, name: str, labels: Mapping[str, str]) -> None:
         body = {"Name": name, "Driver": "bridge", "CheckDuplicate": True, "Labels": dict(labels)}

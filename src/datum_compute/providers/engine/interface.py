@@ -129,7 +129,7 @@ class ContainerEngine(Protocol):
         ...
 
     async def networks(self, labels: Mapping[str, str]) -> Sequence[str]:
-        """The names of all networks with these labels."""
+        """The names of all networks with exactly these values of labels."""
         ...
 
     async def create_network(self, name: str, labels: Mapping[str, str]) -> None:
