@@ -122,6 +122,21 @@ def test_containers_outlive_a_killed_federation_and_are_stopped_and_started_with
     assert "4 containers were stopped." in machine("local down")
 
 
+def test_a_restart_while_a_rollout_is_blocked_leaves_what_works(machine: Machine) -> None:
+    machine.up()
+    machine.deploy()
+    machine("deploy web --image=127.0.0.1:9/absent:1 --city=DFW,AMS --min=2 --port=8080 --timeout=8s", code=5)
+    before = {entry["Id"] for entry in machine.podman.containers(**{LOCAL: machine.id})}
+    assert len(before) == 2, "the first ones of both cities"
+    machine("local down")
+    machine.up()
+    until("they run again", lambda: set(machine.ours().values()) == {"running"}, 30)
+    with Visitors(machine) as visitors:
+        visitors.until(5 * A_SECOND)
+    assert visitors.failures == []
+    assert set(machine.ours()) == before
+
+
 def test_a_reset_removes_ours_and_nothing_else(machine: Machine) -> None:
     machine.up()
     machine.deploy()

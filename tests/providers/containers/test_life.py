@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from datum_compute.api.labels import CONTAINERS_FINALIZER as FINALIZER
 from datum_compute.federation.sessions import Command, Unstartable
+from datum_compute.kube import conditions
 from datum_compute.providers.containers.removal import remove_all, stop_all
 from datum_compute.runtime.testing.simulation import Simulation
 from tests.providers import engine_model
@@ -17,7 +18,6 @@ from tests.providers.engine_boxes import Dialect, Image
 from tests.providers.engine_model import EngineModel, Mishap
 
 AVAILABLE = ("True", "Available", "The instance is available")
-STARTING = ("False", "Starting", "The instance is starting")
 AWAY = (
     "Unknown",
     "Unknown",
@@ -67,12 +67,27 @@ async def test_what_was_created_and_never_started_is_started(site: Site) -> None
 async def test_what_ended_while_nobody_watched_is_started_and_did_not_crash(site: Site, simulation: Simulation) -> None:
     await site.create()
     await site.until_available()
+    before = await site.instance()
+    await simulation.advance(5)
     site.model.deaf = True
     site.model.end(site.box.name, 3)
     await site.crash()
-    assert await site.report() == STARTING
-    assert site.box.starts == 2
+    await simulation.advance(5)
+    assert (site.box.status, site.box.starts) == ("running", 2)
+    assert await site.report() == AVAILABLE
+    after = await site.instance()
+    assert conditions.of(after) == conditions.of(before), "a rollout would take it for broken, and replace it"
+
+
+async def test_what_goes_on_and_dies_at_once_is_reported(site: Site, simulation: Simulation) -> None:
+    await site.create()
     await site.until_available()
+    site.model.deaf = True
+    site.model.end(site.box.name, 3)
+    site.box.image = Image(exits=3, run_seconds=0.5)
+    await site.crash()
+    await simulation.advance(2)
+    assert (await site.report())[1] == "InstanceCrashing"
 
 
 async def test_containers_that_were_stopped_come_back_and_did_not_crash(site: Site, simulation: Simulation) -> None:
@@ -377,8 +392,9 @@ async def test_a_restarted_engine_has_everything_started_again_without_a_crash(
     site.model.restart()
     await site.settle()
     assert [(box.id, box.status) for box in site.boxes] == [(id, "running") for id in ids]
-    assert await site.report() == STARTING
-    await site.until_available()
+    assert await site.report() == AVAILABLE
+    await simulation.advance(5)
+    assert await site.report() == AVAILABLE
     assert (await site.addresses())[1] == f"127.0.0.1:{site.boxes[0].ports['8080/tcp']}"
 
 
@@ -517,6 +533,20 @@ async def test_lines_reach_the_sink_over_restarts_and_removals(site: Site, simul
     assert site.notes.ends == [("web-0", uid, "web")]
     await simulation.advance(10)
     assert site.provider._logs.followed == frozenset()
+
+
+async def test_lines_of_a_run_that_nobody_saw_running_reach_the_sink(site: Site, simulation: Simulation) -> None:
+    start = site.model.start
+
+    async def failing(id: str) -> None:
+        await start(id)
+        site.model.write(site.box.name, "no such file\n")
+        site.model.end(site.box.name, 3)
+
+    site.model.start = failing  # type: ignore[method-assign]
+    await site.create()
+    await simulation.advance(0.5)
+    assert ("web-0", "no such file") in site.notes.lines
 
 
 async def run(site: Site, *, uid: str = "", container: str = "", name: str = "web-0") -> bytes:

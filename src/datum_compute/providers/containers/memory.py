@@ -47,13 +47,13 @@ class Memory:
         return self.runs.get(container, Runs())
 
     def see(self, container: str, found: Container, now: float, wall: int) -> bool:
-        """Takes in what the engine has; returns whether a run was seen for the first time."""
+        """Takes in what the engine has; returns whether a run was seen for the first time, even if it has ended."""
         before = self.run_of(container)
         self.found[container] = found
         self.runs[container] = after = observed(before, found.state, now, wall)
         if found.state.status == RUNNING:
             self.troubles.pop(container, None)
-        return found.state.status == RUNNING and before.run != after.run
+        return before.run != after.run
 
     def miss(self, container: str) -> Container | None:
         """Takes in that the engine has nothing; returns what it had before."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from datum_compute.api import reasons
-from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.instance import AVAILABLE, INSTANCE, Instance
 from datum_compute.api.labels import CONTAINER_INSTANCE_UID, CONTAINER_NAME
 from datum_compute.api.labels import CONTAINERS_FINALIZER as FINALIZER
 from datum_compute.federation.identity import Identity
@@ -13,6 +13,7 @@ from datum_compute.federation.lines import Sink
 from datum_compute.federation.roles import CELL
 from datum_compute.federation.scope import CELL_NAMESPACES
 from datum_compute.federation.sessions import Command, Session, Unstartable
+from datum_compute.kube import conditions
 from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.providers import report
 from datum_compute.providers.containers.image_rules import ImageState, Present
@@ -22,7 +23,7 @@ from datum_compute.providers.containers.memory import Memory
 from datum_compute.providers.containers.removal import owned
 from datum_compute.providers.containers.runs import RUNNING
 from datum_compute.providers.containers.shape import LOOPBACK, Owner, Shape, Unmappable, shape_of
-from datum_compute.providers.containers.state import AWAY, MACHINE, View, Wait, next_step, report_of
+from datum_compute.providers.containers.state import AWAY, MACHINE, View, Wait, is_resuming, next_step, report_of
 from datum_compute.providers.containers.steps import is_for_other_processor, remove, take
 from datum_compute.providers.containers.strays import Strays, is_released
 from datum_compute.providers.engine.interface import (
@@ -186,7 +187,8 @@ class ContainersProvider:
             views = await self._look(pass_.request, memory, shape, engine)
             now = asyncio.get_running_loop().time()
             step = next_step(views, now)
-            instance = await self._report(pass_, instance, memory, report_of(views, now), views)
+            if not (is_resuming(views, now) and _is_available(instance)):
+                instance = await self._report(pass_, instance, memory, report_of(views, now), views)
             self._warn_of_old_images(pass_, instance, memory, views)
             if isinstance(step, Wait):
                 pass_.no_later_than(step.seconds)
@@ -335,6 +337,10 @@ class ContainersProvider:
 
 def _uid(instance: Instance) -> Sequence[str]:
     return (instance.metadata.uid,)
+
+
+def _is_available(instance: Instance) -> bool:
+    return conditions.is_true(conditions.of(instance), AVAILABLE)
 
 
 def _unmappable(obstacle: Unmappable) -> Report:

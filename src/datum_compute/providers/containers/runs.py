@@ -29,6 +29,7 @@ class Runs(Struct, frozen=True):
     ended: int = -1  # start of the latest run that was seen ended
     count: int = 0  # ends in a row that nobody asked for
     crashed: bool = False  # whether the latest end counted
+    resumes: bool = False  # whether it only goes on: the latest end was ours, or nobody saw it
     again_at: float = 0.0  # loop time before which it is not started again
     starting: bool = False  # whether a start was sent and its run not seen yet
     stopping: bool = False  # whether a stop was sent
@@ -50,10 +51,11 @@ def observed(runs: Runs, state: ContainerState, now: float, wall: int) -> Runs:
     known = runs.starting or state.started == runs.run
     ended = msgspec.structs.replace(runs, run=state.started, ended=state.started, starting=False, stopping=False)
     if not known or runs.stopping:
-        return msgspec.structs.replace(ended, crashed=False, again_at=now)
+        return msgspec.structs.replace(ended, crashed=False, resumes=True, again_at=now)
     lasted = (state.finished - state.started) / _SECOND
     count = 1 if lasted >= FORGIVEN_SECONDS else runs.count + 1
-    return msgspec.structs.replace(ended, count=count, crashed=True, again_at=now + wait_after_crash(count))
+    again_at = now + wait_after_crash(count)
+    return msgspec.structs.replace(ended, count=count, crashed=True, resumes=False, again_at=again_at)
 
 
 def forgotten(runs: Runs) -> Runs:

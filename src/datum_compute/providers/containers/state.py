@@ -59,6 +59,18 @@ def report_of(views: Sequence[View], now: float) -> Report:
     return min(reports, key=_rank)
 
 
+def is_resuming(views: Sequence[View], now: float) -> bool:
+    """Whether containers that ended while nobody watched are only being started again, and everything else runs.
+
+    Then what was reported before goes on to hold for a moment: a rollout that waits for another instance would take
+    this one for broken, and replace it.
+    """
+    pending = [view for view in views if not _report(view, "", now).running]
+    return bool(pending) and all(
+        view.runs.resumes and view.trouble is None and view.status in (RUNNING, *ENDED) for view in pending
+    )
+
+
 _RANKS = (
     ("Unknown", reasons.CONFIGURATION_ERROR),
     ("Unknown", reasons.IMAGE_UNAVAILABLE),
