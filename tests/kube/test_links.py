@@ -1,4 +1,4 @@
-"""WebSockets of long-running programs: how they are paths for, and how they end."""
+"""WebSockets of long-running programs: how they are asked for, and how they end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
