@@ -26,7 +26,8 @@ class FakeSession:
         try:
             return await program(self)
         finally:
-            await self._output.put(None)
+            if not self.closed.is_set():  # otherwise nobody reads any more
+                await self._output.put(None)
 
     # What the command does
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -25,8 +25,8 @@ UPGRADE = (
 
 
 class Server:
-    """Has WebSockets below `/ws`: `/ws/echo` sends messages back, `/ws/large` sends much and closes, `/ws/no` refuses.
-    Every other request is answered with its type."""
+    """Has WebSockets below `/ws`: `/ws/echo` sends messages back, `/ws/large` sends much and closes, `/ws/endless`
+    sends until its client does not read, `/ws/no` refuses. Every other request is answered with its type."""
 
     def __init__(self, limits: Limits, tls: ssl.SSLContext | None) -> None:
         self._asgi = AsgiServer(self._answer, limits=limits, tls=tls, websockets=lambda path: path.startswith("/ws/"))
@@ -55,6 +55,12 @@ class Server:
             for _ in range(20):
                 await send({"type": "websocket.send", "bytes": b"x" * 1_000_000})
             await send({"type": "websocket.close", "code": 1000})
+            return
+        if path == "/ws/endless":
+            with suppress(TimeoutError):
+                while True:
+                    async with asyncio.timeout(0.2):
+                        await send({"type": "websocket.send", "bytes": b"x" * 1_000_000})
             return
         while (message := await receive())["type"] == "websocket.receive":
             self.messages.append(message)
@@ -255,6 +261,20 @@ def test_all_is_sent_to_a_slow_client_before_the_connection_is_closed(tls: ssl.S
             async for message in peer:
                 received += len(message.data)
             assert (received, peer.close_code) == (20_000_000, 1000)
+
+    run(look, SHORT, tls)
+
+
+def test_a_client_that_does_not_read_is_disconnected_when_the_application_has_ended(
+    tls: ssl.SSLContext | None,
+) -> None:
+    async def look(server: Server) -> None:
+        peer = await server.connect("/ws/endless", max_msg_size=0)
+        peer._response.connection.transport.pause_reading()
+        await until(lambda: server.ended == 1)
+        async with asyncio.timeout(10):
+            await until(lambda: server.connections() == 0)
+        peer._response.connection.transport.abort()
 
     run(look, SHORT, tls)
 

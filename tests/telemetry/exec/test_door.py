@@ -367,6 +367,55 @@ async def test_a_session_without_limits_may_be_silent_for_ever(simulation: Simul
     assert await peer.ended() == Exited(0)
 
 
+@pytest.mark.parametrize(("limits", "seconds"), [(Limits(idle_seconds=900), 900), (Limits(seconds=3600), 3600)])
+async def test_a_session_that_took_too_long_ends_although_its_client_does_not_read(
+    simulation: Simulation, limits: Limits, seconds: float
+) -> None:
+    world = await started(simulation, limits)
+    await world.add()
+    peer = world.connect("flood", "10000000")
+    await peer.until(b"x")
+    peer.stop_reading()
+    await simulation.advance(seconds - 1)
+    assert not peer.task.done()
+    await simulation.advance(7)
+    assert peer.task.done()
+
+
+async def test_a_session_ends_with_its_instance_although_its_client_does_not_read(simulation: Simulation) -> None:
+    world = await started(simulation)
+    await world.add()
+    peer = world.connect("flood", "10000000")
+    await peer.until(b"x")
+    peer.stop_reading()
+    await world.hub.delete(INSTANCE, NAME, world.namespace)
+    await simulation.advance(6)
+    assert peer.task.done()
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"), [(None, False), (Limits(idle_seconds=900), True), (Limits(seconds=900), True)]
+)
+async def test_the_end_of_a_command_waits_for_a_client_that_does_not_read_as_long_as_a_session_may_take(
+    simulation: Simulation, limits: Limits | None, ends: bool
+) -> None:
+    """What the client has not read yet may be the last of the output."""
+    world = await started(simulation, limits)
+    await world.add()
+    peer = world.connect("cat", stdin=True)
+    peer.type(b"x")
+    await peer.until(b"x")
+    await simulation.advance(500)
+    peer.stop_reading()
+    peer.end_input()
+    await simulation.advance(399)
+    assert not peer.task.done()
+    await simulation.advance(2)
+    assert peer.task.done() == ends
+    peer.read_on()
+    assert await peer.ended() == (None if ends else Exited(0))
+
+
 # How sessions end
 
 

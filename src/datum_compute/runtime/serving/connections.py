@@ -272,7 +272,8 @@ class Connection(HttpToolsProtocol):
         return self._is_websocket
 
     def handle_websocket_upgrade(self) -> None:
-        self.ws_protocol_class = partial(WebSocket, self.left, self.drop, self._unsent)  # type: ignore[assignment]
+        grace = self._limits.grace_seconds
+        self.ws_protocol_class = partial(WebSocket, self.left, self.drop, self._unsent, grace)  # type: ignore[assignment]
         super().handle_websocket_upgrade()
 
     def _unsent(self) -> int:

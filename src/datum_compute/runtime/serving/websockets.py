@@ -19,19 +19,26 @@ _LOOK_SECONDS = 0.05
 
 
 class WebSocket(WSProtocol):
-    """One client that has left HTTP. It keeps its place among the connections of the server until it is `gone`.
+    """One client that has left HTTP. It keeps its place among the connections of the server until it is `gone`. If the
+    application ends without closing it, it has `grace` seconds to read what was sent.
 
     An application refuses a client with the same messages as for HTTP. Browsers are refused here: they would let any
     page connect with what the user can reach.
     """
 
     def __init__(
-        self, gone: Callable[[], None], abort: Callable[[], None], unsent: Callable[[], int], **of_server: Any
+        self,
+        gone: Callable[[], None],
+        abort: Callable[[], None],
+        unsent: Callable[[], int],
+        grace: float,
+        **of_server: Any,
     ):
         super().__init__(**of_server)
         self._gone = gone
         self._abort = abort
         self._unsent = unsent
+        self._grace = grace
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone()
@@ -50,6 +57,11 @@ class WebSocket(WSProtocol):
             super().handle_connect(event)
             self.scope["extensions"] |= client_certificate(self.transport)
 
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        if self.close_timer is None and not self.disconnected:  # it may never read what is left
+            self.close_timer = self.loop.call_later(self._grace, self._abort)
+
     async def send(self, message: Any) -> None:
         kind = message["type"]
         if kind.startswith("http.response."):
@@ -64,7 +76,8 @@ class WebSocket(WSProtocol):
             self.close_timer = self.loop.call_later(self.close_timeout, self._abort)
 
     async def _drained(self) -> None:
-        """Waits for a slow client, because what has not been sent when the connection is closed may be lost."""
+        """Waits for a slow client, because what has not been sent when the connection is closed may be lost. For how
+        long is up to the application, which may cancel it."""
         pause = 0.0  # usually all is on its way after one step of the loop
         while self._unsent() and not self.disconnected and not self.transport.is_closing():
             await asyncio.sleep(pause)

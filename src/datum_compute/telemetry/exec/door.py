@@ -35,6 +35,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 _START_SECONDS = 30.0  # from the request to a running command
 _LOST_SECONDS = 5.0  # between two looks whether a client is still there that has sent more than the command reads
+_FAREWELL_SECONDS = 5.0  # for a client to read why its session ended
 _WAITING_BYTES = 1024 * 1024  # of input that the command has not read
 _MESSAGE_BYTES = 64 * 1024
 _LONGEST_CALLER = 256
@@ -161,11 +162,10 @@ class _Conversation:
         self._pending: deque[bytes] = deque()  # input that the command has not read yet; its end is empty
         self._pending_bytes = 0
         self._more, self._room = asyncio.Event(), asyncio.Event()
-        self._last_byte = asyncio.get_running_loop().time()
+        self._began = self._last_byte = asyncio.get_running_loop().time()
 
     async def run(self, places: Places, place: Place, caller: Caller, limits: Limits) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
         log = _log.bind(
             plane=place.project,
             namespace=place.instance.namespace,
@@ -203,13 +203,18 @@ class _Conversation:
             finally:
                 await self._session.close()
             if end is not None:
-                await self._tell(channels.closing(end))
-                with suppress(OSError):  # a client that knows how it ended need not wait
-                    await self._send({"type": "websocket.close", "code": 1000})
+                # A client that does not read may have the last of a command's output before it, but not for ever.
+                patience = self._overdue(limits) if isinstance(end, Exited) else asyncio.sleep(_FAREWELL_SECONDS)
+                await first(self._part(end), patience)
         except (_ClientGone, OSError):
             end = None
         finally:
-            log.info("command ended", seconds=round(loop.time() - began, 3), outcome=_in_words(end))
+            log.info("command ended", seconds=round(loop.time() - self._began, 3), outcome=_in_words(end))
+
+    async def _part(self, end: Exited | Ended) -> None:
+        await self._tell(channels.closing(end))
+        with suppress(OSError):  # a client that knows how it ended need not wait
+            await self._send({"type": "websocket.close", "code": 1000})
 
     async def _output(self) -> Exited | Ended:
         try:
@@ -290,10 +295,9 @@ class _Conversation:
     async def _overdue(self, limits: Limits) -> str:
         """Returns when the session has taken too long, with the sentence that says so."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
         while True:
             idle_end = self._last_byte + limits.idle_seconds if limits.idle_seconds is not None else None
-            end = began + limits.seconds if limits.seconds is not None else None
+            end = self._began + limits.seconds if limits.seconds is not None else None
             moments = [moment for moment in (idle_end, end) if moment is not None]
             if not moments:
                 await asyncio.Event().wait()
