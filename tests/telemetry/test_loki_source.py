@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datum_compute.runtime import Clock
 from datum_compute.telemetry import loki_source as module
 from datum_compute.telemetry.loki_source import LokiSource, enforced, labels_of, selects_nothing
 from datum_compute.telemetry.query import ALL_FILTERS, Matcher, Query, QueryError, matches, parse, write
@@ -54,7 +55,7 @@ class Store:
         return web.json_response({"status": "success", "data": {"resultType": "streams", "result": found}})
 
     @asynccontextmanager
-    async def listening(self, token_file: Path | None = None) -> AsyncIterator[LokiSource]:
+    async def listening(self, token_file: Path | None = None, clock: Clock | None = None) -> AsyncIterator[LokiSource]:
         application = web.Application()
         application.router.add_get("/{path:.*}", self.answer)
         runner = web.AppRunner(application, access_log=None)
@@ -62,12 +63,22 @@ class Store:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        source = LokiSource(f"http://127.0.0.1:{port}/", PROJECT, token_file, _Clock())
+        source = LokiSource(f"http://127.0.0.1:{port}/", PROJECT, token_file, clock or _Clock())
         try:
             yield source
         finally:
             await source.close()
             await runner.cleanup()
+
+
+class _LateClock:
+    """As long after the time of day as `seconds` says."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
 
 class _Clock:
@@ -255,3 +266,38 @@ def test_following_asks_again_and_repeats_nothing(monkeypatch: pytest.MonkeyPatc
     assert texts[:2] == ["old 3", "old 4"], "the newest first, and no older ones later"
     assert sorted(texts[2:]) == ["late", "meanwhile", "new"]
     assert [item.kind for item in items if isinstance(item, Notice)] == ["silent", "back"]
+
+
+def test_what_a_store_missed_is_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage of any length only one page is in memory, and a second outage within it repeats nothing."""
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_PAGE", 10)
+
+    async def run() -> None:
+        store, clock, began = Store(), _LateClock(), now()
+        written = [f"line {number}" for number in range(100)]
+        store.write(began - 1, "old", **labels())
+        async with (
+            asyncio.timeout(10),
+            store.listening(clock=clock) as source,
+            source.follow(READER, ALL, began - SECOND, 5) as found,
+        ):
+            items = [await anext(found)]
+            store.code = 500
+            items.append(await anext(found))
+            for number, text in enumerate(written):
+                store.write(began + number // 3 * SECOND, text, **labels())
+            clock.seconds = 60
+            store.code = 200
+            store.requests.clear()
+            items += [await anext(found) for _ in range(5)]
+            assert len(store.requests) == 1
+            store.code = 500
+            while len(texts := [item.text for item in items if isinstance(item, Entry)]) < 101:
+                items.append(await anext(found))
+                if isinstance(items[-1], Notice):
+                    store.code = 200
+        assert texts == ["old", *written]
+        assert [item.kind for item in items if isinstance(item, Notice)] == ["silent", "back", "silent", "back"]
+
+    asyncio.run(run())

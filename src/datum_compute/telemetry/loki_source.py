@@ -1,8 +1,8 @@
 """Logs of Instances from a store with Loki's API. Entry point: `LokiSource`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,33 +147,35 @@ class LokiSource:
             await asyncio.sleep(POLL_SECONDS)
             now = self._now()
             try:
-                entries = await self._all(reader, query, since, now)
+                async with aclosing(self._pages(reader, query, since, now)) as pages:
+                    async for page, end in pages:
+                        if silent:
+                            silent = False
+                            yield Notice("back", "", "", now, "the store of logs answers again")
+                        for entry in page:
+                            if entry.time >= floor and _key(entry) not in seen:
+                                yield entry
+                        since = max(since, min(end, now - OVERLAP))
+                        seen = {key for key in seen.union(map(_key, page)) if key[0] >= since}
             except SourceAway as away:
                 if not silent:
                     silent = True
                     yield Notice("silent", "", "", now, str(away))
-                continue
-            if silent:
-                silent = False
-                yield Notice("back", "", "", now, "the store of logs answers again")
-            for entry in entries:
-                if entry.time >= floor and _key(entry) not in seen:
-                    yield entry
-            since = max(since, now - OVERLAP)
-            seen = {_key(entry) for entry in entries if entry.time >= since}
 
-    async def _all(self, reader: Reader, query: Query, start: int, end: int) -> list[Entry]:
-        """Every line of a window, page by page."""
-        found: list[Entry] = []
-        keys: set[tuple[int, Labels, str]] = set()
+    async def _pages(
+        self, reader: Reader, query: Query, start: int, end: int
+    ) -> AsyncGenerator[tuple[Sequence[Entry], int], None]:
+        """Every line of a window, and up to when each page is complete. The next page has lines of that time again.
+
+        One page is asked for when the last was taken, because after an outage there may be any number of them.
+        """
         while True:
             page = await self.read(reader, query, Window(start, end, _PAGE, backward=False))
-            new = [entry for entry in page if _key(entry) not in keys]
-            found += new
-            keys.update(map(_key, new))
-            if len(page) < _PAGE or not new:
-                return found
-            start = page[-1].time
+            if len(page) < _PAGE:
+                yield page, end
+                return
+            start = max(page[-1].time, start + 1)
+            yield page, start
 
     async def _get(self, path: str, parameters: Mapping[str, str], type_: type[Any]) -> Any:
         session = self._open_session()
