@@ -78,4 +78,5 @@ def test_no_engine_is_touched_for_a_simulation() -> None:
     assert not needs_engine(SIMULATED, "")
     assert not needs_engine(SIMULATED, SIMULATED)
     assert needs_engine(SIMULATED, CONTAINERS), "its containers have to be removed"
+    assert not needs_engine(SIMULATED, CONTAINERS, leave=True)
     assert needs_engine(AUTO, SIMULATED)

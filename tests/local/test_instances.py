@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import CONTAINERS_FINALIZER, LOCAL, SIMULATED_FINALIZER
@@ -43,8 +44,9 @@ class World:
         self.rows: list[Row] = []
         self.federation: EmbeddedFederation | None = None
 
-    def add_engine(self) -> EngineModel:
+    def add_engine(self, address: str = ADDRESS) -> EngineModel:
         model = model_of(Dialect.PODMAN, self.simulation)
+        model.info = replace(model.info, address=address)
         model.images[IMAGE] = Image()
         return model
 
@@ -265,7 +267,7 @@ async def test_what_runs_is_waited_for_while_its_engine_is_away(world: World) ->
     await world.down()
     before = set(world.model.boxes)
     world.model.away = True
-    world.engines[OTHER] = world.add_engine()
+    world.engines[OTHER] = world.add_engine(OTHER)
     opened = await world.up()
     assert (opened.mode, opened.summary) == (CONTAINERS, "containers of Podman 4.3.1, which does not answer")
     assert "--instances=simulated --leave-containers" in opened.notes[1]
@@ -303,7 +305,7 @@ async def test_another_engine_is_refused_while_the_first_has_containers(world: W
     await world.up()
     await world.deploy()
     await world.down()
-    world.engines[OTHER] = world.add_engine()
+    world.engines[OTHER] = world.add_engine(OTHER)
     with pytest.raises(
         LocalError, match=r"Podman 4\.3\.1 at unix:///run/model\.sock has 2 containers of this federation"
     ):
@@ -317,6 +319,77 @@ async def test_another_engine_is_refused_while_the_first_has_containers(world: W
     await world.down()
     opened = await world.up(CONTAINERS, OTHER)
     assert opened.mode == CONTAINERS
+
+
+async def test_a_simulation_takes_over_from_the_engine_that_is_remembered_whichever_is_named(world: World) -> None:
+    await world.up()
+    await world.deploy()
+    await world.down()
+    other = world.engines[OTHER] = world.add_engine(OTHER)
+    assert (await world.up(SIMULATED, OTHER)).mode == SIMULATED
+    assert (world.model.boxes, world.model.networks_there, other.calls) == ({}, {}, [])
+    assert world.record.address == ""
+
+
+async def test_containers_are_left_behind_without_a_look_at_any_engine(world: World) -> None:
+    await world.up()
+    await world.deploy()
+    await world.down()
+    world.engines[OTHER] = world.add_engine(OTHER)
+    world.searches.clear()
+    assert (await world.up(SIMULATED, OTHER, leave=True)).mode == SIMULATED
+    assert (world.searches, world.record.address) == ([], "")
+    assert len(world.boxes()) == 2
+
+
+async def without_instances(world: World) -> None:
+    """Networks stay, and a container that nobody knows, in an engine that is not the first to be found any more."""
+    await world.up()
+    await world.deploy()
+    await world.delete()
+    await world.down()
+    await world.model.create("stray", {"Image": IMAGE, "Labels": {LOCAL: world.record.id}})
+    world.engines = {OTHER: world.add_engine(OTHER), ADDRESS: world.model}
+    assert len(world.model.networks_there) == 2
+
+
+async def test_an_engine_that_still_has_networks_is_used_again(world: World) -> None:
+    await without_instances(world)
+    await world.up()
+    assert (world.record.address, world.engines[OTHER].calls) == (ADDRESS, [])
+
+
+async def test_a_simulation_removes_what_the_remembered_engine_still_has(world: World) -> None:
+    await without_instances(world)
+    await world.up(SIMULATED)
+    assert (world.model.boxes, world.model.networks_there, world.record.address) == ({}, {}, "")
+    assert world.engines[OTHER].calls == []
+
+
+async def test_an_engine_is_cleaned_up_before_another_takes_its_place(world: World) -> None:
+    await without_instances(world)
+    opened = await world.up(CONTAINERS, OTHER)
+    assert (world.model.boxes, world.model.networks_there, list(opened.notes)) == ({}, {}, [])
+    assert world.record.address == OTHER
+
+
+@pytest.mark.parametrize("named", ["", OTHER])
+async def test_an_engine_that_is_gone_and_had_no_instances_is_named_and_replaced(world: World, named: str) -> None:
+    await without_instances(world)
+    world.model.away = True
+    opened = await world.up(engine=named)
+    assert list(opened.notes) == [
+        f"Podman 4.3.1 at {ADDRESS} is not used any more and could not be cleaned up; what it still has of this "
+        f"federation has the label {LOCAL}={world.record.id}."
+    ]
+    assert world.record.address == OTHER
+
+
+async def test_an_engine_that_is_gone_is_not_forgotten_for_a_simulation(world: World) -> None:
+    await without_instances(world)
+    world.model.away = True
+    assert (await world.up(SIMULATED)).mode == SIMULATED
+    assert (world.record.address, world.engines[OTHER].calls) == (ADDRESS, [])
 
 
 async def test_a_copied_directory_makes_containers_of_its_own(world: World, tmp_path: Path) -> None:

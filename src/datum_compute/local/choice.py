@@ -71,6 +71,6 @@ def choose(situation: Situation) -> Choice | Refusal:
     return Choice(CONTAINERS if situation.answers else SIMULATED)
 
 
-def needs_engine(wish: str, remembered: str) -> bool:
-    """Whether an engine is looked for at all. Nobody's engine is touched for a simulation."""
-    return wish != SIMULATED or remembered == CONTAINERS
+def needs_engine(wish: str, remembered: str, *, leave: bool = False) -> bool:
+    """Whether an engine is looked for at all. Nobody's engine is touched for a simulation, unless to remove ours."""
+    return wish != SIMULATED or (remembered == CONTAINERS and not leave)

@@ -33,7 +33,7 @@ from datum_compute.local.endpoints import Published
 from datum_compute.local.federation import simulated
 from datum_compute.local.logs import Logs
 from datum_compute.local.state import Engine as RunningEngine
-from datum_compute.local.state import LocalError, Paths
+from datum_compute.local.state import LocalError, Paths, is_same_socket
 from datum_compute.providers.containers.provider import ContainersProvider
 from datum_compute.providers.containers.removal import owned, remove_all
 from datum_compute.providers.containers.shape import Owner
@@ -108,8 +108,8 @@ async def open_instances(
     found = await _all_instances(engine, cells)
     remembered = record.instances or _provider_of(found)
     search = _Search("no container engine was looked for")
-    if needs_engine(wish.instances or AUTO, remembered):
-        search = await _search(engines, record, wish, remembered, has_instances=bool(found))
+    if needs_engine(wish.instances or AUTO, remembered, leave=wish.leave):
+        search = await _search(engines, record, wish, is_needed=remembered == CONTAINERS and bool(found))
     async with AsyncExitStack() as unused:
         if search.engine is not None:
             unused.push_async_callback(search.engine.close)
@@ -121,8 +121,10 @@ async def open_instances(
         if choice.former is Former.REMOVED and search.engine is not None:
             await _remove(search.engine, record)
         now = _updated(record, choice, search.info)
-        containers.remember(paths, now)
         notes = list(_notes(choice, recalled, search))
+        if choice.instances == CONTAINERS and record.address and not is_same_socket(now.address, record.address):
+            notes += await _part_from(engines, record)
+        containers.remember(paths, now)
         if choice.instances == SIMULATED:
             reason = "" if wish.instances == SIMULATED or choice.offers else "no container engine answers"
             return simulated_instances(reason, recorder=logs.lives, notes=notes)
@@ -170,27 +172,29 @@ class _Search(Struct, frozen=True):
         return self.engine.info if self.engine is not None else None
 
 
-async def _search(engines: Engines, record: Record, wish: Wish, remembered: str, *, has_instances: bool) -> _Search:
-    """Looks for the engine that has the Instances, if there are any, else for the one that the user names, or any."""
-    has_home = remembered == CONTAINERS and has_instances and bool(record.address)
-    goes_home = has_home and (not wish.engine or _is_same(wish.engine, record.address))
-    if has_home and not goes_home:
-        await _check_home(engines, record, wish.engine)
+async def _search(engines: Engines, record: Record, wish: Wish, *, is_needed: bool) -> _Search:
+    """Looks for the engine that may have something of ours, else for the one that the user names, or any.
+
+    Ours is never passed over where Instances need it, nor where everything of ours is to be removed.
+    """
+    ends = wish.instances == SIMULATED
+    named = "" if ends else wish.engine
+    if record.address and (not named or is_same_socket(named, record.address)):
+        try:
+            return _Search("", await engines.connect(record.address))
+        except EngineError as error:
+            if is_needed or ends:
+                return _Search(f"{record.address}: {error}")
+    elif record.address and is_needed:
+        await _check_home(engines, record, named)
     try:
-        return _Search("", await (engines.connect(record.address) if goes_home else engines.find(wish.engine)))
+        return _Search("", await engines.find(named))
     except EngineError as error:
-        return _Search(f"{record.address}: {error}" if goes_home else str(error))
-
-
-def _is_same(address: str, other: str) -> bool:
-    """Whether two addresses are the same socket, perhaps through a link."""
-    first, second = (os.path.realpath(each.removeprefix("unix://")) for each in (address, other))
-    return first == second
+        return _Search(str(error))
 
 
 async def _check_home(engines: Engines, record: Record, address: str) -> None:
-    """Another engine may be used only if the one so far has no containers of ours."""
-    home = f"{record.engine or 'the engine'} at {record.address}"
+    """While Instances need an engine, another may be used only if the one so far has no containers of ours."""
     try:
         engine = await engines.connect(record.address)
         try:
@@ -199,13 +203,34 @@ async def _check_home(engines: Engines, record: Record, address: str) -> None:
             await engine.close()
     except EngineError:
         raise LocalError(
-            f"the instances run in {home}, which does not answer; start it, or give its containers up with {LEAVE}"
+            f"the instances run in {_home(record)}, which does not answer; start it, or give its containers up with "
+            f"{LEAVE}"
         ) from None
     if count:
         raise LocalError(
-            f"{home} has {count} containers of this federation, so another engine cannot be used; remove them first "
-            f"with 'compute local up --instances=simulated', or leave out {address}"
+            f"{_home(record)} has {count} containers of this federation, so another engine cannot be used; remove them "
+            f"first with 'compute local up --instances=simulated', or leave out {address}"
         )
+
+
+async def _part_from(engines: Engines, record: Record) -> Iterable[str]:
+    """Removes what the engine so far has of ours, which nothing needs any more; one that is gone holds up nobody."""
+    try:
+        engine = await engines.connect(record.address)
+        try:
+            await remove_all(engine, Owner(record.id, record.directory))
+        finally:
+            await engine.close()
+    except EngineError:
+        return [
+            f"{_home(record)} is not used any more and could not be cleaned up; what it still has of this federation "
+            f"has the label {record.label}."
+        ]
+    return []
+
+
+def _home(record: Record) -> str:
+    return f"{record.engine or 'the engine'} at {record.address}"
 
 
 def _refusal(refusal: Refusal, record: Record, search: _Search) -> str:

@@ -24,6 +24,12 @@ class Engine(Struct, frozen=True):
     address: str
 
 
+def is_same_socket(address: str, other: str) -> bool:
+    """Whether two addresses of engines are the same socket, perhaps through a link."""
+    first, second = (os.path.realpath(each.removeprefix("unix://")) for each in (address, other))
+    return first == second
+
+
 class Running(Struct, frozen=True, rename="camel"):
     """A running federation."""
 
