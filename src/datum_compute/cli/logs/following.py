@@ -114,7 +114,7 @@ class Follower:
         self._query = query
         self._screen = screen
         self._clock = clock
-        self._memory = Memory()
+        self._memory = Memory(rounds=True)
         self._contact = Contact(screen, clock)
         self._oldest: int | None = None  # lines before it were left out on purpose
         self._silent: dict[str, int] = {}  # since when, by city
