@@ -34,7 +34,10 @@ def advice(answer: Answer, workload: str, *, operator: bool = False) -> Advice:
     text = todo(reason)
     if operator and city.acts is Acts.PLATFORM:
         text = REPAIRS.get(reason, "")
-    do, *others = _commands(city, workload, answer) or [()]
+    commands = _commands(city, workload, answer)
+    if answer.generation == 1:  # no other revision to go back to
+        commands = [command for command in commands if command[:2] != ("rollout", "undo")]
+    do, *others = commands or [()]
     return Advice(do, tuple(others[:2]), text)
 
 
@@ -55,6 +58,8 @@ def _commands(city: City, name: str, answer: Answer) -> list[tuple[str, ...]]:
             return [("access",)]
         case reasons.DEPLOYMENT_NAME_TAKEN:
             return [("workloads",)]
+        case reasons.INSTANCE_CRASHING if finding.instance:
+            return [("logs", name), ("instances", "describe", finding.instance), ("rollout", "undo", name)]
         case reason if reason in _UNDO_HELPS and finding.instance:
             return [("instances", "describe", finding.instance), ("rollout", "undo", name)]
     if city.acts in (Acts.WAIT, Acts.STALLED) and finding.hop is not Hop.DELETION:

@@ -49,6 +49,11 @@ def test_a_workload_that_is_held_up_costs_at_most_nine(compute: Compute, api: Ap
     assert {request.method for request in api.requests} == {"GET"}
 
 
+def test_without_a_name_all_workloads_are_meant(compute: Compute, world: World) -> None:
+    world.settled()
+    assert compute("why").out == "Nothing blocks any workload in project demo.\n"
+
+
 def test_all_workloads_together_cost_three_calls(compute: Compute, api: ApiServer, world: World) -> None:
     short_of_quota(world)
     World(api, "blog").settled()

@@ -157,8 +157,7 @@ def _page(run: Run, answers: Sequence[Answer], troubled: Sequence[Answer]) -> Pa
     if not answers:
         return Page([f"No workloads found in project {run.project.name}."])
     if not troubled:
-        count = len(answers)
-        return Page([f"Nothing blocks {'the workload' if count == 1 else f'any of {count} workloads'}."])
+        return Page([f"Nothing blocks any workload in project {run.project.name}."])
     closer = run.try_next(f"why {troubled[0].name}")
     return Page([summary_table(troubled)], hints("", f"Look closer: {closer}"))
 
