@@ -206,7 +206,10 @@ async def test_a_simulation_is_not_swapped_for_containers_but_they_are_offered(w
     opened = await world.up()
     assert (opened.mode, opened.summary) == (SIMULATED, "simulated")
     (note,) = opened.notes
-    assert note == "Podman 4.3.1 answers; 'compute local up --instances=containers' runs them there instead."
+    assert note == (
+        "Podman 4.3.1 answers; 'compute local down', then 'compute local up --instances=containers' runs them there "
+        "instead."
+    )
     await world.delete()
     await world.down()
     assert (await world.up()).mode == CONTAINERS, "now there is nothing that could be swapped"

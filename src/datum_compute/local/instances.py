@@ -254,7 +254,10 @@ def _updated(record: Record, choice: Choice, info: EngineInfo | None) -> Record:
 
 def _notes(choice: Choice, recalled: Recalled, search: _Search) -> Iterable[str]:
     if choice.offers and search.info is not None:
-        yield f"{name_of(search.info)} answers; 'compute local up --instances=containers' runs them there instead."
+        yield (
+            f"{name_of(search.info)} answers; 'compute local down', then 'compute local up --instances=containers' "
+            "runs them there instead."
+        )
     if choice.waits:
         yield f"Instances wait for the container engine: {search.sentence}."
         yield f"If it is gone for good, {LEAVE} goes on without it."

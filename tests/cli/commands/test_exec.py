@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Compute, World
 from tests.cli.exec_server import ExecServer
 from tests.sessions import FakeRunner
 
@@ -96,6 +97,23 @@ def test_what_cannot_be_run_says_why(server: ExecServer, words: Sequence[str], c
     done = run(server, *words)
     assert (done.code, done.out) == (code, b"")
     assert says in done.err
+
+
+def test_a_workload_is_answered_with_its_instances(compute: Compute, world: World) -> None:
+    world.workload()
+    assert compute("exec", "shop", "--", "ls").err.splitlines()[1:] == [
+        "  it is a workload; its instances: none",
+        "",
+        "compute instances --workload=shop",
+    ]
+    for number in range(12):
+        world.instance("AMS", number)
+    result = compute("exec", "shop", "--", "ls")
+    assert result.code == 3
+    sentence, detail, *_ = result.err.splitlines()
+    assert sentence == 'Error: instance "shop" not found in project demo'
+    assert detail.startswith("  it is a workload; its instances: shop-default-ams-0, shop-default-ams-1, ")
+    assert detail.endswith(" and 2 more")
 
 
 def test_a_simulated_instance_has_nothing_to_run_a_command_in(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from datum_compute.api.quota import INSTANCES, MEMORY, VCPUS
-from datum_compute.local import backups, census, daemon, projects, state
+from datum_compute.local import backups, census, containers, daemon, projects, state
 from datum_compute.local.backups import Backup, Restored
 from datum_compute.local.census import Census, EngineState
 from datum_compute.local.choice import Wish
@@ -281,6 +281,18 @@ def test_reset_asks_first(compute: Compute, pretended: Pretended, tmp_path: Path
     assert compute("local", "reset", tty=True, stdin="y\n").code == 0
     assert compute("local", "reset", "-y").code == 0
     assert pretended.calls == [("reset", tmp_path / "local")] * 2
+
+
+@pytest.mark.parametrize(("words", "what"), [([], " and all its containers"), (["--leave-containers"], "")])
+def test_reset_says_before_that_containers_go_too(
+    compute: Compute, pretended: Pretended, tmp_path: Path, words: list[str], what: str
+) -> None:
+    paths = state.Paths(tmp_path / "local")
+    record = containers.recall(paths).record
+    paths.directory.mkdir()
+    containers.remember(paths, replace(record, instances="containers", address=ADDRESS))
+    asked = compute("local", "reset", *words, tty=True, stdin="n\n").err
+    assert asked.startswith(f"This will remove everything in {paths.directory} except backups{what}. Continue?")
 
 
 def test_reset_once_and_again(compute: Compute) -> None:

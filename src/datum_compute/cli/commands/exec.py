@@ -8,14 +8,17 @@ from typing import IO, Any, NoReturn, TextIO, cast
 import click
 
 from datum_compute.api.instance import INSTANCE, Instance
+from datum_compute.api.workload import WORKLOAD
 from datum_compute.cli.shell.failures import Exit, Failure, usage
 from datum_compute.cli.shell.flags import INSTANCE_NAME, option, verb
 from datum_compute.cli.shell.run import Run
 from datum_compute.cli.shell.tree import Leaf
 from datum_compute.cli.show.specs import container_names
 from datum_compute.cli.talk.entitlement import ENTITLED_PROJECT
+from datum_compute.cli.talk.project import of_workload
 
 _WORDS = "words"
+_MOST_NAMES = 10
 
 
 class Passing(Leaf):
@@ -64,7 +67,7 @@ def command(run: Run, instance: str, words: Sequence[str], container: str, stdin
     from datum_compute.federation.sessions import Command
     from datum_compute.telemetry.exec.channels import Exited
 
-    name = _container(run.project.get(INSTANCE, instance).object, container)
+    name = _container(_instance(run, instance), container)
     streams = run.environment
     if tty and not streams.stdin.isatty():
         run.terminal.warn("stdin is not a terminal; going on without -t")
@@ -85,6 +88,28 @@ def command(run: Run, instance: str, words: Sequence[str], container: str, stdin
     if isinstance(end, Exited):
         return end.code
     raise Failure(end.message)
+
+
+def _instance(run: Run, name: str) -> Instance:
+    """People also name a workload, as they do elsewhere."""
+    try:
+        return run.project.get(INSTANCE, name).object
+    except Failure as failure:
+        workload = run.project.find(WORKLOAD, name) if failure.code is Exit.NOT_FOUND else None
+        if workload is None:
+            raise
+        names = sorted(found.name for found in run.project.list(INSTANCE, of_workload(workload.object)).items)
+        raise Failure(
+            failure.message,
+            failure.code,
+            details=[f"it is a workload; its instances: {_few(names) or 'none'}"],
+            next_command=f"instances --workload={name}",
+        ) from None
+
+
+def _few(names: Sequence[str]) -> str:
+    hidden = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _container(instance: Instance, name: str) -> str:

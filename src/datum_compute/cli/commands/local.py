@@ -260,7 +260,8 @@ def reset(run: "Run", directory: Path | None, yes: bool, leave: bool) -> None:
                 f"removing the state in {where} has to be confirmed: pass -y to confirm",
                 f"local reset -y{directory_flag(directory)}",
             )
-        question = f"This will remove everything in {where} except backups. Continue? (y/N): "
+        containers = "" if leave or not call(run, directory, _has_containers, where) else " and all its containers"
+        question = f"This will remove everything in {where} except backups{containers}. Continue? (y/N): "
         if not run.terminal.confirm(question, default=False):
             run.terminal.show("Aborted.")
             return
@@ -270,6 +271,13 @@ def reset(run: "Run", directory: Path | None, yes: bool, leave: bool) -> None:
         run.terminal.note(
             f"Its backups are kept. Run '{run.program} local restore{directory_flag(directory)}' to list them."
         )
+
+
+def _has_containers(where: Path) -> bool:
+    from datum_compute.local.containers import recall
+    from datum_compute.local.state import Paths
+
+    return bool(recall(Paths(where)).record.address)
 
 
 @verb("logs", outputs=("table", "json"))
