@@ -182,8 +182,8 @@ def test_a_simulation_takes_over_and_gives_back(machine: Machine) -> None:
     machine("rollout status web --timeout=60s")
     assert machine.get()[2].endswith("(simulated)\n")
     machine("local down")
-    said = machine.up()
-    assert "answers; 'compute local down', then 'compute local up --instances=containers' runs them there" in said
+    text = machine.up()
+    assert "answers; 'compute local down', then 'compute local up --instances=containers' runs them there" in text
     machine("local down")
     machine.up("--instances=containers")
     until("all run", lambda: list(machine.ours().values()) == ["running"] * 4, 60)

@@ -291,8 +291,8 @@ def test_reset_says_before_that_containers_go_too(
     record = containers.recall(paths).record
     paths.directory.mkdir()
     containers.remember(paths, replace(record, instances="containers", address=ADDRESS))
-    asked = compute("local", "reset", *words, tty=True, stdin="n\n").err
-    assert asked.startswith(f"This will remove everything in {paths.directory} except backups{what}. Continue?")
+    question = compute("local", "reset", *words, tty=True, stdin="n\n").err
+    assert question.startswith(f"This will remove everything in {paths.directory} except backups{what}. Continue?")
 
 
 def test_reset_once_and_again(compute: Compute) -> None:
