@@ -1,6 +1,6 @@
 """Commands in the Pods of cells. Entry point: `PodRunner`.
 
-A site's own words are for operators; users get sentences of ours.
+A site's own words quote the command, which may hold a secret: users and logs get sentences of ours.
 """
 
 from collections.abc import AsyncIterator
@@ -81,8 +81,9 @@ class PodSession:
             case Exited(code):
                 return code
             case Ended(text):
-                _log.warning("command failed", error=text)
-                raise Unstartable(_sentence(text, self._command))
+                sentence = _sentence(text, self._command)
+                _log.warning("command failed", error=sentence)
+                raise Unstartable(sentence)
         raise ConnectionError("the site did not say how the command ended")
 
     async def close(self) -> None:
@@ -91,7 +92,7 @@ class PodSession:
 
 
 def _sentence(text: str, command: Command) -> str:
-    """What a user reads instead of the site's words, which only choose between sentences."""
+    """What is read instead of the site's words, which only choose between sentences."""
     if any(words in text for words in ("not found", "no such file", "not a directory")):
         return f'the program "{program(command)}" is not in the container'
     if "permission denied" in text:
