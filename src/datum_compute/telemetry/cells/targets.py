@@ -1,4 +1,4 @@
-"""Which Instances a reader may look into, and where they run. Entry points: `Target`, `targets`.
+"""Which Instances a reader may look into, and where they run. Entry points: `Target`, `targets`, `is_run`.
 
 Everything here decides without I/O, from what the project and the hub say. Which project an Instance belongs to is what
 the projector asks as well: the hub namespace has to be the one of the project's namespace, by its uid, and both the
@@ -77,11 +77,7 @@ def targets(
 
 
 def target_of(copy: Instance, namespace: str) -> Target:
-    labels, status = copy.metadata.labels, copy.status
-    sandbox = copy.spec.runtime.sandbox
-    found = conditions.of(copy)
-    programmed = conditions.is_true(found, PROGRAMMED)
-    observed = status is not None and status.controller is not None and bool(status.controller.observed_template_hash)
+    labels, sandbox = copy.metadata.labels, copy.spec.runtime.sandbox
     return Target(
         namespace=namespace,
         place=copy.namespace,
@@ -92,6 +88,13 @@ def target_of(copy: Instance, namespace: str) -> Target:
         city=labels.get(CITY_CODE, ""),
         cell=labels.get(SOURCE_CLUSTER, ""),
         containers=tuple(container.name for container in sandbox.containers) if sandbox is not None else (),
-        runs=programmed or observed,
-        crashes=any(condition.reason == reasons.INSTANCE_CRASHING for condition in found),
+        runs=is_run(copy),
+        crashes=any(condition.reason == reasons.INSTANCE_CRASHING for condition in conditions.of(copy)),
     )
+
+
+def is_run(copy: Instance) -> bool:
+    """Whether the provider of an Instance says that it runs it. Until then something else may run under its name."""
+    controller = copy.status.controller if copy.status is not None else None
+    observed = controller is not None and bool(controller.observed_template_hash)
+    return observed or conditions.is_true(conditions.of(copy), PROGRAMMED)

@@ -8,7 +8,7 @@ import structlog
 from msgspec import Struct
 
 from datum_compute.api import reasons
-from datum_compute.api.instance import AVAILABLE, INSTANCE, PROGRAMMED, READY, Instance
+from datum_compute.api.instance import AVAILABLE, INSTANCE, READY, Instance
 from datum_compute.api.labels import SOURCE_CLUSTER, UPSTREAM_UID
 from datum_compute.api.names import hub_namespace
 from datum_compute.federation.identity import Identity
@@ -20,6 +20,7 @@ from datum_compute.kube.kinds import NAMESPACE
 from datum_compute.kube.meta import KubeObject
 from datum_compute.runtime import Clock
 from datum_compute.runtime.events import record
+from datum_compute.telemetry.cells.targets import is_run
 
 COMPONENT = "exec"
 _REASON = "Exec"
@@ -119,16 +120,11 @@ def _named(name: str) -> str:
 
 
 def obstacle(instance: Instance) -> str:
-    """Why nothing can be run in an Instance now; empty where its provider runs it.
-
-    Until a provider says that it does, something else may run under the name of the Instance.
-    """
+    """Why nothing can be run in an Instance now; empty where its provider runs it."""
     found = conditions.of(instance)
     available = conditions.find(found, AVAILABLE)
     is_stopping = available is not None and available.reason == reasons.STOPPING
-    has_hash = instance.status is not None and instance.status.controller is not None
-    is_programmed = conditions.is_true(found, PROGRAMMED) or has_hash
-    if is_programmed and not is_stopping and instance.metadata.deletion_timestamp is None:
+    if is_run(instance) and not is_stopping and instance.metadata.deletion_timestamp is None:
         return ""
     ready = conditions.find(found, READY)
     cause = ready if ready is not None and ready.status != "True" and ready.message else available
