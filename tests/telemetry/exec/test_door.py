@@ -19,6 +19,7 @@ from datum_compute.kube.meta import Json
 from datum_compute.runtime.testing.simulation import Simulation
 from datum_compute.telemetry.exec.channels import SUBPROTOCOL, Ended, Exited
 from datum_compute.telemetry.exec.door import Limits, NotRunning
+from tests.sessions import FakeSession
 from tests.telemetry.exec_world import NAME, USER, Peer, World, condition, running, spec
 
 STOPPED = Ended(f'instance "{NAME}" was stopped or replaced, and the session with it', "Gone", 410)
@@ -66,6 +67,30 @@ async def test_input_arrives_and_ends(simulation: Simulation) -> None:
     peer.end_input()
     assert await peer.ended() == Exited(0)
     assert peer.stdout == b"".join(b"%d " % number + b"x" * 50_000 for number in range(200))
+
+
+async def test_input_ends_once_however_often_a_client_says_so(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a client could have any number of ends wait for a command that does not read."""
+    world = await started(simulation)
+    await world.add()
+    pieces: list[bytes] = []
+
+    async def write(_: FakeSession, data: bytes = b"") -> None:
+        pieces.append(data)
+
+    monkeypatch.setattr(FakeSession, "write", write)
+    monkeypatch.setattr(FakeSession, "end_input", write)
+    peer = world.connect("sleep", stdin=True)
+    peer.type(b"abc")
+    for _ in range(3):
+        peer.end_input()
+        peer.type(b"too late")
+    await simulation.settle()
+    assert pieces == [b"abc", b""]
+    peer.leave()
+    await peer.task
 
 
 async def test_input_is_ignored_unless_the_client_asked_to_send_some(simulation: Simulation) -> None:
@@ -183,6 +208,7 @@ async def test_an_instance_that_does_not_exist_is_not_found(simulation: Simulati
             },
             "is not running: the image a:1 cannot be pulled",
         ),
+        ({"conditions": [], "controller": {"observedTemplateHash": ""}}, "is not running: nothing is known about it"),
         (
             {
                 "conditions": [

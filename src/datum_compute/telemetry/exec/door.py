@@ -240,13 +240,15 @@ class _Conversation:
 
     async def _input(self) -> None:
         """Takes what the client sends; returns when it has gone."""
+        takes_input = self._command.stdin
         while (message := await self._receive())["type"] != "websocket.disconnect":
             match from_client(message.get("bytes") or b""):
-                case Input(data) if self._command.stdin and data:
+                case Input(data) if takes_input and data:
                     self._touch()
                     await self._wait_for_room()
                     self._add(data)
-                case EndOfInput() if self._command.stdin:
+                case EndOfInput() if takes_input:
+                    takes_input = False
                     self._add(b"")
                 case Resize(width, height) if self._command.tty:
                     await self._resize(width, height)
