@@ -123,7 +123,7 @@ def test_an_endless_answer_ends_when_the_server_stops(tmp_path: Any) -> None:
 # WebSockets
 
 
-def websocket(path: str, token: str, *, extensions: dict[str, Any]) -> list[Message]:
+def websocket(path: str, token: str) -> list[Message]:
     """What the application sends for a handshake."""
     messages: list[Message] = []
 
@@ -142,7 +142,6 @@ def websocket(path: str, token: str, *, extensions: dict[str, Any]) -> list[Mess
             "path": path,
             "query_string": b"",
             "headers": [(b"authorization", f"Bearer {token}".encode())],
-            "extensions": extensions,
         }
         await application(scope, receive, send)
         engine.close()
@@ -151,27 +150,19 @@ def websocket(path: str, token: str, *, extensions: dict[str, Any]) -> list[Mess
     return messages
 
 
-RESPONSE: dict[str, Any] = {"websocket.http.response": {}}
-
-
 def test_a_websocket_reaches_the_handler() -> None:
-    assert websocket(f"{DEMO}{ROOT}/socket", "secret", extensions=RESPONSE) == [{"type": "websocket.accept"}]
+    assert websocket(f"{DEMO}{ROOT}/socket", "secret") == [{"type": "websocket.accept"}]
 
 
 @pytest.mark.parametrize(
     ("path", "token", "code"),
     [(f"{DEMO}{ROOT}/socket", "wrong", 401), (f"{DEMO}/api/v1/namespaces", "secret", 404)],
 )
-def test_a_refused_websocket_is_answered_with_a_status(path: str, token: str, code: int) -> None:
-    start, body = websocket(path, token, extensions=RESPONSE)
-    assert (start["type"], start["status"]) == ("websocket.http.response.start", code)
-    assert body["type"] == "websocket.http.response.body"
+def test_a_refused_websocket_is_answered_as_any_request(path: str, token: str, code: int) -> None:
+    start, body = websocket(path, token)
+    assert (start["type"], start["status"]) == ("http.response.start", code)
+    assert body["type"] == "http.response.body"
     assert msgspec.json.decode(body["body"])["code"] == code
-
-
-def test_a_refused_websocket_is_closed_where_the_server_cannot_answer() -> None:
-    [message] = websocket(f"{DEMO}{ROOT}/socket", "wrong", extensions={})
-    assert message["type"] == "websocket.close"
 
 
 HANDSHAKE = {

@@ -47,7 +47,6 @@ _BODY_BYTES_TOGETHER = 128 * 1024 * 1024
 _WATCH_GRACE_SECONDS = 5.0  # for the last events after a watch should have ended
 _WATCH_STALL_SECONDS = 20.0  # for a watcher to take the next events
 _WATCH_BYTES = 64 * 1024  # sent at once to a watcher that is behind
-_POLICY_VIOLATION = 1008  # a close code of WebSockets
 _VERSION = {
     "major": "1",
     "minor": "35",
@@ -129,11 +128,7 @@ class Application:
         except Exception as error:
             _log.error("request failed", method=request.method, path=request.path, error=repr(error), exc_info=error)
             answer = _refusal(ServerError("an error on the server has prevented the request from succeeding"))
-        if answer is None:
-            return
-        if scope["type"] == "websocket":
-            await _refuse_websocket(scope, send, answer)
-        else:
+        if answer is not None:
             await _send(send, answer)
 
     async def _answer(self, request: _Request, scope: Mapping[str, Any], receive: Receive, send: Send) -> Answer | None:
@@ -259,18 +254,6 @@ async def _disconnected(receive: Receive) -> None:
 
 def _refusal(error: ApiError) -> Answer:
     return Answer(error.code, encode(error.status()))
-
-
-async def _refuse_websocket(scope: Mapping[str, Any], send: Send, answer: Answer) -> None:
-    """Answers the handshake with an error; a server that cannot do that closes, which clients see as 403."""
-    if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
-        return
-
-    async def answering(message: Message) -> None:
-        await send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
-
-    await _send(answering, answer)
 
 
 async def _send(send: Send, answer: Answer) -> None:
