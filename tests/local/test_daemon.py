@@ -32,7 +32,7 @@ from datum_compute.local import backups, daemon
 from datum_compute.local.choice import Wish
 from datum_compute.local.containers import recall, remember
 from datum_compute.local.daemon import LocalError
-from datum_compute.local.state import Paths, is_locked
+from datum_compute.local.state import Engine, Paths, Running, hold, is_locked
 from tests.scenarios.federation import is_ready, placement, template
 
 pytestmark = pytest.mark.timeout(120)
@@ -180,6 +180,18 @@ def test_containers_of_an_engine_that_is_gone_hold_up_a_reset_unless_they_are_le
     assert daemon.reset(directory, messages.append, leave=True)
     assert messages[1:] == [f"The containers were left behind; they have the label {gone.label}."]
     assert not paths.containers.exists()
+
+
+def test_an_engine_that_is_named_through_a_link_needs_no_restart(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine("Podman 4.3.1", f"unix://{tmp_path}/podman.sock")
+    found = Running(1, 2, "", str(directory), "demo", [], instances="containers", engine=engine)
+    monkeypatch.setattr(daemon, "running", lambda directory: found)
+    (tmp_path / "link.sock").symlink_to(tmp_path / "podman.sock")
+    assert daemon.up(directory, wish=Wish("containers", f"unix://{tmp_path}/link.sock")) is found
+    with pytest.raises(LocalError, match=r"with the engine at unix://.*/podman\.sock; stop it"):
+        daemon.up(directory, wish=Wish("containers", f"unix://{tmp_path}/other.sock"))
 
 
 def test_a_port_in_use_is_reported_and_changes_nothing(directory: Path) -> None:
@@ -420,6 +432,37 @@ def test_reset_returns_whether_anything_was_stored(directory: Path) -> None:
     daemon.down(directory)
     assert daemon.reset(directory)
     assert not daemon.reset(directory)
+
+
+def test_a_federation_that_is_started_during_a_reset_loses_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(directory)
+    directory.mkdir()
+    paths.log.write_bytes(b"state")
+    locks = []
+
+    def clean(*arguments: object) -> daemon.Outcome:
+        locks.append(hold(paths.lock))
+        return daemon.Outcome()
+
+    monkeypatch.setattr(daemon, "_clean", clean)
+    try:
+        with pytest.raises(LocalError, match=r"a federation has been started in .* meanwhile, so nothing was removed"):
+            daemon.reset(directory)
+    finally:
+        os.close(locks[0])
+    assert paths.log.exists()
+
+
+def test_no_federation_can_start_while_a_reset_removes_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Paths(directory)
+    paths.credentials.mkdir(parents=True)
+    seen = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: seen.append((path, is_locked(paths.lock))))
+    assert daemon.reset(directory)
+    assert seen == [(paths.credentials, True)]
+    assert not paths.lock.exists()
 
 
 def test_a_federation_killed_during_a_rollout_completes_it_after_a_restart(directory: Path) -> None:

@@ -3,7 +3,6 @@
 A federation can be copied while it runs. To go back it must be down; what it had until then is kept as one more backup.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from datum_compute.local.state import LocalError, Paths
+from datum_compute.local.state import LocalError, Paths, hold
 
 LATEST = "latest"
 _SUFFIX = ".db"
@@ -108,20 +107,16 @@ def _down(directory: Path) -> Iterator[Paths]:
     paths = Paths(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
+        lock = hold(paths.lock)
+    except BlockingIOError:
+        raise LocalError(
+            "the local federation is running; stop it with 'compute local down' before a backup is restored"
+        ) from None
     except OSError as error:
         raise LocalError(
             f"cannot write to {directory}: {error.strerror}; choose another directory with --dir"
         ) from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LocalError(
-                "the local federation is running; stop it with 'compute local down' before a backup is restored"
-            ) from None
-        os.truncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield paths
     finally:
         os.close(lock)

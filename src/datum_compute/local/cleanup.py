@@ -5,8 +5,6 @@ lock of the directory, so that no federation starts the containers again meanwhi
 """
 
 import asyncio
-import fcntl
-import os
 import sys
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import msgspec
 from datum_compute.local import containers
 from datum_compute.local.containers import Record
 from datum_compute.local.daemon import STOP, Outcome
-from datum_compute.local.state import LocalError, Paths
+from datum_compute.local.state import LocalError, Paths, hold
 from datum_compute.providers.containers.removal import remove_all, stop_all
 from datum_compute.providers.containers.shape import Owner
 from datum_compute.providers.engine.client import EngineClient
@@ -24,11 +22,8 @@ from datum_compute.providers.engine.interface import EngineError
 
 def main(arguments: list[str]) -> int:
     action, paths = arguments[0], Paths(Path(arguments[1]))
-    lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.truncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
+        hold(paths.lock)  # until this process ends
         outcome = asyncio.run(_clean(action, containers.recall(paths).record))
     except BlockingIOError:
         outcome = Outcome(error="a federation has been started here meanwhile")

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -27,8 +27,10 @@ from datum_compute.local.state import (
     Paths,
     Running,
     default_directory,
+    hold,
     holder,
     is_locked,
+    is_same_socket,
     kubeconfig_path,
     running,
 )
@@ -105,7 +107,7 @@ def _suited(found: Running, port: int, wanted: Settings, wish: Wish) -> Running:
         difference = f"with limits of {limits_in_words(found.limits)}"
     elif wish.instances not in ("", AUTO, found.instances):
         difference = f"with {'instances in containers' if found.instances == CONTAINERS else 'simulated instances'}"
-    elif found.engine is not None and wish.engine not in ("", found.engine.address):
+    elif found.engine is not None and wish.engine and not is_same_socket(wish.engine, found.engine.address):
         difference = f"with the engine at {found.engine.address}"
     else:
         return found
@@ -178,11 +180,32 @@ def reset(directory: Path, tell: Callable[[str], None] = lambda text: None, *, l
     beside = [paths.log.with_name(f"{paths.log.name}{end}") for end in ("-wal", "-shm", "-journal", ".lock")]
     stored = [paths.log, *beside, paths.running, paths.kubeconfig, paths.output, paths.port, paths.proxy_port]
     stored += [paths.containers]
-    is_empty = not any(path.exists() for path in (*stored, paths.credentials))
-    for path in (*stored, paths.lock):
-        path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well
-    shutil.rmtree(paths.credentials, ignore_errors=True)
+    if not directory.exists():
+        return False
+    with _held(paths):
+        is_empty = not any(path.exists() for path in (*stored, paths.credentials))
+        for path in stored:
+            path.unlink(missing_ok=True)  # by name, and no other: a backup may lie here as well
+        shutil.rmtree(paths.credentials, ignore_errors=True)
+        paths.lock.unlink(missing_ok=True)
     return not is_empty
+
+
+@contextmanager
+def _held(paths: Paths) -> Iterator[None]:
+    """Keeps a federation from being started while its files are removed."""
+    try:
+        lock = hold(paths.lock)
+    except BlockingIOError:
+        raise LocalError(
+            f"a federation has been started in {paths.directory} meanwhile, so nothing was removed; try again"
+        ) from None
+    except OSError as error:
+        raise LocalError(f"cannot write to {paths.directory}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _containers(count: int) -> str:

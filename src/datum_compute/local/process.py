@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import fcntl
 import os
 import random
 import signal
@@ -44,7 +43,7 @@ from datum_compute.local.overview import OVERVIEW, Overview
 from datum_compute.local.proxy import PORT as PROXY_PORT
 from datum_compute.local.proxy import Proxy, ProxyServer
 from datum_compute.local.settings import Settings, cell_of
-from datum_compute.local.state import LocalError, Paths, Running
+from datum_compute.local.state import LocalError, Paths, Running, hold
 from datum_compute.platform.grants import LIMITS
 from datum_compute.runtime import SystemClock
 from datum_compute.runtime.process import allow_many_files, collect_rarely
@@ -68,14 +67,11 @@ def main(arguments: list[str]) -> int:
     allow_many_files()
     report = _Reporter(pipe)
     paths = Paths(Path(start.directory))
-    lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = hold(paths.lock)
     except BlockingIOError:
         report(Report(busy=True))
         return 1
-    os.truncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
     paths.running.unlink(missing_ok=True)
     try:
         asyncio.run(_serve(paths, start, report))

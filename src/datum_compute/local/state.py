@@ -130,6 +130,25 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+def hold(path: Path) -> int:
+    """Takes the lock until the file that is returned is closed. Raises `BlockingIOError` if somebody else has it.
+
+    Who had it may have removed the file: a lock on that would keep nobody out.
+    """
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                os.truncate(lock, 0)
+                os.pwrite(lock, str(os.getpid()).encode(), 0)
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
 def holder(path: Path) -> int | None:
     """The process that holds the lock now."""
     if not is_locked(path):
