@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import WSMsgType, web
@@ -111,6 +111,25 @@ def test_another_subprotocol_is_not_spoken() -> None:
         async with calling(accept) as transport:
             with pytest.raises(Broken, match="does not speak"):
                 await transport.websocket("/exec", "command=a", SUBPROTOCOL)
+
+    asyncio.run(look())
+
+
+def test_a_server_that_goes_on_sending_is_closed_all_the_same() -> None:
+    async def flood(request: web.Request) -> web.StreamResponse:
+        link = web.WebSocketResponse(protocols=[SUBPROTOCOL])
+        await link.prepare(request)
+        with suppress(OSError):
+            while True:
+                await link.send_bytes(b"more")
+                await asyncio.sleep(0.01)
+        return link
+
+    async def look() -> None:
+        async with calling(flood) as transport:
+            link = await transport.websocket("/exec", "command=yes", SUBPROTOCOL)
+            async with asyncio.timeout(5):
+                await link.close()
 
     asyncio.run(look())
 

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 
 import aiohttp
 from yarl import URL
@@ -27,6 +27,7 @@ from datum_compute.kube.transport import (
 _IDLE_SECONDS = 60.0
 _WHOLE_ANSWERS = 4  # times the limit for a silent server
 _HEARTBEAT_SECONDS = 30.0  # of a WebSocket; a server that does not answer is gone
+_CLOSE_SECONDS = 1.0  # for the server to confirm the end of a WebSocket
 _WATCH_GRACE_SECONDS = 30.0  # by which a server may end a watch late
 
 
@@ -54,7 +55,10 @@ class HttpLink:
             return None
 
     async def close(self) -> None:
-        await self._opened.close()
+        # The limit of aiohttp is for each message that the server still sends, and none is for sending to it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._opened.close()
 
 
 class HttpTransport:
@@ -164,7 +168,7 @@ class HttpTransport:
             server_hostname=self._endpoint.server_name or None,
             proxy=self._endpoint.proxy or None,
             heartbeat=_HEARTBEAT_SECONDS,
-            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_SECONDS),
         )
         if opened.protocol != subprotocol:
             await opened.close()
