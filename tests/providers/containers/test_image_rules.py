@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datum_compute.providers.containers.image_rules import Progress, is_pulled_anew, wait_after
+from datum_compute.providers.containers.image_rules import Progress, Unavailable, is_pulled_anew, wait_after
 from datum_compute.providers.engine.words import PullProblem
 
 
@@ -27,6 +27,24 @@ from datum_compute.providers.engine.words import PullProblem
 )
 def test_only_a_moving_tag_of_a_registry_is_pulled_anew(reference: str, anew: bool) -> None:
     assert is_pulled_anew(reference) is anew
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem", "reason"),
+    [
+        ("localhost/nope:1", PullProblem.NO_ANSWER, "it is not on this machine"),
+        ("localhost/nope:1", PullProblem.DISK_FULL, "the disk of the container engine is full"),
+        ("nope:1", PullProblem.NO_ANSWER, "it is not on this machine, and the registry does not answer"),
+        ("team/nope", PullProblem.MISSING, "it is not on this machine, and the registry does not have it"),
+        ("nope:1", PullProblem.OTHER, "it is odd"),
+        ("localhost:5000/nope:1", PullProblem.NO_ANSWER, "the registry does not answer"),
+        ("registry.example/nope:1", PullProblem.MISSING, "the registry does not have it"),
+    ],
+)
+def test_an_image_without_a_registry_is_missing_on_this_machine(
+    reference: str, problem: PullProblem, reason: str
+) -> None:
+    assert Unavailable(problem, "it is odd", 1.0, reference).reason == reason
 
 
 def test_a_failed_pull_is_made_again_after_10_s_to_5_min() -> None:

@@ -116,6 +116,14 @@ async def test_a_pull_that_fails_is_reported_and_made_again(
     assert await site.report() == AVAILABLE
 
 
+async def test_an_image_that_was_not_built_here_is_said_to_be_missing_here(site: Site, simulation: Simulation) -> None:
+    site.model.pull_errors["localhost/nope:1"] = "dial tcp: connection refused"
+    await site.create(web("localhost/nope:1"))
+    for _ in range(2):
+        assert (await site.report())[2] == "The image localhost/nope:1 cannot be pulled: it is not on this machine"
+        await simulation.advance(10)  # it is pulled again
+
+
 async def test_a_pull_that_is_refused_or_breaks_is_made_again(site: Site, simulation: Simulation) -> None:
     site.model.registry[FAR] = Image()
     site.model.trouble("pull", Refused(404, "manifest unknown"))

@@ -8,6 +8,8 @@ from datum_compute.providers.engine.words import PullProblem, excerpt
 
 FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
 FULL_WAIT = 30.0
+_NOWHERE = "localhost/"  # Podman's prefix for images without a registry
+_NOT_FOUND = (PullProblem.MISSING_OR_DENIED, PullProblem.MISSING, PullProblem.DENIED, PullProblem.NO_ANSWER)
 PROGRESS_STEP, PROGRESS_SECONDS = 0.1, 5.0
 
 
@@ -27,9 +29,13 @@ class Unavailable(Struct, frozen=True, tag=True):
     problem: PullProblem
     text: str  # the engine's words
     again_at: float | None = None
+    reference: str = ""  # of the image
 
     @property
     def reason(self) -> str:
+        if self.problem in _NOT_FOUND and self.reference and not _registry(self.reference):
+            here = "it is not on this machine"  # where an image without a registry was probably built
+            return here if self.reference.startswith(_NOWHERE) else f"{here}, and {self.problem.value}"
         return self.problem.value or excerpt(self.text)
 
 
@@ -42,12 +48,16 @@ def is_pulled_anew(reference: str) -> bool:
     So it is if its tag moves and its name has a registry. An image that was built on this machine has none, and runs
     without one.
     """
-    registry, slash, _ = reference.partition("/")
-    has_registry = bool(slash) and ("." in registry or ":" in registry)
-    if not has_registry or "@" in reference:
+    if not _registry(reference) or "@" in reference:
         return False
     _, _, tag = reference.rpartition("/")[2].partition(":")
     return tag in ("", "latest")
+
+
+def _registry(reference: str) -> str:
+    """The registry that the name of an image has; empty if it has none."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first) else ""
 
 
 def wait_after(problem: PullProblem, failures: int) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import structlog
+from msgspec.structs import replace
 
 from datum_compute.providers.containers.image_rules import (
     ImageState,
@@ -103,7 +104,7 @@ class Images:
         else:
             failures = self._failures[reference] = self._failures.get(reference, 0) + 1
             again_at = asyncio.get_running_loop().time() + wait_after(problem, failures)
-            self._failed[reference] = Unavailable(problem, text, again_at)
+            self._failed[reference] = Unavailable(problem, text, again_at, reference)
             _log.warning("image not pulled", image=reference, error=excerpt(text), failures=failures)
         self._wake_all(pull)
 
@@ -137,5 +138,5 @@ class Images:
 def _state(pull: _Pull, failed: Unavailable | None) -> ImageState:
     """A pull that is made again counts as failed until it moves, so that its state does not go back and forth."""
     if failed is not None and pull.progress.fraction is None:
-        return Unavailable(failed.problem, failed.text)
+        return replace(failed, again_at=None)
     return Pulling(pull.progress.fraction)
