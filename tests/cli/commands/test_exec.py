@@ -339,6 +339,12 @@ def test_in_a_terminal_every_key_goes_to_the_command(terminal: Open) -> None:
     assert b"bye\r\n" in session.text
 
 
+def test_what_comes_after_the_command_begins_in_the_first_column(terminal: Open) -> None:
+    session = terminal("web-0", "-it", "--", "echo", "not found")  # an engine's error has no carriage return
+    session.until(b"not found\n\r")
+    assert session.ended() == 0
+
+
 def test_t_alone_passes_on_input_too(terminal: Open) -> None:
     session = terminal("web-0", "-t", "--", "sh")
     session.until(b"$ ")

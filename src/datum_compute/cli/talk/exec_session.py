@@ -68,7 +68,7 @@ class Streams(Struct, frozen=True):
 def converse(link: "WebSocket", streams: Streams, monotonic: Callable[[], float]) -> Exited | Ended:
     """Passes on input and output until the command has ended."""
     stdin = streams.stdin
-    heard, received = monotonic(), 0
+    heard, received, tail = monotonic(), 0, b""
     if streams.terminal >= 0:
         _send_size(link, streams.terminal)
     while True:
@@ -78,7 +78,10 @@ def converse(link: "WebSocket", streams: Streams, monotonic: Callable[[], float]
             match channels.from_server(data):
                 case Output(channel, text):
                     _write(streams.stderr if channel == channels.STDERR else streams.stdout, text)
+                    tail = (tail + text)[-2:]
                 case Exited() | Ended() as end:
+                    if streams.terminal >= 0 and tail.endswith(b"\n") and tail != b"\r\n":
+                        _write(streams.stdout, b"\r")  # engines put their errors there without one
                     return end
         if link.received != received:
             heard, received = monotonic(), link.received
