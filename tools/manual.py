@@ -53,6 +53,8 @@ VARIABLES: tuple[Row, ...] = (
     ("DATUM_COMPUTE_LOGS_URL", "the server that has the logs, if it is not that of the project"),
     ("DATUM_COMPUTE_INSECURE_SKIP_TLS_VERIFY", "1 trusts any certificate of DATUM_API_HOST"),
     ("DATUM_COMPUTE_LOCAL_DIR", "where the local federation keeps its state"),
+    ("DATUM_COMPUTE_INSTANCES", "what runs instances, unless local up --instances is given"),
+    ("DATUM_COMPUTE_ENGINE", "the socket of the container engine, unless local up --engine is given"),
     ("DATUM_COMPUTE_SKIP_ACCESS_CHECK", "1 does not ask whether the project may use compute"),
     ("DATUM_COMPUTE_ACTOR", "who is named in the history of a workload"),
     ("DATUM_COMPUTE_QUIET", "1 is the same as --quiet"),

@@ -122,6 +122,7 @@ def _as_always(text: str, state: Path) -> str:
     for pattern, output in (
         (re.escape(str(state)), "~/.local/state/datum-compute"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
+        (r"NAME\.localhost:\d+", "NAME.localhost:8088"),
         (r"process([ =])\d+", r"process\g<1>77"),
         (r"\d{4}-\d\d-\d\dT\d{6}Z", "2026-11-02T120000Z"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-02 12:00:00Z"),
@@ -168,6 +169,15 @@ def test_a_file_that_is_not_up_to_date_is_named(tmp_path: Path, capsys: pytest.C
 
 def test_every_exit_code_is_explained() -> None:
     assert [int(code) for code, _ in manual.EXIT_CODES] == [int(code) for code in Exit]
+
+
+def test_every_variable_is_explained() -> None:
+    code = REPOSITORY / "src" / "datum_compute"
+    texts = [
+        path.read_text("utf-8") for folder in ("cli", "local", "providers") for path in (code / folder).rglob("*.py")
+    ]
+    found = {name for text in texts for name in re.findall(r"DATUM_COMPUTE_[A-Z_]*[A-Z]", text)}
+    assert found == {name for name, _ in manual.VARIABLES if name.startswith("DATUM_COMPUTE_")}
 
 
 def test_every_command_and_flag_is_in_the_manual() -> None:

@@ -120,6 +120,7 @@ def test_up_prints_what_runs_and_the_next_steps(compute: Compute, pretended: Pre
         "  Cities:     DFW, AMS, SIN\n"
         "  Limits:     10 instances, 40 vCPUs, 80 GiB of memory\n"
         "  Instances:  simulated (no container engine answers)\n"
+        "  Workloads:  http://NAME.localhost:8088/\n"
         f"  State:      {where}\n"
         "\n"
         "  Instances are simulated: no container runs, and the tag of an image decides whether it works\n"

@@ -87,6 +87,7 @@ def up(
         f"  Cities:     {_few(running.cities)}",
         f"  Limits:     {limits_in_words(running.limits)}",
         f"  Instances:  {running.summary}",
+        *_workloads(running),
         f"  State:      {running.directory}",
         *(f"  {adapted(run, directory, note)}" for note in running.notes),
     )
@@ -202,6 +203,7 @@ def status(run: "Run", directory: Path | None) -> "View":
             f"  Limits:     {limits_in_words(running.limits)}",
             f"  Instances:  {counted.summary}",
             *([f"  Engine:     {_engine(counted)}"] if counted.engine is not None else []),
+            *_workloads(running),
             f"  State:      {running.directory}",
         ]
     )
@@ -212,6 +214,13 @@ def status(run: "Run", directory: Path | None) -> "View":
         "running": counted.running,
     }
     return View(lambda _now: page, document)
+
+
+def _workloads(running: "Running") -> list[str]:
+    """Where workloads answer."""
+    from datum_compute.local.routing import url
+
+    return [f"  Workloads:  {url('NAME', running.proxy)}"] if running.proxy else []
 
 
 def _engine(census: "Census") -> str:
