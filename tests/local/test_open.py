@@ -12,6 +12,7 @@ import pytest
 
 from datum_compute.cli.main import main
 from datum_compute.cli.shell.environment import Environment
+from datum_compute.cli.talk.local import Endpoint, Overview
 from datum_compute.local import daemon
 from datum_compute.local.state import Paths
 
@@ -108,6 +109,15 @@ def test_what_cannot_be_opened_is_explained(compute: Compute, line: str, code: i
     result = compute(line, terminal=True)
     assert (result.code, result.out, result.pages) == (code, "", [])
     assert sentence in result.err
+
+
+def test_an_instance_of_another_project_makes_nothing_available(
+    compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, own = (Endpoint(project, "api", "DFW", "api-0", project == "other", ()) for project in ("other", "demo"))
+    overview = Overview("demo", 8088, "containers", (other, own))
+    monkeypatch.setattr("datum_compute.cli.commands.open.find_overview", lambda run: overview)
+    assert "No instance of api is available yet" in compute("open api").err
 
 
 def test_a_deploy_ends_with_the_address(compute: Compute, directory: Path) -> None:

@@ -34,7 +34,7 @@ def command(run: Run, workload: str, city: str | None, print_: bool) -> None:
         raise Failure(text, next_command=f"deploy {workload} --port=8080")
     url = overview.url(workload, _city(found, city) if city else "")
     run.terminal.name(url)
-    if not any(each.available for each in overview.endpoints if each.workload == workload):
+    if not overview.is_available(workload):
         run.terminal.aside(
             f"No instance of {workload} is available yet; '{run.try_next(f'status {workload}')}' says why."
         )

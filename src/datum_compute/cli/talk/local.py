@@ -40,6 +40,11 @@ class Overview(Struct, frozen=True):
         found = (each.ports for each in self.endpoints if (each.project, each.instance) == (project, instance))
         return tuple(port for port in next(found, ()) if port.address)
 
+    def is_available(self, workload: str) -> bool:
+        """Whether an instance of a workload that has an address is."""
+        own = (each for each in self.endpoints if (each.project, each.workload) == (self.project, workload))
+        return any(each.available for each in own)
+
     def url(self, workload: str, city: str = "") -> str:
         return f"http://{'.'.join(filter(None, (city.lower(), workload, 'localhost')))}:{self.proxy}/"
 
