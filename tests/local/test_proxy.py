@@ -252,6 +252,33 @@ async def test_a_client_that_leaves_ends_the_request_to_the_instance() -> None:
         await gone.wait()
 
 
+@pytest.mark.parametrize("body", [None, b"a question"])
+@on_a_real_loop
+async def test_a_client_that_leaves_before_the_answer_begins_ends_the_request_to_the_instance(
+    body: bytes | None,
+) -> None:
+    arrived, gone = asyncio.Event(), asyncio.Event()
+    requests = []
+
+    async def think(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(body or b"\r\n\r\n"))
+        arrived.set()
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(think, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, proxied(Places(endpoint("DFW", port), endpoint("AMS", port))) as client:
+        method = "POST" if body else "GET"
+        request = asyncio.create_task(client.read("/", method, data=body))
+        await arrived.wait()
+        request.cancel()
+        async with asyncio.timeout(5):
+            await gone.wait()
+    assert len(requests) == 1, "nobody waits for another instance either"
+
+
 @on_a_real_loop
 async def test_an_instance_that_says_nothing_is_given_up() -> None:
     silent = Scripted(say_nothing)

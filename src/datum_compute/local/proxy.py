@@ -98,7 +98,7 @@ class Proxy:
             if self._directory.simulated:
                 text = f"hello from {endpoint.instance} in {endpoint.city} (simulated)\n"
                 return await _say(send, scope, 200, text, _place(endpoint))
-            outcome = await self._ask(endpoint, scope, body, receive, send)
+            outcome = await self._ask(endpoint, scope, body, send)
             if outcome is None:
                 return None
             failures[endpoint.instance] = outcome
@@ -107,10 +107,20 @@ class Proxy:
         code = 504 if Outcome.SILENT in failures.values() else 503
         return await _say(send, scope, code, explanation(wanted.workload, cities, endpoints, failures))
 
-    async def _ask(
-        self, endpoint: Endpoint, scope: Mapping[str, Any], body: "_Body", receive: Receive, send: Send
+    async def _ask(self, endpoint: Endpoint, scope: Mapping[str, Any], body: "_Body", send: Send) -> Outcome | None:
+        """Passes a request on, and the answer back, for as long as the client waits; returns why there is none."""
+        outcome: Outcome | None = None
+
+        async def exchange() -> None:
+            nonlocal outcome
+            outcome = await self._exchange(endpoint, scope, body, send)
+
+        await first(exchange(), body.client_gone())
+        return outcome
+
+    async def _exchange(
+        self, endpoint: Endpoint, scope: Mapping[str, Any], body: "_Body", send: Send
     ) -> Outcome | None:
-        """Passes a request on, and the answer back; returns why there is none."""
         port = endpoint.web
         if port is None or not port.address:
             return Outcome.UNREACHED
@@ -132,7 +142,7 @@ class Proxy:
         except aiohttp.ClientError:
             return Outcome.BROKEN
         try:
-            await first(_copy(response, endpoint, send), body.client_gone())
+            await _copy(response, endpoint, send)
         finally:
             response.close()
         return None
