@@ -6,6 +6,7 @@ An async test runs on the loop of its `simulation` (or `federation`) fixture; a 
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -24,6 +25,9 @@ SAMPLE_OF_CHECKS = 4  # every fourth conformance check is in the sample
 # No test touches the container engine of whoever runs it, unless it brings one of its own.
 SIMULATED = {"DATUM_COMPUTE_INSTANCES": "simulated"}
 os.environ.update(SIMULATED)
+
+# Programs that tests start and signal inherit it, and whoever uses nohup ignores it.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def own_environ() -> dict[str, str]:
