@@ -428,6 +428,16 @@ def test_after_a_break_what_was_there_before_is_not_repeated(store: LogStore, co
     assert (again["start"], again["limit"]) == (str(ago(0) + 1 * SECOND), "5000")
 
 
+def test_a_server_that_knows_only_the_seconds_after_a_restart_repeats_nothing(
+    store: LogStore, compute: Compute
+) -> None:
+    store.lines = []
+    for moment in (ago(3) + 500_000_000, ago(2) + 417_000_000, ago(3), ago(2), ago(1)):
+        store.add(moment, AMS, "tick")
+    store.tails = [[frame(*store.lines[:2])], [frame(*store.lines[2:])]]
+    assert len(compute("logs", "shop", "-f").lines) == 3
+
+
 def test_a_line_that_comes_late_is_shown_however_old_it_is(store: LogStore, compute: Compute) -> None:
     store.tails = [[frame(store.lines[3]), frame(store.lines[0])]]
     assert len(compute("logs", "shop", "-f", "--tail=1").lines) == 2
