@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -315,6 +316,36 @@ def test_a_process_killed_at_the_start_is_reported(directory: Path, broken: Call
     broken("import datum_compute.embedded.engine as m; m.Engine.__init__ = lambda *a, **k: os.kill(os.getpid(), 9)")
     with pytest.raises(LocalError, match="the federation ended while it started; see "):
         daemon.up(directory)
+
+
+@pytest.mark.parametrize(("pause", "ready"), [(40.0, True), (70.0, False)])
+def test_a_start_may_take_long_while_there_are_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float, ready: bool
+) -> None:
+    read, write = os.pipe()
+    pieces, now = [b" ", b" ", b" ", b'{"error": "no room"}'], 0.0
+
+    def wait(files: list[int], *others: object) -> tuple[list[int], list[int], list[int]]:
+        """Each piece comes after a pause, if anybody waits for so long."""
+        nonlocal now
+        now += pause
+        if pause > others[-1]:  # type: ignore[operator]
+            return [], [], []
+        if pieces:
+            os.write(write, pieces.pop(0))
+        else:
+            os.close(write)
+        return files, [], []
+
+    monkeypatch.setattr(select, "select", wait)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    try:
+        report = daemon._read_report(read, Paths(tmp_path), 0)
+    finally:
+        os.close(read)
+        if not ready:
+            os.close(write)
+    assert report.error.partition(";")[0] == ("no room" if ready else "the federation was not ready after 60 s")
 
 
 def test_an_error_after_the_start_is_only_in_the_log(directory: Path, broken: Callable[[str], Path]) -> None:

@@ -41,6 +41,7 @@ class World:
         self.model = self.add_engine()
         self.engines = {ADDRESS: self.model}
         self.searches: list[str] = []
+        self.signs_of_life = 0
         self.rows: list[Row] = []
         self.federation: EmbeddedFederation | None = None
 
@@ -58,6 +59,9 @@ class World:
                 return model
         raise NoEngine([Attempt("", candidate, "nobody listens") for candidate in tried])
 
+    def _live(self) -> None:
+        self.signs_of_life += 1
+
     async def up(self, instances: str = "", engine: str = "", *, leave: bool = False) -> Instances:
         embedded = EmbeddedFederation(self.simulation, BEHAVIOUR, self.rows)
         try:
@@ -69,6 +73,7 @@ class World:
                 logs=Logs(self.simulation),
                 clock=self.simulation,
                 engines=Engines(self._connect, self._connect),
+                progress=self._live,
             )
         except LocalError:
             embedded.engine.close()
@@ -256,6 +261,7 @@ async def test_containers_are_removed_before_a_simulation_takes_over(world: Worl
     opened = await world.up(SIMULATED)
     assert opened.mode == SIMULATED
     assert [box.name for box in world.model.boxes.values()] == ["datum-foreign-web"]
+    assert world.signs_of_life == 4, "each of two was stopped and removed, which may take long"
     assert world.model.networks_there == {}
     assert (world.record.instances, world.record.address) == (SIMULATED, "")
     await world.until_ready()

@@ -280,7 +280,10 @@ def _launch(paths: Paths, start: Start) -> Report:
 
 
 def _read_report(read: int, paths: Paths, before: int) -> Report:
-    """The pipe also ends when the process dies, so this never waits for a process that is gone."""
+    """The pipe also ends when the process dies, so this never waits for a process that is gone.
+
+    White space before the report is a sign of life: the process removes many containers, say.
+    """
     deadline = time.monotonic() + START_SECONDS
     text = b""
     while (left := deadline - time.monotonic()) > 0:
@@ -288,12 +291,13 @@ def _read_report(read: int, paths: Paths, before: int) -> Report:
             break
         piece = os.read(read, 65536)
         if not piece:
-            if text:
+            if text.strip():
                 return msgspec.json.decode(text, type=Report)
             return Report(
                 error=f"the federation ended while it started{_last_words(paths, before)}; see {paths.output}"
             )
         text += piece
+        deadline = time.monotonic() + START_SECONDS
     if (pid := holder(paths.lock)) is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -35,7 +35,7 @@ from datum_compute.local.logs import Logs
 from datum_compute.local.state import Engine as RunningEngine
 from datum_compute.local.state import LocalError, Paths, is_same_socket
 from datum_compute.providers.containers.provider import ContainersProvider
-from datum_compute.providers.containers.removal import owned, remove_all
+from datum_compute.providers.containers.removal import Progress, owned, remove_all
 from datum_compute.providers.containers.shape import Owner
 from datum_compute.providers.engine.address import find_engine
 from datum_compute.providers.engine.client import EngineClient
@@ -100,9 +100,10 @@ async def open_instances(
     logs: Logs,
     clock: Clock,
     engines: Engines = ENGINES,
+    progress: Progress = lambda: None,
 ) -> Instances:
     """Chooses what runs the Instances, changes over to it if need be, and remembers it. If it raises `LocalError`,
-    nothing was changed. To be called before a controller runs."""
+    nothing was changed. To be called before a controller runs. `progress` is a sign of life during a change."""
     recalled = containers.recall(paths)
     record = recalled.record
     found = await _all_instances(engine, cells)
@@ -119,11 +120,11 @@ async def open_instances(
         if isinstance(choice, Refusal):
             raise LocalError(_refusal(choice, record, search))
         if choice.former is Former.REMOVED and search.engine is not None:
-            await _remove(search.engine, record)
+            await _remove(search.engine, record, progress)
         now = _updated(record, choice, search.info)
         notes = list(_notes(choice, recalled, search))
         if choice.instances == CONTAINERS and record.address and not is_same_socket(now.address, record.address):
-            notes += await _part_from(engines, record)
+            notes += await _part_from(engines, record, progress)
         containers.remember(paths, now)
         if choice.instances == SIMULATED:
             reason = "" if wish.instances == SIMULATED or choice.offers else "no container engine answers"
@@ -132,9 +133,9 @@ async def open_instances(
         return _in_containers(now, search.engine, engines, logs.ring, clock, notes)
 
 
-async def _remove(engine: ContainerEngine, record: Record) -> None:
+async def _remove(engine: ContainerEngine, record: Record, progress: Progress) -> None:
     try:
-        await remove_all(engine, Owner(record.id, record.directory))
+        await remove_all(engine, Owner(record.id, record.directory), progress)
     except EngineError as error:
         raise LocalError(f"the containers could not be removed: {error}; nothing else was changed") from None
 
@@ -213,12 +214,12 @@ async def _check_home(engines: Engines, record: Record, address: str) -> None:
         )
 
 
-async def _part_from(engines: Engines, record: Record) -> Iterable[str]:
+async def _part_from(engines: Engines, record: Record, progress: Progress) -> Iterable[str]:
     """Removes what the engine so far has of ours, which nothing needs any more; one that is gone holds up nobody."""
     try:
         engine = await engines.connect(record.address)
         try:
-            await remove_all(engine, Owner(record.id, record.directory))
+            await remove_all(engine, Owner(record.id, record.directory), progress)
         finally:
             await engine.close()
     except EngineError:

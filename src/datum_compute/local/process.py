@@ -116,7 +116,9 @@ async def _serve(paths: Paths, start: Start, report: "_Reporter") -> None:
         cells = {city: cell_of(city) for city in settings.cities}
         clock = SystemClock()
         lines = Logs(clock)
-        instances = await open_instances(engine, cells.values(), paths, start.wish, logs=lines, clock=clock)
+        instances = await open_instances(
+            engine, cells.values(), paths, start.wish, logs=lines, clock=clock, progress=report.alive
+        )
         federation = Federation(
             engine,
             projects=[PROJECT],
@@ -302,6 +304,12 @@ class _Reporter:
 
     def __init__(self, pipe: int) -> None:
         self._pipe: int | None = pipe
+
+    def alive(self) -> None:
+        """Asks for more patience: white space before the report."""
+        if self._pipe is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._pipe, b" ")
 
     def __call__(self, report: Report) -> None:
         if self._pipe is None:

@@ -1,7 +1,8 @@
 """Stops and removes everything that a local federation has in an engine. Entry points: `stop_all`, `remove_all`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -9,6 +10,8 @@ from msgspec import Struct
 from datum_compute.providers.containers.runs import RUNNING
 from datum_compute.providers.containers.shape import GRACE_SECONDS, Owner
 from datum_compute.providers.engine.interface import ContainerEngine, Refused, Summary
+
+Progress = Callable[[], None]
 
 AT_ONCE = 8
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -29,15 +32,18 @@ async def stop_all(engine: ContainerEngine, owner: Owner) -> int:
     return len(running)
 
 
-async def remove_all(engine: ContainerEngine, owner: Owner) -> Removal:
-    """Removes all containers and networks of a federation. Raises `Refused` if something could not be removed."""
+async def remove_all(engine: ContainerEngine, owner: Owner, progress: Progress = lambda: None) -> Removal:
+    """Removes all containers and networks of a federation. Raises `Refused` if something could not be removed.
+
+    `progress` is called after each container, because many of them take long.
+    """
     images = set()
     summaries = await owned(engine, owner)
     for summary in summaries:
         if (container := await engine.inspect(summary.id)) is not None:
             images.add(container.image)
-    await stop(engine, [summary for summary in summaries if summary.state == RUNNING])
-    await remove(engine, summaries)
+    await stop(engine, [summary for summary in summaries if summary.state == RUNNING], progress)
+    await remove(engine, summaries, progress)
     networks = [name for name in await engine.networks(owner.labels) if name.startswith(owner.network(""))]
     for network in networks:
         await engine.remove_network(network)
@@ -50,21 +56,21 @@ async def owned(engine: ContainerEngine, owner: Owner, labels: Mapping[str, str]
     return [summary for summary in await engine.containers(wanted) if wanted.items() <= summary.labels.items()]
 
 
-async def stop(engine: ContainerEngine, summaries: Sequence[Summary]) -> None:
+async def stop(engine: ContainerEngine, summaries: Sequence[Summary], progress: Progress = lambda: None) -> None:
     """Stops containers, some at once. One that the engine refuses to stop is left to whoever removes or starts it."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def stop_one(summary: Summary) -> None:
         async with slots:
-            try:
+            with suppress(Refused):
                 await engine.stop(summary.id, GRACE_SECONDS)
-            except Refused:
-                return
+            progress()
 
     await asyncio.gather(*(stop_one(summary) for summary in summaries))
 
 
-async def remove(engine: ContainerEngine, summaries: Sequence[Summary]) -> None:
+async def remove(engine: ContainerEngine, summaries: Sequence[Summary], progress: Progress = lambda: None) -> None:
     """Removes containers. Those that use the network of another go first; their names begin with its name."""
     for summary in sorted(summaries, key=lambda summary: summary.name, reverse=True):
         await engine.remove(summary.id)
+        progress()
