@@ -13,7 +13,7 @@ from datum_compute.api.instance import INSTANCE, Instance
 from datum_compute.api.labels import CONTAINERS_FINALIZER, LOCAL, SIMULATED_FINALIZER
 from datum_compute.embedded.storage.log import Row
 from datum_compute.local.choice import CONTAINERS, SIMULATED, Wish
-from datum_compute.local.containers import Record, recall
+from datum_compute.local.containers import Record, recall, remember
 from datum_compute.local.endpoints import Endpoints
 from datum_compute.local.instances import BEHAVIOUR, Engines, Instances, open_instances
 from datum_compute.local.logs import Logs
@@ -433,3 +433,17 @@ async def test_a_removal_that_fails_leaves_everything_as_it_was(world: World) ->
     await world.up()
     await world.until_ready()
     assert await world.finalizers() == {CONTAINERS_FINALIZER}
+
+
+async def test_an_engine_that_is_found_late_is_remembered(world: World) -> None:
+    await world.up(CONTAINERS)
+    await world.deploy()
+    await world.down()
+    remember(world.paths, replace(recall(world.paths).record, address="", engine=""))
+    world.model.away = True
+    await world.up()
+    await world.simulation.advance(5)
+    assert recall(world.paths).record.address == ""
+    world.model.away = False
+    await world.simulation.advance(60)
+    assert recall(world.paths).record.address == world.model.info.address

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -130,7 +131,7 @@ async def open_instances(
             reason = "" if wish.instances == SIMULATED or choice.offers else "no container engine answers"
             return simulated_instances(reason, recorder=logs.lives, notes=notes)
         unused.pop_all()
-        return _in_containers(now, search.engine, engines, logs.ring, clock, notes)
+        return _in_containers(now, partial(containers.remember, paths), search.engine, engines, logs.ring, clock, notes)
 
 
 async def _remove(engine: ContainerEngine, record: Record, progress: Progress) -> None:
@@ -271,21 +272,28 @@ def _notes(choice: Choice, recalled: Recalled, search: _Search) -> Iterable[str]
 
 def _in_containers(
     record: Record,
+    remember: Callable[[Record], None],
     engine: ContainerEngine | None,
     engines: Engines,
     sink: Sink,
     clock: Clock,
     notes: Sequence[str],
 ) -> Instances:
-    """`engine` is the one that was found, if any; the provider closes it."""
+    """`engine` is the one that was found, if any; the provider closes it. One that is found later is remembered."""
+    home = record.address
 
     async def connect() -> ContainerEngine:
+        nonlocal home
         try:
-            return await (engines.connect(record.address) if record.address else engines.find(""))
+            found = await (engines.connect(home) if home else engines.find(""))
         except EngineAway:
             raise
         except EngineError as error:
             raise EngineAway(str(error)) from None
+        if not home:
+            home = found.info.address
+            remember(replace(record, address=home, engine=name_of(found.info)))
+        return found
 
     provider = ContainersProvider(connect, Owner(record.id, record.directory), clock, sink, _credentials, engine)
     return Instances(
