@@ -36,6 +36,8 @@ class HttpLink:
 
     def __init__(self, opened: aiohttp.ClientWebSocketResponse) -> None:
         self._opened = opened
+        connection = opened._response.connection  # aiohttp forgets it when the server ends the conversation
+        self._transport = connection.transport if connection is not None else None
 
     async def send(self, data: bytes) -> None:
         try:
@@ -59,6 +61,9 @@ class HttpLink:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._opened.close()
+        if self._transport is not None:
+            self._transport.abort()  # an orderly end of TLS would wait for the server
+            await asyncio.sleep(0)
 
 
 class HttpTransport:
